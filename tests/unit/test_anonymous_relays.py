@@ -299,6 +299,27 @@ def test_a_transaction_is_in_the_set_of_its_first_message(sets: Sets, fails: boo
     assert len(texts(sets.here.set("blue").resources.catalog.queues["blue"])) == len(expected)
 
 
+def test_a_commit_waits_for_messages_that_the_primary_gives_no_credit_for() -> None:
+    sets = Sets(ContainerSettings("primary", "0", publisher_credit=2))
+    hosted = sets.there.set("red")
+    log = hosted.resources.default.log
+    log.add_witness("backup")
+    sets.send(("red", "1"), ("red", "2"))  # all of its credit, until they are committed
+    coordinator = PairedCoordinator(sets.one, sets.settle_down)
+    work = coordinator.declare()
+    delivery = sets.one.send(sets.link, proton.Message("3", address="red"))
+    delivery.local.data = [work]
+    delivery.update(TRANSACTIONAL)
+    commit = coordinator.discharge(work)
+    assert (delivery.settled, commit.settled) == (False, False)
+    for _ in range(2):
+        log.acknowledge("backup", log.last_lsn)
+        hosted.touch()
+        sets.settle_down()
+    assert (delivery.remote_state, commit.remote_state) == (TRANSACTIONAL, ACCEPTED)
+    assert red(sets) == ["1", "2", "3"]
+
+
 def test_a_transaction_that_was_lost_is_not_sent_again(sets: Sets) -> None:
     coordinator = PairedCoordinator(sets.one, sets.settle_down)
     work = coordinator.declare()
@@ -323,6 +344,16 @@ def test_what_waits_here_to_be_committed_ends_the_link_when_the_set_is_led_elsew
     blue.end_links(AmqpError("amqp:link:redirect", "elsewhere"), browsers=False)
     sets.settle_down()
     assert condition(sets.link) == "amqp:link:redirect"
+
+
+def test_a_link_goes_on_when_default_is_led_elsewhere(sets: Sets) -> None:
+    default = sets.here.container.default
+    default.read_only = False
+    link = sets.relay_of(sets.one)
+    default.read_only = True
+    default.end_links(AmqpError("amqp:link:redirect", "elsewhere"), browsers=False)
+    sets.settle_down()
+    assert condition(link) is None
 
 
 def test_a_link_without_anything_to_be_committed_goes_on_when_a_set_is_led_elsewhere(sets: Sets) -> None:

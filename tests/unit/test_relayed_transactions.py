@@ -14,7 +14,7 @@ from paired_transactions import RELEASED, TRANSACTIONAL, PairedCoordinator, answ
 from qpid_ha_broker.amqp.conditions import AmqpError
 from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.directory import ServedElsewhere
-from qpid_ha_broker.amqp.relay import RelayRequest
+from qpid_ha_broker.amqp.relay import COORDINATOR, RelayRequest
 from several_sets import SeveralSets
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -188,6 +188,18 @@ def test_what_was_settled_before_the_rollback_goes_to_somebody_else(proxied: Pai
     assert worker.bodies(link) == ["a"]
 
 
+def test_what_was_settled_before_the_primary_was_lost_is_not_reclaimed(proxied: PairedProxy, worker: Worker) -> None:
+    worker.send("a")
+    link = worker.consumer(1)
+    worker.answer(worker.coordinator.declare(), *worker.received(link), settles=True)
+    proxied.cut()
+    proxied.connect_upstream()
+    assert proxied.primary.queue("q").messages.acquired == 0
+    link.flow(1)
+    proxied.settle_down()
+    assert worker.bodies(link) == ["a"]
+
+
 def test_other_outcomes_do_not_wait_for_the_discharge(proxied: PairedProxy, worker: Worker) -> None:
     worker.send("a")
     link = worker.consumer(1)
@@ -246,12 +258,13 @@ def test_what_waits_takes_of_the_credit() -> None:
     work = worker.coordinator.declare()
     proxied.is_held_back = True
     worker.publish(work, *"abcd")
-    assert worker.out.credit == 6
+    worker.send("now")
+    assert worker.out.credit == 5
     assert proxied.proxy.container.unsettled_bytes > 0
     proxied.attach_those_left()
     assert proxied.proxy.container.unsettled_bytes == 0
     assert worker.coordinator.discharge(work).remote_state == ACCEPTED
-    assert there(proxied) == list("abcd")
+    assert there(proxied) == ["now", *"abcd"]
 
 
 @pytest.mark.parametrize("deliver", [False, True])
@@ -514,6 +527,17 @@ def test_a_consumer_that_names_no_transaction_is_ended(proxied: PairedProxy, wor
     worker.answer(b"never declared", *worker.received(link))
     assert condition(link) == "amqp:transaction:unknown-id"
     assert there(proxied) == ["a"]
+
+
+def test_the_address_of_relayed_coordinators_is_no_node_for_clients(proxied: PairedProxy) -> None:
+    client = PairedClient(proxied.primary, container="liar")
+    assert condition(client.sender(COORDINATOR)) == "amqp:not-found"
+    link = client.session.sender("relayed")
+    link.target.address = COORDINATOR
+    link.properties = RelayRequest(("proxy",), "client", set_name="default").properties()
+    link.open()
+    proxied.primary.settle_down()
+    assert condition(link) == "amqp:not-found"
 
 
 def test_a_primary_of_an_older_version_is_named(proxied: PairedProxy, worker: Worker) -> None:
