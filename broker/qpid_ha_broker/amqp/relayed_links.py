@@ -228,6 +228,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         self._sender: Sender | None = None
         self._run_again: int | None = None
         """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
+        self._most_credit = 0
+        """That the primary has given at once."""
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
@@ -295,8 +297,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         """Give the client what credit the primary gives."""
         if self.far is None or not self.is_open:
             return
-        left = engine.credit(self.link)
-        due = engine.credit(self.far) - left
+        left, given = engine.credit(self.link), engine.credit(self.far)
+        # What is refused has its credit given back before it is sent again: until then it takes some of it here.
+        self._most_credit = max(self._most_credit, given)
+        due = min(given, self._most_credit - len(self._kept)) - left
         if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
             engine.give_credit(self.link, due)
             self.connection.touch()
