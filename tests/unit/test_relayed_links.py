@@ -187,7 +187,9 @@ def test_a_publisher_has_the_credit_that_the_primary_gives() -> None:
 
 def test_a_publisher_whose_messages_are_refused_has_no_more_kept_than_the_primary_gives_credit_for() -> None:
     proxied = PairedProxy(ContainerSettings("primary", "0", publisher_credit=10))
-    proxied.primary.container.default.configuration.declare_queue("q", {"qpid.max_size": 1, "qpid.policy_type": "reject"})
+    proxied.primary.container.default.configuration.declare_queue(
+        "q", {"qpid.max_size": 1, "qpid.policy_type": "reject"}
+    )
     client = proxied.client()
     out = sender(proxied, client)
     message = proton.Message("a")
