@@ -65,6 +65,8 @@ class Handout:
     """The broker has settled that."""
     is_marked: bool = False
     at_s: float = 0.0
+    is_outdated: bool = False
+    """It may have come from a primary that had been overtaken, which can confirm nothing."""
 
 
 class Custodian(Protocol):
@@ -139,12 +141,15 @@ class Ledger:
             raise Violation(f"{sent} came again to {reading.client}, without a mark")
         if not is_marked:
             self._check_order(sent, reading)
+        handout.is_outdated = self._custodian.may_be_outdated()
         self.handouts[sent].append(handout)
         self.handed_out += 1
         return handout
 
     def _died_with_its_primary(self, handout: Handout) -> bool:
         """Whether the message may have been lost before it was confirmed, and sent again by a proxy."""
+        if handout.is_outdated:
+            return True
         accepted_s = self.accepted.get(handout.sent, math.inf)
         lost_s = self._custodian.promotions_without(handout.sent, handout.generation)
         return any(at_s < accepted_s for at_s in lost_s)

@@ -16,6 +16,8 @@ from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.streams import Streams
 from simulation.virtual_time import Schedule
 
+MOVES_WITHIN_S = 4.0
+
 
 class WithClients(Protocol):
     """Who has the clients."""
@@ -35,12 +37,16 @@ class ProxiesTrouble:
         streams: Streams,
         nodes: Sequence[ProxyNode],
         delete_queue: Callable[[ProxyNode, float], None],
+        recorded: Callable[[], fx.ClusterRecord],
     ) -> None:
         self._schedule = schedule
         self._network = network
         self._streams = streams
         self._nodes = nodes
         self._delete_queue = delete_queue
+        self._recorded = recorded
+        self._moves_to = "", 0.0
+        """Who was to lead last, and until when that may go on."""
         self._undo: dict[Callable[[], None], None] = {}
         """What is to be made good at the end, if not before."""
         self._strikes = {
@@ -85,7 +91,12 @@ class ProxiesTrouble:
         primary = self._primary()
         if primary is None or not all(each.is_up and not each.is_paused for each in self._nodes):
             return False
-        in_sync = primary.member.status.members
+        in_sync, record = primary.member.status.members, self._recorded()
+        if (record.primary, set(record.members)) != (primary.name, set(in_sync)):
+            return False  # somebody else is about to lead, and may be all that there is then
+        to, until_s = self._moves_to
+        if node.name == to and self._schedule.now_s < until_s:
+            return False
         rest = [
             each
             for each in self._nodes
@@ -154,6 +165,7 @@ class ProxiesTrouble:
         primary = self._primary()
         if primary is not None:
             to = draw.choice(self._others(primary)).name
+            self._moves_to = to, self._schedule.now_s + MOVES_WITHIN_S
             primary.ask_for(lambda request: fx.SwitchoverAsked(request, to, "asked for"), _nobody_listens)
 
     def _pause_any(self, fault: ProxiesFault, draw: random.Random) -> None:

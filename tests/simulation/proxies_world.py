@@ -87,7 +87,9 @@ class ProxiesWorld:
         self.streams.listeners = {node.name: node for node in self.nodes}
         self.ledger = Ledger(lambda: self.schedule.now_s, self.watch)
         self.watch.gives = self.ledger.leaves_primary
-        self.trouble = ProxiesTrouble(self.schedule, self.network, self.streams, self.nodes, self.delete_queue)
+        self.trouble = ProxiesTrouble(
+            self.schedule, self.network, self.streams, self.nodes, self.delete_queue, lambda: register.record
+        )
         self.generations = 0
         self._promoting_until_s = 0.0
         self._deleting_until_s = 0.0
