@@ -46,8 +46,8 @@ class Reading:
     queue: str
     opened_s: float
     has_ended: bool = False
-    latest: dict[str, int] = field(default_factory=dict)
-    """By publisher: the number that came last for the first time."""
+    latest: dict[str, Handout] = field(default_factory=dict)
+    """By publisher: what came last for the first time."""
 
 
 @dataclass(eq=False)
@@ -140,7 +140,7 @@ class Ledger:
         if has_first and not is_marked and not self._custodian.may_be_outdated():
             raise Violation(f"{sent} came again to {reading.client}, without a mark")
         if not is_marked:
-            self._check_order(sent, reading)
+            self._check_order(handout)
         handout.is_outdated = self._custodian.may_be_outdated()
         self.handouts[sent].append(handout)
         self.handed_out += 1
@@ -167,11 +167,15 @@ class Ledger:
             self.ended += earlier.reading.has_ended
             self.late += not earlier.reading.has_ended
 
-    def _check_order(self, sent: Sent, reading: Reading) -> None:
-        latest = reading.latest.get(sent.publisher, 0)
-        if sent.number <= latest and not self._custodian.may_be_outdated():
-            raise Violation(f"{sent} came to {reading.client} for the first time, behind {latest}")
-        reading.latest[sent.publisher] = max(latest, sent.number)
+    def _check_order(self, handout: Handout) -> None:
+        sent, latest = handout.sent, handout.reading.latest
+        before = latest.get(sent.publisher)
+        if before is not None and before.sent.number >= sent.number and not self._died_with_its_primary(before):
+            if not self._custodian.may_be_outdated():
+                text = f"{sent} came to {handout.reading.client} for the first time, behind {before.sent.number}"
+                raise Violation(text)
+            return
+        latest[sent.publisher] = handout
 
     # --- at rest
 

@@ -52,11 +52,20 @@ Attached = Callable[["ProxyNode", Connection, proton.Link, LinkEndpoint], None]
 class Terms:
     """What all brokers of a run have in common."""
 
-    def __init__(self, streams: Streams, publisher_credit: int, most_unsettled: int, attached: Attached) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        publisher_credit: int,
+        most_unsettled: int,
+        attached: Attached,
+        ends_to_lead: Callable[[int], None],
+    ) -> None:
         self.streams = streams
         self.publisher_credit = publisher_credit
         self.most_unsettled = most_unsettled
         self.attached = attached
+        self.ends_to_lead = ends_to_lead
+        """Told of the generation whose primary serves nobody any more, before its links end."""
 
 
 class _Process:
@@ -119,6 +128,8 @@ class ProxyNode(Node):
         }
         self._settings_in_force = BrokerSettings.from_values(own)
         self.is_in_turn = False
+        self.led_generation = 0
+        """In which it led last."""
 
     # --- the process
 
@@ -219,6 +230,7 @@ class ProxyNode(Node):
     def end_clients(self, reason: AmqpError | None = None) -> None:
         """For `ClientAccess` with a reason; without, the member wants to be primary no more."""
         if reason is None:
+            self.terms.ends_to_lead(self.led_generation)
             self.clients.end_soon(fx.EndClients())
         else:
             self.connections.end_clients(reason)
@@ -231,6 +243,10 @@ class ProxyNode(Node):
     # --- what the member tells
 
     def note_state(self, change: fx.StateChanged) -> None:
+        if change.after is State.PRIMARY:
+            self.led_generation = self.member.status.generation
+        elif change.before is State.PRIMARY:
+            self.terms.ends_to_lead(self.led_generation)
         self.clients.update()
         super().note_state(change)
         if change.before is State.PRIMARY:

@@ -103,6 +103,7 @@ class Watch:
     def leads(self, node: ProxyNode) -> None:
         """A node has become primary."""
         self.generation = max(self.generation, node.member.status.generation)
+        self.may_be_outdated()
         found = {sent for queue in queued(node).values() for sent in queue}
         self._promotions.append((node.member.status.generation, self._now_s(), found))
 
@@ -112,6 +113,8 @@ class Watch:
             if key[2] == generation:
                 for attachment in attachments:
                     attachment.note_end_of_command()
+        if generation < self.generation:
+            self._outdated_until_s = self._now_s() + STILL_ON_ITS_WAY_S
 
     # --- see `proxies_ledger.Custodian`
 

@@ -81,7 +81,9 @@ class ProxiesWorld:
         around = World(self.schedule, self.network, register, self.trace, self, custody, 50)
         self.nodes: list[ProxyNode] = []
         self.watch = Watch(self.nodes, lambda: self.schedule.now_s)
-        terms = Terms(self.streams, plan.publisher_credit, plan.most_unsettled, self.watch.attached)
+        terms = Terms(
+            self.streams, plan.publisher_credit, plan.most_unsettled, self.watch.attached, self.watch.ends_to_lead
+        )
         self.nodes += [self._node(around, index, terms) for index in range(plan.brokers)]
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         self.streams.listeners = {node.name: node for node in self.nodes}
