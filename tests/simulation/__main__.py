@@ -11,14 +11,12 @@ from functools import partial
 import click
 
 from simulation.cluster import Outcome
-from simulation.plan import Plan
-from simulation.runs import plan_of, run_many, run_plan, run_seed
-from simulation.sets_plan import SetsPlan
+from simulation.proxies_world import ProxiesOutcome
+from simulation.runs import AnyOutcome, AnyPlan, plan_of, run_many, run_plan, run_seed
 from simulation.sets_runs import SetsOutcome
 from simulation.shrink import shrink
 
 SHOWN_FAILURES = 3
-AnyOutcome = Outcome | SetsOutcome
 
 
 @click.command()
@@ -55,7 +53,7 @@ def _run_with_progress(seeds: range, jobs: int, began_s: float) -> list[AnyOutco
     return outcomes
 
 
-def _fails_like(problem: str, plan: Plan | SetsPlan) -> bool:
+def _fails_like(problem: str, plan: AnyPlan) -> bool:
     found = run_plan(plan).problem
     return bool(found) and _kind(found) == _kind(problem)
 
@@ -66,9 +64,11 @@ def _kind(problem: str) -> str:
     return re.sub(r"\d+", "", last.split(":")[0].split("(")[0])
 
 
-def _shrunk(outcome: AnyOutcome) -> Plan | SetsPlan:
+def _shrunk(outcome: AnyOutcome) -> AnyPlan:
     fails = partial(_fails_like, outcome.problem)
     if isinstance(outcome, SetsOutcome):
+        return shrink(outcome.plan, fails)
+    if isinstance(outcome, ProxiesOutcome):
         return shrink(outcome.plan, fails)
     return shrink(outcome.plan, fails)
 
@@ -105,6 +105,15 @@ def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], to
             f"{len(of_sets)} of many: {sum(len(outcome.plan.sets) for outcome in of_sets)} sets and more that were made"
             f" on the way, {sum(outcome.confirmed for outcome in of_sets)} messages confirmed,"
             f" {sum(outcome.generations for outcome in of_sets)} generations"
+        )
+    of_proxies = [outcome for outcome in all_outcomes if isinstance(outcome, ProxiesOutcome)]
+    if of_proxies:
+        click.echo(
+            f"{len(of_proxies)} of proxies: {sum(outcome.confirmed for outcome in of_proxies)} messages confirmed,"
+            f" {sum(outcome.handed_out for outcome in of_proxies)} delivered,"
+            f" {sum(outcome.generations for outcome in of_proxies)} generations; again came"
+            f" {sum(outcome.ended for outcome in of_proxies)} of links that had ended, and"
+            f" {sum(outcome.late for outcome in of_proxies)} of proxies that were late"
         )
 
 

@@ -9,11 +9,15 @@ from typing import TypeVar
 
 from simulation.cluster import Outcome, run
 from simulation.plan import Plan, draw_plan
+from simulation.proxies_plan import ProxiesPlan, draw_proxies_plan, is_of_proxies
+from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.sets_plan import SetsPlan, draw_sets_plan, is_of_sets
 from simulation.sets_runs import SetsOutcome, run_sets
 
 A = TypeVar("A")
 B = TypeVar("B")
+AnyPlan = Plan | SetsPlan | ProxiesPlan
+AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome
 
 
 def jobs_of_a_test() -> int:
@@ -21,17 +25,21 @@ def jobs_of_a_test() -> int:
     return 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
 
 
-def plan_of(seed: int) -> Plan | SetsPlan:
-    """A cluster with one set, or with many."""
-    return draw_sets_plan(seed) if is_of_sets(seed) else draw_plan(seed)
+def plan_of(seed: int) -> AnyPlan:
+    """A cluster with one set, or with many, or one whose brokers are proxies."""
+    if is_of_sets(seed):
+        return draw_sets_plan(seed)
+    return draw_proxies_plan(seed) if is_of_proxies(seed) else draw_plan(seed)
 
 
-def run_plan(plan: Plan | SetsPlan, with_trace: bool = False) -> Outcome | SetsOutcome:
+def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     """Its run."""
+    if isinstance(plan, ProxiesPlan):
+        return run_proxies(plan, with_trace)
     return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)
 
 
-def run_seed(seed: int) -> Outcome | SetsOutcome:
+def run_seed(seed: int) -> AnyOutcome:
     """The run of one seed."""
     return run_plan(plan_of(seed))
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from simulation.plan import Plan
+from simulation.proxies_plan import ProxiesPlan
 from simulation.sets_plan import SetsPlan
 
-P = TypeVar("P", Plan, SetsPlan)
+P = TypeVar("P", Plan, SetsPlan, ProxiesPlan)
 
 
 def shrink(plan: P, fails: Callable[[P], bool], attempts: int = 200) -> P:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import proton
 import pytest
 
-from paired_engines import PairedClient
+from paired_engines import PairedBroker, PairedClient
 from paired_links import condition
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.container import ContainerSettings
@@ -16,6 +17,7 @@ from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.relay import PATH, RELAY_CAPABILITY
+from qpid_ha_broker.amqp.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.upstream import Upstream
 from qpid_ha_broker.events.types import GenerationStarted
 
@@ -107,6 +109,58 @@ def test_what_is_behind_a_refused_message_is_taken_in_order_and_once() -> None:
     assert waiting(proxied) == [proton.Message(text).encode() for text in "acd"]
 
 
+def test_what_is_sent_after_a_refusal_is_there_once_and_in_order_whatever_is_answered_first() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    resources = proxied.primary.container.default
+    resources.configuration.declare_queue("q", {"qpid.max_size": 120, "qpid.policy_type": "reject"})
+    out = sender(proxied, client)
+    send(proxied, client, out, "a", "b" * 200)
+    deliveries = [client.send(out, proton.Message(text)) for text in ("c", "d", "e")]
+    client.exchange()
+    released = RelayedPublisher.disposition
+    kept: list[tuple[RelayedPublisher, object, int, bool]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RelayedPublisher, "disposition", lambda *answer: kept.append(answer))
+        proxied.settle_down()
+    for answer in reversed(kept):
+        released(*answer)
+    proxied.settle_down()
+    assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED] * 3
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "acde"]
+
+
+def test_a_settled_message_does_not_overtake_what_is_sent_again() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    resources = proxied.primary.container.default
+    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+    out = sender(proxied, client)
+    for text in ("a", "b" * 100, "c"):
+        client.send(out, proton.Message(text))
+    client.send(out, proton.Message("d")).settle()
+    proxied.settle_down()
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "acd"]
+
+
+def test_a_new_primary_that_refuses_what_another_one_took_gets_the_rest_in_order_and_once() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    default = proxied.primary.container.default
+    default.configuration.declare_queue("q", {"qpid.max_size": 120, "qpid.policy_type": "reject"})
+    default.resources.default.log.add_witness("backup")
+    out = sender(proxied, client)
+    deliveries = send(proxied, client, out, "a" * 40, "b", "c" * 200, "d")
+    assert [delivery.remote_state for delivery in deliveries] == [0, 0, REJECTED, 0]
+    proxied.cut()
+    proxied.primary = PairedBroker(ContainerSettings("other", "0"))
+    other = proxied.primary.container.default
+    other.configuration.declare_queue("q", {"qpid.max_size": 40, "qpid.policy_type": "reject"})
+    proxied.connect_upstream()
+    assert [delivery.remote_state for delivery in deliveries] == [REJECTED, ACCEPTED, REJECTED, ACCEPTED]
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "bd"]
+
+
 def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptance() -> None:
     proxied = PairedProxy()
     client = proxied.client()
@@ -130,6 +184,24 @@ def test_a_publisher_has_the_credit_that_the_primary_gives() -> None:
     proxied.primary.container.default.resources.default.log.add_witness("backup")
     send(proxied, client, out, *"abcdefghij")
     assert out.credit == 0
+
+
+def test_a_publisher_whose_messages_are_refused_has_no_more_kept_than_the_primary_gives_credit_for() -> None:
+    proxied = PairedProxy(ContainerSettings("primary", "0", publisher_credit=10))
+    proxied.primary.container.default.configuration.declare_queue(
+        "q", {"qpid.max_size": 1, "qpid.policy_type": "reject"}
+    )
+    client = proxied.client()
+    out = sender(proxied, client)
+    message = proton.Message("a")
+    for _ in range(20):
+        for _ in range(out.credit):
+            client.send(out, message)
+        client.exchange()
+        proxied._exchange()
+        proxied.proxy.turn()
+        client.exchange()
+        assert proxied.proxy.container.unsettled_bytes <= 10 * len(message.encode())
 
 
 def test_a_consumer_gets_what_it_has_credit_for_and_no_more_leaves_the_primary() -> None:
@@ -165,6 +237,61 @@ def test_credit_that_is_taken_back_without_a_drain_is_taken_back_from_the_primar
     send(proxied, client, sender(proxied, client), "a", "b")
     assert [text for _, text in texts(client, link)] == ["a"]
     assert proxied.primary.queue("q").messages.acquired == 1
+
+
+def test_credit_that_was_given_up_is_taken_back_from_the_primary_where_the_client_has_to_answer_first() -> None:
+    proxied = PairedProxy()
+    proxied.proxy.container.change_settings(replace(proxied.proxy.container.settings, max_unsettled_per_connection=1))
+    client = proxied.client()
+    link = receiver(proxied, client, 10)
+    out = sender(proxied, client)
+    send(proxied, client, out, "a")
+    assert len(texts(client, link)) == 1
+    link.drain(0)
+    proxied.settle_down()
+    assert link.credit == 0
+    send(proxied, client, out, "b")
+    assert proxied.primary.queue("q").messages.acquired == 1
+    assert not any(entry.acquired_before for entry in proxied.primary.queue("q").messages)
+
+
+def test_a_message_that_comes_back_before_its_return_is_confirmed_is_another_delivery() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 2, answers_first=True)
+    ((first, _),) = texts(client, link)
+    first.update(proton.Delivery.RELEASED)
+    proxied.settle_down()
+    ((second, _),) = texts(client, link)
+    second.update(ACCEPTED)
+    proxied.settle_down()
+    assert (first.settled, first.remote_state) == (True, proton.Delivery.RELEASED)
+    assert (second.settled, second.remote_state) == (True, ACCEPTED)
+    assert waiting(proxied) == []
+
+
+def test_what_a_client_gave_back_is_not_claimed_again_for_somebody_else_may_have_it() -> None:
+    proxied = PairedProxy()
+    client, other = proxied.client(), proxied.client(container="other")
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 1, answers_first=True)
+    proxied.primary.container.default.resources.default.log.add_witness("backup")
+    send(proxied, client, sender(proxied, client, "another"), "b")  # so that nothing is confirmed any more
+    ((returned, _),) = texts(client, link)
+    theirs = receiver(proxied, other, 1)
+    returned.update(proton.Delivery.RELEASED)
+    proxied.settle_down()
+    ((delivery, _),) = texts(other, theirs)
+    assert not returned.settled
+    proxied.cut()
+    proxied.connect_upstream()
+    assert returned.settled
+    assert texts(other, theirs) == []
+    delivery.update(ACCEPTED)
+    delivery.settle()
+    proxied.settle_down()
+    assert waiting(proxied) == []
 
 
 def test_a_primary_that_steps_down_is_a_pause() -> None:

@@ -30,7 +30,7 @@ from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.engine import Delivery, Sender
 from qpid_ha_broker.amqp.incoming import IncomingLink
 from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait, WaitingAttach
-from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest
+from qpid_ha_broker.amqp.relay import RelayRequest
 from qpid_ha_broker.amqp.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.relayer import is_elsewhere
 from qpid_ha_broker.amqp.upstream import Upstream
@@ -65,13 +65,7 @@ class SetPublisher(RelayedPublisher):
             return
         if settled:
             engine.forget(delivery)
-        self._sent += 1
-        number = self._run << RUN_BITS | self._sent
-        self._kept[number] = (None if settled else delivery), payload
-        self.connection.container.unsettled_bytes += len(payload)
-        if self._sender is not None:
-            self._send(self._sender, number)
-            self._touch_far()
+        self._keep(None if settled else delivery, payload)
 
     def _send(self, sender: Sender, number: int) -> None:
         """All of them unsettled: a message that the client has settled takes of its credit until it is taken."""

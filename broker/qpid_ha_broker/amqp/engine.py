@@ -347,6 +347,11 @@ class Outcome(NamedTuple):
     condition: str = ""
     description: str = ""
 
+    @property
+    def is_return(self) -> bool:
+        """Whether the message goes back to where it was, for somebody to get it again."""
+        return self.state == RELEASED or (self.state == MODIFIED and not self.undeliverable)
+
     def put(self, delivery: Delivery) -> None:
         """Say so of `delivery`, which stays unsettled."""
         local = lib.pn_delivery_local(delivery)

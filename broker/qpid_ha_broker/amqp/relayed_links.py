@@ -201,7 +201,9 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
     """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
 
     Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
-    refuses, it refuses before it looks at anything behind it, which is then numbered anew.
+    refuses, it refuses before it looks at anything of that run behind it, which is then numbered anew. So where several
+    runs are to be sent again, to a primary that may refuse what another one took, the next one waits for the answers
+    to the one before.
     """
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
@@ -213,6 +215,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         """Of what was sent on the far link that there is now."""
         self._sender: Sender | None = None
         self._publishes = RelayedPublishes(self)
+        self._run_again: int | None = None
+        """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
+        self._most_credit = 0
+        """That the primary has given at once."""
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
@@ -255,25 +261,24 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
             return
         if settled:
             engine.forget(delivery)
-            if self._sender is not None:
+            if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
                 self._sender.send_settled(whole)
                 self._touch_far()
                 return
+        self._keep(None if settled else delivery, whole)
+
+    def _keep(self, delivery: Delivery | None, payload: bytes) -> None:
+        """Until the primary has answered it; sent now, unless there is nobody, or a run before it is sent again."""
         self._sent += 1
         number = self._run << RUN_BITS | self._sent
-        self._kept[number] = (None if settled else delivery), whole
-        self.connection.container.unsettled_bytes += len(whole)
-        if self._sender is not None:
+        self._kept[number] = delivery, payload
+        self.connection.container.unsettled_bytes += len(payload)
+        if self._sender is not None and self._run_again is None:
             self._send(self._sender, number)
             self._touch_far()
 
     def _send(self, sender: Sender, number: int) -> None:
-        delivery, payload = self._kept[number]
-        if delivery is None:
-            sender.send_settled(payload)
-            self._drop(number)
-        else:
-            self._numbers[sender.send(payload, number)[0]] = number
+        self._numbers[sender.send(self._kept[number][1], number)[0]] = number
 
     def _drop(self, number: int) -> Delivery | None:
         delivery, payload = self._kept.pop(number)
@@ -284,8 +289,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         """Give the client what credit the primary gives."""
         if self.far is None or not self.is_open:
             return
-        left = engine.credit(self.link)
-        due = engine.credit(self.far) - self._publishes.unsent - left
+        left, given = engine.credit(self.link), engine.credit(self.far)
+        # What is refused has its credit given back before it is sent again: until then it takes some of it here.
+        self._most_credit = max(self._most_credit, given)
+        due = min(given - self._publishes.unsent, self._most_credit - len(self._kept)) - left
         if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
             engine.give_credit(self.link, due)
             self.connection.touch()
@@ -299,14 +306,27 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         """Send what it has not answered."""
         self._arrived(upstream, far)
         self._sender = Sender(far)
-        for number in list(self._kept):
-            self._send(self._sender, number)
+        self._send_again(self._sender)
         self._publishes.attached()
         if self.is_open:
             self.replenish()
         else:
             self.wait.ready()
         return self
+
+    def _send_again(self, sender: Sender) -> None:
+        """The next run."""
+        numbers = list(self._kept)
+        runs = [number >> RUN_BITS for number in numbers]
+        self._run_again = runs[0] if numbers and runs[0] != runs[-1] else None
+        for number, run in zip(numbers, runs, strict=True):
+            if run == runs[0]:
+                self._send(sender, number)
+        self._touch_far()
+
+    def _has_run_again(self) -> bool:
+        """Whether what is left of the run that is sent again was answered."""
+        return self._run_again is not None and next(iter(self._kept), -1) >> RUN_BITS != self._run_again
 
     def flow(self) -> None:
         """The primary changed its credit."""
@@ -333,9 +353,11 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
             if near is not None:
                 refusal.put(near)
                 engine.forget(near)
-        else:  # released: one before it was refused, and it was not looked at
-            engine.forget(delivery)
             self._number_anew(number)
+        else:  # released: one before it was refused, as is said before or after this, and it was not looked at
+            engine.forget(delivery)
+        if self._sender is not None and self._has_run_again():
+            self._send_again(self._sender)
         self.connection.touch()
         if engine.credit(self.link) < GRANT:
             self.replenish()
@@ -351,11 +373,12 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
             self.connection.touch()
             self.replenish()
 
-    def _number_anew(self, first: int) -> None:
-        """What was sent from `first` on was not looked at: send it again, under numbers that were never used."""
+    def _number_anew(self, refused: int) -> None:
+        """What was sent behind `refused` was not looked at: send it again, under numbers that were never used."""
         self._run += 1
-        again = [number for number in self._kept if number >= first]
-        self._numbers = {delivery: number for delivery, number in self._numbers.items() if number < first}
+        self._run_again = None
+        again = [number for number in self._kept if number > refused]
+        self._numbers = {delivery: number for delivery, number in self._numbers.items() if number < refused}
         for number in again:
             kept = self._kept.pop(number)
             self._sent += 1
@@ -367,7 +390,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
 
     def _left(self) -> None:
         super()._left()
-        self._sender = None
+        self._sender, self._run_again = None, None
         self._numbers.clear()
         self._publishes.left()
 
@@ -489,6 +512,8 @@ class RelayedConsumer(RelayedLink):
             window.waiting_for_answers[self] = None
             if self._drain_is_due:  # a client that must answer first has all that it can get
                 self._tell_drained()
+                if asked > 0:
+                    self._drain(far, 0)
             return
         most = min(wanted, self._asked)
         if self._drain_is_due:
@@ -572,6 +597,9 @@ class RelayedConsumer(RelayedLink):
             engine.settle(delivery, engine.RELEASED)
             self._touch_far()
         else:
+            before = self._held.get(number)
+            if before is not None and before.outcome is not None:  # given back, and here again before that is confirmed
+                self._give_up(before)
             near, tag = self._sender.send(payload, number if self._shows_ids else None)
             size = len(payload)
             held = self._held[number] = _Held(number, near, tag, delivery, size)
@@ -602,7 +630,8 @@ class RelayedConsumer(RelayedLink):
 
     def _give_up(self, held: _Held) -> None:
         """The primary has no more to do with it: it is confirmed, or cannot be had again."""
-        del self._held[held.number]
+        if self._held.get(held.number) is held:
+            del self._held[held.number]
         if held.accepted is not None:
             held.accepted.transaction.fail(_GONE)
         if held.near is not None and held.outcome is not None:
@@ -614,8 +643,10 @@ class RelayedConsumer(RelayedLink):
 
     def _left(self) -> None:
         super()._left()
-        for held in self._held.values():
+        for held in list(self._held.values()):
             held.far = None
+            if held.outcome is not None and held.outcome.is_return:  # whoever leads then has it in the queue,
+                self._give_up(held)  # and somebody else may have got it before that was confirmed
         self._by_far.clear()
         self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -59,7 +58,7 @@ class UpstreamSocket:
     def __init__(self, owner: Proxying, address: str) -> None:
         self.address = address
         self.upstream: Upstream | None = None
-        self.used_s = time.monotonic()
+        self.used_s = asyncio.get_running_loop().time()
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -305,7 +304,7 @@ class Proxying:
             return
         socket = self._sockets.get(address)
         if socket is None:
-            now_s = time.monotonic()
+            now_s = asyncio.get_running_loop().time()
             retry_s, pause_s = self._retry.get(address, (0.0, TICK_S))
             if now_s < retry_s:
                 return
@@ -344,7 +343,7 @@ class Proxying:
     async def _tick_until_unused(self) -> None:
         while self._links or self._sockets:
             await asyncio.sleep(TICK_S)
-            self._tick(time.monotonic())
+            self._tick(asyncio.get_running_loop().time())
         self._is_ticking = False
 
     def _tick(self, now_s: float) -> None:

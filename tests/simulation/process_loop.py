@@ -1,0 +1,123 @@
+"""asyncio's loop, as one simulated process has it: callbacks run on the virtual clock, in that process or not at all.
+
+So drivers that are bound to asyncio run in a simulation as they are. It has what they need: callbacks, timers, futures,
+tasks, and connections in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, Protocol
+
+from simulation.streams import StreamEnd
+from simulation.virtual_time import Schedule
+
+BEGAN_S = 1000.0
+"""What its clock says when the run begins: Proton takes a time of 0 for none."""
+
+
+class LoopProcess(Protocol):
+    """A process that may be stopped for a while, or dead."""
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have it done when the process gets to it; never, when it is dead by then."""
+
+    def connect(self, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
+        """Open a stream to the broker of that name; None: why it could not be."""
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """The loop of one process. An exception in a callback or a task is a bug: `run` raises it."""
+
+    def __init__(self, schedule: Schedule, process: LoopProcess) -> None:
+        self._schedule = schedule
+        self._process = process
+        self.failure: BaseException | None = None
+        """The first exception that nobody has caught."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do `work` as the running loop. Raises what went wrong in it."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            work()
+        finally:
+            asyncio._set_running_loop(before)
+        if self.failure is not None:
+            raise self.failure
+
+    # --- callbacks
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._schedule.after(0.0, lambda: self._process.post(lambda: self._run(handle)))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._schedule.at(when - BEGAN_S, lambda: self._process.post(lambda: self._run(handle)))
+        return handle
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        if not handle.cancelled():
+            handle._run()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is skipped when its time comes."""
+
+    def time(self) -> float:
+        return self._schedule.now_s + BEGAN_S
+
+    # --- futures and tasks
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:  # type: ignore[override]
+        task = asyncio.Task(coro, loop=self)
+        task.add_done_callback(self._look_at_end)
+        return task
+
+    def _look_at_end(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None and self.failure is None:
+            self.failure = task.exception()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.failure is None:
+            self.failure = context.get("exception") or RuntimeError(str(context.get("message")))
+
+    def get_debug(self) -> bool:
+        return False
+
+    # --- connections
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **options: Any
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        waiter = self.create_future()
+
+        def opened(end: StreamEnd | None, reason: str) -> None:
+            if waiter.done():
+                if end is not None:
+                    end.abort()
+            elif end is None:
+                waiter.set_exception(ConnectionRefusedError(111, reason))
+            else:
+                waiter.set_result(end)
+
+        self._process.connect(host, opened)
+        end: StreamEnd = await waiter
+        protocol = protocol_factory()
+        end.have_read_by(protocol)
+        return end, protocol

@@ -1,0 +1,315 @@
+"""Clients of a cluster with proxies: publishers, consumers, and browsers, each with moods of its own."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import proton
+
+from simulation.amqp_client import AmqpClient, Shop, Talk
+from simulation.node import Violation
+from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
+
+SIZES = (0,) * 12 + (1000, 10_000, 100_000)
+DELETED = "deleted"
+"""The queue that is deleted now and then."""
+REOPENS = 0.01
+"""How often, each time that it acts, a client ends a link and opens it again."""
+DETACHES = 0.3
+"""How many of these it ends with a detach."""
+
+
+class LinkClient(AmqpClient):
+    """Has one link at a time, and opens it again when it has ended."""
+
+    def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
+        super().__init__(shop, name, draw)
+        self.ledger = ledger
+        self.queue = queue
+        self.link: Any = None
+        self.is_attached = False
+        self.is_quiet = False
+        """It begins nothing new: the run comes to its end."""
+        self._links = 0
+
+    def make_link(self, talk: Talk, name: str) -> Any:
+        """A link that is to be opened."""
+        raise NotImplementedError
+
+    def link_ended(self) -> None:
+        """By either side, or with its connection; what was not answered is not known."""
+
+    def begin(self, talk: Talk) -> None:
+        self._links += 1
+        self.link, self.is_attached = self.make_link(talk, f"{self.name}-{self._links}"), False
+        self.link.open()
+
+    def on_attached(self, talk: Talk, link: Any) -> None:
+        terminus = link.remote_target if link.is_sender else link.remote_source
+        if self._is_mine(link) and terminus.type != proton.Terminus.UNSPECIFIED:
+            self.is_attached = True
+
+    def on_detached(self, talk: Talk, link: Any, condition: str) -> None:
+        if self._is_mine(link):
+            self.note(f"has its link ended: {condition}")
+            self._lose_link()
+            self._begin_later(talk)
+        link.free()
+
+    def _is_mine(self, link: Any) -> bool:
+        """Whether it is the link that there is now; names are never used twice."""
+        return self.link is not None and link.name == self.link.name
+
+    def end_link(self, talk: Talk) -> None:
+        """Of our own will."""
+        link = self.link
+        self.note("ends its link")
+        self._lose_link()
+        if self.draw.random() < DETACHES:
+            link.detach()
+        else:
+            link.close()
+        self._begin_later(talk)
+
+    def _begin_later(self, talk: Talk) -> None:
+        def begin() -> None:
+            if not talk.is_over and self.talk is talk and self.link is None and not self.is_stopped:
+                self.begin(talk)
+                talk.flush()
+
+        self.shop.schedule.after(self.draw.uniform(0.01, 0.3), begin)
+
+    def ended(self, talk: Talk) -> None:
+        self._lose_link()
+
+    def _lose_link(self) -> None:
+        if self.link is not None:
+            self.link, self.is_attached = None, False
+            self.link_ended()
+
+    def why_not_at_rest(self) -> str:
+        return "" if self.is_attached else f"{self.name} is not attached to {self.queue}"
+
+
+class PublishingClient(LinkClient):
+    """Sends each message once, and remembers what it was told of it."""
+
+    def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
+        super().__init__(shop, name, draw, ledger, queue)
+        self._unanswered: dict[str, tuple[Any, Sent]] = {}
+        self._number = 0
+        self._burst = draw.choice((1, 3, 30))
+
+    def make_link(self, talk: Talk, name: str) -> Any:
+        link = talk.session.sender(name)
+        link.target.address = self.queue
+        self._number = 0
+        return link
+
+    def act(self, talk: Talk) -> None:
+        if not self.is_attached or self.is_quiet:
+            return
+        if self.draw.random() < REOPENS:
+            self.end_link(talk)
+            return
+        count = self.draw.randint(0, self._burst)
+        while count and self.link.credit > 0 and len(self._unanswered) < 100:
+            count -= 1
+            self._send()
+
+    def _send(self) -> None:
+        self._number += 1
+        sent = Sent(self.link.name, self._number, self.queue)
+        text = sent.text(self.draw.choice(SIZES))
+        message = proton.Message(text, durable=self.draw.random() < 0.5)
+        delivery = self.link.delivery(str(self._number))
+        self.link.send(message.encode())
+        self.link.advance()
+        self.ledger.sends(sent)
+        is_settled = self.draw.random() < 0.03
+        self.note(f"sends {self._number}{', settled' if is_settled else ''}")
+        if is_settled:
+            delivery.settle()
+        else:
+            self._unanswered[delivery.tag] = delivery, sent
+
+    def on_delivery(self, talk: Talk, delivery: Any) -> None:
+        if not self._is_mine(delivery.link) or not delivery.updated:
+            return
+        found = self._unanswered.get(delivery.tag)
+        state = delivery.remote_state
+        if found is None or not (state or delivery.settled):
+            return
+        del self._unanswered[delivery.tag]
+        delivery.settle()
+        if state == proton.Delivery.ACCEPTED:
+            self.ledger.is_accepted(found[1])
+        elif state in (proton.Delivery.REJECTED, proton.Delivery.RELEASED):
+            self.ledger.is_refused(found[1])
+        elif self.queue != DELETED:  # settled without a word by a link that ends, whose queue is gone
+            raise Violation(f"{found[1]} was answered with {state}")
+
+    def link_ended(self) -> None:
+        self._unanswered.clear()
+
+    def why_not_at_rest(self) -> str:
+        waits = f"{self.name} was not told of {len(self._unanswered)}" if self._unanswered else ""
+        return super().why_not_at_rest() or waits
+
+
+class ConsumingClient(LinkClient):
+    """Gives credit, takes it back, drains, and answers what it gets, sooner or later, in one way or another."""
+
+    def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
+        super().__init__(shop, name, draw, ledger, queue)
+        self._held: dict[str, tuple[Any, Handout]] = {}
+        self._answered: dict[str, Handout] = {}
+        """What the broker is to settle, because the client wants to know."""
+        self._reading: Reading | None = None
+        self._withdrawn = 0
+        self._is_draining = False
+        self._most = draw.choice((1, 5, 50, 2000))
+        self._answers_first = draw.random() < 0.5
+        self._patience = draw.choice((0.02, 0.3, 0.9))
+
+    def make_link(self, talk: Talk, name: str) -> Any:
+        link = talk.session.receiver(name)
+        link.source.address = self.queue
+        if self._answers_first:
+            link.rcv_settle_mode = proton.Link.RCV_SECOND
+        self._reading = Reading(talk.name, self.queue, self.shop.schedule.now_s)
+        self._withdrawn, self._is_draining = 0, False
+        return link
+
+    def act(self, talk: Talk) -> None:
+        if not self.is_attached:
+            return
+        draw = self.draw.random()
+        if draw < REOPENS and not self.is_quiet:
+            self.end_link(talk)
+            return
+        self._answer_some()
+        self._change_credit()
+
+    def _change_credit(self) -> None:
+        link, draw = self.link, self.draw.random()
+        if self._is_draining or self.is_quiet or link.credit < 0:
+            return
+        if draw < 0.03:
+            self._is_draining = True
+            more = self.draw.randint(0, self._most)
+            self.note(f"drains {link.credit} and {more}")
+            link.drain(more)
+        elif draw < 0.05 and link.credit > 0:
+            back = self.draw.randint(1, link.credit)
+            self._withdrawn += back
+            self.note(f"takes back {back} of {link.credit}")
+            link.flow(-back)
+        elif link.credit < self._most // 2 + 1:
+            link.flow(self.draw.randint(1, self._most))
+
+    def _answer_some(self) -> None:
+        for tag in list(self._held):
+            if self.is_quiet or self.draw.random() > self._patience:
+                self._answer(*self._held.pop(tag))
+
+    def _answer(self, delivery: Any, handout: Handout) -> None:
+        draw = self.draw.random()
+        if draw < 0.8 or self.is_quiet:
+            handout.is_consumed, state = True, proton.Delivery.ACCEPTED
+        elif draw < 0.83:
+            handout.is_consumed, state = True, proton.Delivery.REJECTED
+        elif draw < 0.93:
+            handout.is_returned, state = True, proton.Delivery.RELEASED
+        elif draw < 0.97:
+            handout.is_returned, state = True, proton.Delivery.MODIFIED
+            delivery.local.failed = self.draw.random() < 0.5
+        else:
+            handout.is_consumed, state = True, proton.Delivery.MODIFIED
+            delivery.local.undeliverable = True
+        delivery.update(state)
+        if self._answers_first:
+            self._answered[delivery.tag] = handout
+        else:
+            delivery.settle()
+
+    def on_delivery(self, talk: Talk, delivery: Any) -> None:
+        link = self.link
+        if not self._is_mine(delivery.link):
+            return
+        tag = delivery.tag
+        if tag in self._answered and delivery.settled:
+            self._answered.pop(tag).is_confirmed = True
+            delivery.settle()
+            return
+        while (current := link.current) is not None and current.readable and not current.partial:
+            self._receive(link, current)
+            if self.link is None:
+                return
+
+    def _receive(self, link: Any, delivery: Any) -> None:
+        message = proton.Message()
+        message.decode(link.recv(delivery.pending))
+        link.advance()
+        if link.credit < -self._withdrawn:
+            raise Violation(f"{self.name} got {-link.credit} messages more than it gave credit for")
+        sent, is_marked = Sent.read(str(message.body)), not message.first_acquirer
+        self.note(f"gets {sent.publisher} {sent.number}{' again' if is_marked else ''}")
+        if self._reading is not None:
+            self._held[delivery.tag] = delivery, self.ledger.hands_out(sent, self._reading, is_marked)
+
+    def on_flow(self, talk: Talk, link: Any) -> None:
+        if self._is_mine(link) and self._is_draining and link.credit <= 0:
+            link.drained()
+            link.drain_mode = False
+            self._is_draining = False
+            self._withdrawn = 0
+            self.note("has drained")
+
+    def link_ended(self) -> None:
+        if self._reading is not None:
+            self._reading.has_ended = True
+        self._held.clear()
+        self._answered.clear()
+
+    def why_not_at_rest(self) -> str:
+        drains = f"{self.name} waits for the end of its drain" if self._is_draining else ""
+        waits = f"{self.name} waits for {len(self._answered)} to be settled" if self._answered else ""
+        holds = f"{self.name} holds {len(self._held)}" if self._held else ""
+        return super().why_not_at_rest() or drains or waits or holds
+
+
+class BrowsingClient(LinkClient):
+    """Looks, and takes nothing: what it sees is in the order of the queue."""
+
+    def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
+        super().__init__(shop, name, draw, ledger, queue)
+        self._latest: dict[str, int] = {}
+
+    def make_link(self, talk: Talk, name: str) -> Any:
+        link = talk.session.receiver(name)
+        link.source.address = self.queue
+        link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+        self._latest = {}
+        return link
+
+    def act(self, talk: Talk) -> None:
+        if self.is_attached and not self.is_quiet:
+            if self.draw.random() < REOPENS:
+                self.end_link(talk)
+            elif self.link.credit < 5:
+                self.link.flow(self.draw.randint(1, 50))
+
+    def on_delivery(self, talk: Talk, delivery: Any) -> None:
+        link = self.link
+        if not self._is_mine(delivery.link) or not delivery.readable or delivery.partial:
+            return
+        message = proton.Message()
+        message.decode(link.recv(delivery.pending))
+        link.advance()
+        delivery.settle()
+        sent = Sent.read(str(message.body))
+        if sent.number <= self._latest.get(sent.publisher, 0):
+            raise Violation(f"{self.name} sees {sent} behind {self._latest[sent.publisher]}")
+        self._latest[sent.publisher] = sent.number

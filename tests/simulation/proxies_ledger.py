@@ -1,0 +1,207 @@
+"""What publishers were told, and what consumers got: the promises that clients have of a cluster with proxies.
+
+1. What was accepted is in its queue, or was consumed. What was refused is not there. Nothing is there twice.
+2. What was handed out before comes marked as a redelivery: one delivery at most is not marked, which may be the last to
+   arrive. But what a primary handed out that had not been confirmed yet, and died with it, is a new message when its
+   proxy sends it again.
+3. It does not come again at all unless it was given back, or its client's link has ended, or its proxy could not come
+   for it in time: what `Custodian.is_its_own` says.
+4. Of one publisher's link, a consumer gets what comes for the first time in the order in which it was sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from simulation.node import Violation
+
+
+class Sent(NamedTuple):
+    """A message, as it is known: each is sent once, by one link of a publisher."""
+
+    publisher: str
+    """The link."""
+    number: int
+    queue: str
+
+    def text(self, room: int = 0) -> str:
+        """Its body, with so many bytes more."""
+        return f"{self.publisher} {self.number} {self.queue} {'.' * room}"
+
+    @staticmethod
+    def read(text: str) -> Sent:
+        publisher, number, queue, _ = text.split(" ", 3)
+        return Sent(publisher, int(number), queue)
+
+
+@dataclass(eq=False)
+class Reading:
+    """A consumer's link."""
+
+    client: str
+    """Container id of its connection."""
+    queue: str
+    opened_s: float
+    has_ended: bool = False
+    latest: dict[str, Handout] = field(default_factory=dict)
+    """By publisher: what came last for the first time."""
+
+
+@dataclass(eq=False)
+class Handout:
+    """A message that a consumer got, once."""
+
+    sent: Sent
+    reading: Reading
+    generation: int
+    """The newest in which anybody led then."""
+    is_returned: bool = False
+    is_consumed: bool = False
+    """The client has accepted it, or rejected it."""
+    is_confirmed: bool = False
+    """The broker has settled that."""
+    is_marked: bool = False
+    at_s: float = 0.0
+    is_outdated: bool = False
+    """It may have come from a primary that had been overtaken, which can confirm nothing."""
+
+
+class Custodian(Protocol):
+    """Who knows what brokers were there when."""
+
+    @property
+    def generation(self) -> int:
+        """The newest in which anybody leads, or has led."""
+
+    def is_its_own(self, handout: Handout) -> bool:
+        """Whether what `handout` is about must still be its consumer's, if that has not given it back."""
+
+    def promotions_without(self, sent: Sent, since: int) -> list[float]:
+        """When, after generation `since`, somebody began to lead who did not have `sent` in its queue."""
+
+    def may_be_outdated(self) -> bool:
+        """Whether what comes now may come from a primary that does not know yet that it is one no more."""
+
+
+class Ledger:
+    """Everything that is checked of messages. Raises Violation where a promise is broken."""
+
+    def __init__(self, now_s: Callable[[], float], custodian: Custodian) -> None:
+        self._now_s = now_s
+        self._custodian = custodian
+        self.accepted: dict[Sent, float] = {}
+        """When its publisher was told so."""
+        self.refused: set[Sent] = set()
+        self._sent_s: dict[Sent, float] = {}
+        self.handouts: dict[Sent, list[Handout]] = {}
+        self.handed_out = 0
+        self.ended = self.late = 0
+        """How often something came again because a consumer's link had ended, or because its proxy was late."""
+        self._deleted_s: dict[str, float] = {}
+
+    # --- publishers
+
+    def sends(self, sent: Sent) -> None:
+        """It is on its way."""
+        self._sent_s[sent] = self._now_s()
+
+    def is_accepted(self, sent: Sent) -> None:
+        """Its publisher was told so."""
+        if sent in self.refused or sent in self.accepted:
+            raise Violation(f"{sent} was answered twice")
+        self.accepted[sent] = self._now_s()
+
+    def is_refused(self, sent: Sent) -> None:
+        """Its publisher was told so."""
+        if sent in self.refused or sent in self.accepted:
+            raise Violation(f"{sent} was answered twice")
+        self.refused.add(sent)
+        if not all(self._died_with_its_primary(each) for each in self.handouts.get(sent, ())):
+            raise Violation(f"{sent} was refused, and a consumer had it")
+
+    def queue_deleted(self, queue: str) -> None:
+        """What was sent to it before may be gone."""
+        self._deleted_s[queue] = self._now_s()
+
+    # --- consumers
+
+    def hands_out(self, sent: Sent, reading: Reading, is_marked: bool) -> Handout:
+        """A consumer has got it."""
+        if sent not in self._sent_s:
+            raise Violation(f"{sent} came, and nobody has sent it")
+        if sent in self.refused and not self._custodian.may_be_outdated():
+            raise Violation(f"{sent} was refused, and came")
+        handout = Handout(sent, reading, self._custodian.generation, is_marked=is_marked, at_s=self._now_s())
+        earlier = [each for each in self.handouts.setdefault(sent, []) if not self._died_with_its_primary(each)]
+        has_first = any(not each.is_marked for each in earlier)
+        if has_first and not is_marked and not self._custodian.may_be_outdated():
+            raise Violation(f"{sent} came again to {reading.client}, without a mark")
+        if not is_marked:
+            self._check_order(handout)
+        handout.is_outdated = self._custodian.may_be_outdated()
+        self.handouts[sent].append(handout)
+        self.handed_out += 1
+        return handout
+
+    def _died_with_its_primary(self, handout: Handout) -> bool:
+        """Whether the message may have been lost before it was confirmed, and sent again by a proxy."""
+        if handout.is_outdated:
+            return True
+        accepted_s = self.accepted.get(handout.sent, math.inf)
+        lost_s = self._custodian.promotions_without(handout.sent, handout.generation)
+        return any(at_s < accepted_s for at_s in lost_s)
+
+    def leaves_primary(self, sent: Sent, client: str) -> None:
+        """The newest primary gives it to `client`: it must be nobody's."""
+        for earlier in self.handouts.get(sent, ()):
+            if earlier.is_returned or self._died_with_its_primary(earlier):
+                continue
+            if self._custodian.is_its_own(earlier):
+                raise Violation(
+                    f"{sent} goes to {client}, and belongs to {earlier.reading.client} since {earlier.at_s:.3f} s"
+                    f" ({'consumed' if earlier.is_consumed else 'not answered'})"
+                )
+            self.ended += earlier.reading.has_ended
+            self.late += not earlier.reading.has_ended
+
+    def _check_order(self, handout: Handout) -> None:
+        sent, latest = handout.sent, handout.reading.latest
+        before = latest.get(sent.publisher)
+        if before is not None and before.sent.number >= sent.number and not self._died_with_its_primary(before):
+            if not self._custodian.may_be_outdated():
+                text = f"{sent} came to {handout.reading.client} for the first time, behind {before.sent.number}"
+                raise Violation(text)
+            return
+        latest[sent.publisher] = handout
+
+    # --- at rest
+
+    def check_rest(self, left: dict[str, list[Sent]]) -> None:
+        """`left`: what was in each queue when all clients had gone, in its order. Raises Violation."""
+        present: dict[Sent, int] = {}
+        for queue, messages in left.items():
+            latest: dict[str, int] = {}
+            for sent in messages:
+                present[sent] = present.get(sent, 0) + 1
+                if sent.queue != queue:
+                    raise Violation(f"{sent} is in {queue}")
+                if sent.number < latest.get(sent.publisher, 0):
+                    raise Violation(f"{sent} is behind {latest[sent.publisher]} in {queue}")
+                latest[sent.publisher] = sent.number
+        for sent, times in present.items():
+            if times > 1:
+                raise Violation(f"{sent} is there {times} times")
+            if sent in self.refused:
+                raise Violation(f"{sent} was refused, and is there")
+            for handout in self.handouts.get(sent, ()):
+                is_lost = self._died_with_its_primary(handout)
+                if handout.is_confirmed and not is_lost and self._custodian.is_its_own(handout):
+                    raise Violation(f"{sent} was consumed by {handout.reading.client}, and is there")
+        for sent in self.accepted:
+            is_consumed = any(handout.is_consumed for handout in self.handouts.get(sent, ()))
+            is_deleted = self._sent_s[sent] <= self._deleted_s.get(sent.queue, -1.0)
+            if not (is_consumed or is_deleted or sent in present):
+                raise Violation(f"{sent} was accepted at {self.accepted[sent]:.3f} s, and is lost")

@@ -1,0 +1,305 @@
+"""A broker with clients: the real container, connections and proxy around the member of a simulated node.
+
+What `server.broker` is to these with sockets and a loop, `ProxyNode` is on the virtual clock. Real are, of the server's
+modules, `proxying`, `client_protocol`, `cluster_clients` and `broker_addresses`; of the others there is one set, which
+is in memory, and no administration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, cast
+
+import proton
+
+from qpid_ha_broker.amqp.attach import attach
+from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.amqp.connection import Connection, Connections
+from qpid_ha_broker.amqp.container import Container, ContainerSettings
+from qpid_ha_broker.amqp.engine import Engine, Workspace
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes import NodeSettings
+from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.admission import Admission, AdmissionLimits
+from qpid_ha_broker.server.broker_addresses import BrokerAddresses
+from qpid_ha_broker.server.client_protocol import ClientProtocol
+from qpid_ha_broker.server.cluster_clients import ClientAccess
+from qpid_ha_broker.server.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.logs import NoticeLog
+from qpid_ha_broker.server.proxying import Proxying
+from qpid_ha_broker.server.store_loading import StoreLoading
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.settings import BrokerSettings
+from simulation.node import Node, World
+from simulation.process_loop import ProcessLoop
+from simulation.streams import Post, StreamEnd, Streams
+from simulation.virtual_time import Clock
+
+TICK_S = 0.5
+IDLE_S = 2.0
+"""A connection on which nothing comes for so long is given up."""
+WORKSPACE = Workspace()
+Attached = Callable[["ProxyNode", Connection, proton.Link, LinkEndpoint], None]
+
+
+class Terms:
+    """What all brokers of a run have in common."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        publisher_credit: int,
+        most_unsettled: int,
+        attached: Attached,
+        ends_to_lead: Callable[[int], None],
+    ) -> None:
+        self.streams = streams
+        self.publisher_credit = publisher_credit
+        self.most_unsettled = most_unsettled
+        self.attached = attached
+        self.ends_to_lead = ends_to_lead
+        """Told of the generation whose primary serves nobody any more, before its links end."""
+
+
+class _Process:
+    """One process of a node: see `process_loop.LoopProcess`."""
+
+    def __init__(self, node: ProxyNode, number: int) -> None:
+        self._node = node
+        self._number = number
+
+    def post(self, command: Callable[[], None]) -> None:
+        self._node._in_process(self._number, command)
+
+    def connect(self, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
+        self._node.terms.streams.connect(self._node.name, self.post, host, opened)
+
+
+class _Engines:
+    """Makes the engines of clients' connections."""
+
+    def make(self) -> Engine:
+        return _engine(proton.Transport.SERVER)
+
+
+def _engine(mode: int | None = None) -> Engine:
+    transport = proton.Transport() if mode is None else proton.Transport(mode)
+    transport.max_frame_size = 64 * 1024
+    transport.idle_timeout = IDLE_S
+    return Engine(transport, proton.Connection(), WORKSPACE)
+
+
+class _ClientSocket(ClientProtocol):
+    """Works on what came at once: slices of real time would make each run another story."""
+
+    def _work(self) -> None:
+        if self.connection is not None:
+            data, self._rest = self._rest, memoryview(b"")
+            self._broker.set_time()
+            self.connection.receive(data)
+            self._broker.schedule_turn()
+
+
+class ProxyNode(Node):
+    """See `Node` for its promise. It is the broker that the server's parts are made with."""
+
+    is_stopping = False
+    loading: StoreLoading | None = None
+
+    def __init__(
+        self, world: World, index: int, clock: Clock, settings: Callable[[str], MemberSettings], terms: Terms
+    ) -> None:
+        super().__init__(world, index, clock, settings)
+        self.terms = terms
+        self.producers = 1000
+        own = {
+            "name": self.name,
+            "control-socket": f"/run/{self.name}.sock",
+            "ha.cluster": True,
+            "ha.brokers-url": "amqp://127.0.0.1:5671,127.0.0.1:5672",
+            "ha.clients": "proxy",
+        }
+        self._settings_in_force = BrokerSettings.from_values(own)
+        self.is_in_turn = False
+        self.led_generation = 0
+        """In which it led last."""
+
+    # --- the process
+
+    def start(self) -> None:
+        process = _Process(self, self.process + 1)
+        self.loop = ProcessLoop(self._world.schedule, process)  # type: ignore[abstract] # it has what drivers use
+        self.loop.run(super().start)
+
+    def prepare(self, resources: Resources) -> None:
+        numbers = count(1)
+        settings = ContainerSettings(
+            self.name, "0", NodeSettings(auto_create=False),
+            publisher_credit=self.terms.publisher_credit, max_unsettled_per_connection=self.terms.most_unsettled,
+        )  # fmt: skip
+        self.container = Container(settings, lambda: str(next(numbers)))
+        self.container.clock = self.clock.monotonic_s
+        self.container.default.read_only = True
+        super().prepare(self.container.default.resources)
+        self.configuration = self.container.default.configuration
+        self.connections = Connections(self.container, self._attach)
+        self._protocols: dict[Connection, ClientProtocol] = {}
+        self._has_news = self.is_in_turn = False
+
+    def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
+        super().begin(settings, draw, restored)
+        self.waiters = CommitWaiters(self.schedule_turn)
+        self.admission: Admission[ClientProtocol] = Admission(AdmissionLimits(10_000, 10_000, 10_000, 10_000))
+        self.notices = NoticeLog()
+        self.clients = ClientAccess(self, self.member, self.feed, _nobody_listens)
+        addresses = BrokerAddresses(self.name, ClusterMap(), self.member, lambda: self.clients.is_serving)
+        self.proxying = Proxying(self, _engine_for, addresses)
+        self.connections.relays = self.proxying
+        self.container.gate = self.proxying.gate
+        self.clients.update()
+        self._tick_container()
+
+    def _tick_container(self) -> None:
+        self.loop.call_later(TICK_S * (0.9 + 0.2 * self._draw()), self._tick_container)
+        self.set_time()
+        self.container.tick()
+        now_ms = int(self.loop.time() * 1000)
+        for connection in list(self._protocols):
+            connection.heartbeat(now_ms)
+        self.schedule_turn()
+
+    def kill(self, is_silent: bool, has_power: bool = True, cause: str = "killed") -> None:
+        super().kill(is_silent, has_power, cause)
+        self.terms.streams.died(self.name, is_silent)
+        self._world.schedule.after(0.0, self.close_engines)  # not while one of them is at work
+
+    def close_engines(self) -> None:
+        """Nothing happens in this process any more: let go of what C holds."""
+        engines = [connection.engine for connection in self._protocols]
+        upstreams = [socket.upstream for socket in self.proxying._sockets.values()]
+        engines += [upstream.engine for upstream in upstreams if upstream is not None]
+        self._protocols = {}
+        self.proxying._sockets.clear()
+        for engine in engines:
+            engine.close()
+
+    def _pump(self) -> None:
+        if not self._is_busy:
+            self.loop.run(super()._pump)
+
+    def post_here(self) -> Post:
+        return _Process(self, self.process).post
+
+    def accept(self, end: StreamEnd) -> None:
+        self.post_here()(lambda: end.have_read_by(_ClientSocket(self, cast(Any, _Engines()))))
+
+    # --- what the server's parts ask of the broker
+
+    def current(self) -> BrokerSettings:
+        """See `server.host.Host`."""
+        return self._settings_in_force
+
+    def fail(self, reason: str) -> None:
+        raise AssertionError(f"{self.name} ends: {reason}")
+
+    def set_time(self) -> None:
+        self.container.now_ms = self.clock.wall_ms()
+
+    def schedule_turn(self) -> None:
+        super().want_turn()
+
+    def want_turn(self) -> None:
+        if self.is_in_turn:
+            self._has_news = True
+        else:
+            self.schedule_turn()
+
+    def add(self, connection: Connection, protocol: ClientProtocol) -> None:
+        self._protocols[connection] = protocol
+
+    def remove(self, connection: Connection) -> None:
+        self._protocols.pop(connection, None)
+
+    def end_clients(self, reason: AmqpError | None = None) -> None:
+        """For `ClientAccess` with a reason; without, the member wants to be primary no more."""
+        if reason is None:
+            self.terms.ends_to_lead(self.led_generation)
+            self.clients.end_soon(fx.EndClients())
+        else:
+            self.connections.end_clients(reason)
+
+    def _attach(self, connection: Connection, link: proton.Link) -> LinkEndpoint:
+        endpoint = attach(connection, link)
+        self.terms.attached(self, connection, link, endpoint)
+        return endpoint
+
+    # --- what the member tells
+
+    def note_state(self, change: fx.StateChanged) -> None:
+        if change.after is State.PRIMARY:
+            self.led_generation = self.member.status.generation
+        elif change.before is State.PRIMARY:
+            self.terms.ends_to_lead(self.led_generation)
+        self.clients.update()
+        super().note_state(change)
+        if change.before is State.PRIMARY:
+            self.clients.end_now()
+        self.want_turn()
+
+    def _note_last_batch(self) -> None:
+        """Nobody asks who has held what."""
+
+    def note_status(self, status: fx.MemberStatus) -> None:
+        self.clients.status_changed(status)
+
+    # --- turns
+
+    def turn(self) -> None:
+        self._turn_waits = False
+        self.set_time()
+        (_, batch), *_ = self.container.turn()
+        self.resources.sets.local_log.take_parts()
+        rest = self.resources.default.log.take_batch()  # what the turn's last steps have written
+        if rest is not None:
+            batch = rest if batch is None else _joined(batch, rest)
+        self.is_in_turn = True
+        self._handle(fx.TurnEnded(batch))
+        self.is_in_turn = False
+        if not self.is_up:
+            return
+        if self._has_news:
+            self._has_news = False
+            self.container.tell_what_is_committed()
+        for connection in self.connections.take_touched():
+            protocol = self._protocols.get(connection)
+            if protocol is not None:
+                protocol.flush()
+        self.proxying.flush()
+        self.waiters.turn_ended()
+        self.container.take_notices()
+        if self.container.has_work:
+            self.schedule_turn()
+
+    @property
+    def open_connections(self) -> list[Connection]:
+        """Those of clients and of other brokers."""
+        return list(self._protocols)
+
+
+def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
+    return LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data, batch.transient + rest.transient)
+
+
+def _engine_for(_address: Address) -> Engine:
+    return _engine()
+
+
+def _nobody_listens() -> None:
+    """Nobody asks for the events of the cluster."""

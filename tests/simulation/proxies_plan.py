@@ -1,0 +1,111 @@
+"""What a cluster with proxies is to go through: drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+FAULTS_END_S: Final = 12.0
+_OF_PROXIES: Final = (0.15, 0.2)
+"""Of the seeds of all kinds."""
+
+
+class ProxiesKind(StrEnum):
+    """What goes wrong, or is wanted."""
+
+    CLIENT_CUT = "client cut"
+    CLIENT_SLEEPS = "client sleeps"
+    PROXY_CUT = "proxy cut"
+    BLOCK = "block"
+    ONE_WAY = "one way"
+    CRASH_PRIMARY = "crash primary"
+    CRASH_PROXY = "crash proxy"
+    MOVE = "move"
+    PAUSE = "pause"
+    PAUSE_PRIMARY = "pause primary"
+    DELETE_QUEUE = "delete queue"
+
+
+_WEIGHTS: Final = {
+    ProxiesKind.CLIENT_CUT: 4,
+    ProxiesKind.CLIENT_SLEEPS: 4,
+    ProxiesKind.PROXY_CUT: 4,
+    ProxiesKind.BLOCK: 2,
+    ProxiesKind.ONE_WAY: 2,
+    ProxiesKind.CRASH_PRIMARY: 6,
+    ProxiesKind.CRASH_PROXY: 3,
+    ProxiesKind.MOVE: 7,
+    ProxiesKind.PAUSE: 3,
+    ProxiesKind.PAUSE_PRIMARY: 2,
+    ProxiesKind.DELETE_QUEUE: 2,
+}
+
+
+class ProxiesFault(NamedTuple):
+    kind: ProxiesKind
+    at_s: float
+    for_s: float
+    draw: int
+    """Seed of what else has to be drawn, when it strikes."""
+
+
+@dataclass(frozen=True)
+class ProxiesPlan:
+    """A run, whole: two runs of the same plan are the same."""
+
+    seed: int
+    brokers: int
+    publishers: int
+    consumers: int
+    browsers: int
+    delay_s: float
+    """Of the network, on average."""
+    socket_bytes: int
+    """What the system keeps for somebody who reads slowly."""
+    publisher_credit: int
+    most_unsettled: int
+    """Messages that a client may have and not have answered."""
+    min_in_sync: int
+    faults: tuple[ProxiesFault, ...]
+
+    def describe(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
+        return "\n  ".join([f"plan: {settings}", *[_shown(each) for each in self.faults]])
+
+
+def _shown(fault: ProxiesFault) -> str:
+    return f"{fault.at_s:7.3f}s {fault.kind} for={fault.for_s:.2f}s draw={fault.draw}"
+
+
+def is_of_proxies(seed: int) -> bool:
+    """Whether the brokers of that seed's cluster are proxies."""
+    return _OF_PROXIES[0] <= random.Random(f"{seed}/proxies").random() < _OF_PROXIES[1]
+
+
+def draw_proxies_plan(seed: int) -> ProxiesPlan:
+    """2 to 4 brokers, and 3 to 12 clients."""
+    draw = random.Random(f"{seed}/proxies plan")
+    brokers = draw.randint(2, 4)
+    count = draw.choice((0, 4, 8, 14))
+    kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
+    faults = [_draw_fault(draw, kind) for kind in kinds]
+    return ProxiesPlan(
+        seed,
+        brokers,
+        draw.randint(2, 5),
+        draw.randint(1, 5),
+        draw.randint(0, 1),
+        draw.choice((0.0005, 0.003, 0.015)),
+        draw.choice((2_000, 60_000, 1_000_000)),
+        draw.choice((5, 40, 1000)),
+        draw.choice((3, 30, 30_000)),
+        draw.choice((1, 1, 2)),
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def _draw_fault(draw: random.Random, kind: ProxiesKind) -> ProxiesFault:
+    for_s = draw.choice((0.1, 0.5, 1.0, 3.0)) * draw.uniform(0.5, 1.5)
+    return ProxiesFault(kind, round(draw.uniform(1.5, FAULTS_END_S), 3), round(for_s, 3), draw.randrange(1 << 30))

@@ -1,0 +1,198 @@
+"""What goes wrong between clients, proxies and the primary, and what operators want of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.states import State
+from simulation.amqp_client import AmqpClient
+from simulation.network import Network
+from simulation.proxies_node import ProxyNode
+from simulation.proxies_plan import ProxiesFault, ProxiesKind
+from simulation.streams import Streams
+from simulation.virtual_time import Schedule
+
+MOVES_WITHIN_S = 4.0
+
+
+class WithClients(Protocol):
+    """Who has the clients."""
+
+    @property
+    def clients(self) -> Sequence[AmqpClient]:
+        """All of them."""
+
+
+class ProxiesTrouble:
+    """Strikes where a fault is possible now; what takes a while ends by itself, or with `end`."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        network: Network,
+        streams: Streams,
+        nodes: Sequence[ProxyNode],
+        delete_queue: Callable[[ProxyNode, float], None],
+        recorded: Callable[[], fx.ClusterRecord],
+    ) -> None:
+        self._schedule = schedule
+        self._network = network
+        self._streams = streams
+        self._nodes = nodes
+        self._delete_queue = delete_queue
+        self._recorded = recorded
+        self._moves_to = "", 0.0
+        """Who was to lead last, and until when that may go on."""
+        self._undo: dict[Callable[[], None], None] = {}
+        """What is to be made good at the end, if not before."""
+        self._strikes = {
+            ProxiesKind.CLIENT_CUT: self._cut_client,
+            ProxiesKind.CLIENT_SLEEPS: self._have_client_sleep,
+            ProxiesKind.PROXY_CUT: self._cut_proxy,
+            ProxiesKind.BLOCK: self._block,
+            ProxiesKind.ONE_WAY: self._block_one_way,
+            ProxiesKind.CRASH_PRIMARY: self._crash_primary,
+            ProxiesKind.CRASH_PROXY: self._crash_proxy,
+            ProxiesKind.MOVE: self._move,
+            ProxiesKind.PAUSE: self._pause_any,
+            ProxiesKind.PAUSE_PRIMARY: self._pause_primary,
+            ProxiesKind.DELETE_QUEUE: self._delete,
+        }
+
+    def strike(self, fault: ProxiesFault, clients: WithClients) -> None:
+        """It happens now."""
+        self._clients = clients.clients
+        self._strikes[fault.kind](fault, random.Random(fault.draw))
+
+    def end(self) -> None:
+        """Nothing goes wrong any more."""
+        for undo in list(self._undo):
+            undo()
+
+    def _later(self, for_s: float, undo: Callable[[], None]) -> None:
+        def once() -> None:
+            if self._undo.pop(once, self) is None:
+                undo()
+
+        self._undo[once] = None
+        self._schedule.after(for_s, once)
+
+    # --- who it may strike
+
+    def _primary(self) -> ProxyNode | None:
+        return next((node for node in self._nodes if node.is_primary and not node.is_paused), None)
+
+    def _may_go(self, node: ProxyNode) -> bool:
+        """Whether somebody else could lead who has all that was confirmed."""
+        primary = self._primary()
+        if primary is None or not all(each.is_up and not each.is_paused for each in self._nodes):
+            return False
+        in_sync, record = primary.member.status.members, self._recorded()
+        if (record.primary, set(record.members)) != (primary.name, set(in_sync)):
+            return False  # somebody else is about to lead, and may be all that there is then
+        to, until_s = self._moves_to
+        if node.name == to and self._schedule.now_s < until_s:
+            return False
+        rest = [
+            each
+            for each in self._nodes
+            if each is not node
+            and each.name in in_sync
+            and (each is primary or each.member.status.state is State.READY)
+        ]
+        return len(rest) == len(set(in_sync) - {node.name}) and bool(rest)
+
+    def _others(self, node: ProxyNode) -> list[ProxyNode]:
+        return [each for each in self._nodes if each is not node]
+
+    # --- clients
+
+    def _cut_client(self, fault: ProxiesFault, draw: random.Random) -> None:
+        client = draw.choice(self._clients)
+        if client.talk is not None and client.talk.end is not None:
+            client.note("IS CUT")
+            self._streams.cut(client.talk.end)
+
+    def _have_client_sleep(self, fault: ProxiesFault, draw: random.Random) -> None:
+        draw.choice(self._clients).sleep(fault.for_s)
+
+    # --- between brokers
+
+    def _cut_proxy(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """What one broker relays to another one; their own channels stay."""
+        primary = self._primary()
+        if primary is not None:
+            proxy = draw.choice(self._others(primary))
+            proxy.note_line(f"IS CUT from {primary.name}")
+            self._streams.cut_between(proxy.name, primary.name)
+
+    def _block(self, fault: ProxiesFault, draw: random.Random) -> None:
+        one, other = draw.sample(self._nodes, 2)
+        for ends in ((one, other), (other, one)):
+            self._stop_bytes(*ends, fault.for_s, has_log=draw.random() < 0.5)
+
+    def _block_one_way(self, fault: ProxiesFault, draw: random.Random) -> None:
+        one, other = draw.sample(self._nodes, 2)
+        self._stop_bytes(one, other, fault.for_s, has_log=draw.random() < 0.5)
+
+    def _stop_bytes(self, one: ProxyNode, other: ProxyNode, for_s: float, *, has_log: bool) -> None:
+        self._streams.block(one.name, other.name)
+        self._later(for_s, partial(self._streams.unblock, one.name, other.name))
+        if has_log:
+            self._network.block(one.index, other.index)
+            self._later(for_s, partial(self._network.unblock, one.index, other.index))
+
+    # --- brokers
+
+    def _crash_primary(self, fault: ProxiesFault, draw: random.Random) -> None:
+        primary = self._primary()
+        if primary is not None:
+            self._crash(primary, fault.for_s, draw)
+
+    def _crash_proxy(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self._crash(draw.choice(self._nodes), fault.for_s, draw)
+
+    def _crash(self, node: ProxyNode, for_s: float, draw: random.Random) -> None:
+        if self._may_go(node):
+            node.kill(is_silent=draw.random() < 0.3)
+            self._later(for_s, node.start)
+
+    def _move(self, fault: ProxiesFault, draw: random.Random) -> None:
+        primary = self._primary()
+        if primary is not None:
+            to = draw.choice(self._others(primary)).name
+            self._moves_to = to, self._schedule.now_s + MOVES_WITHIN_S
+            primary.ask_for(lambda request: fx.SwitchoverAsked(request, to, "asked for"), _nobody_listens)
+
+    def _pause_any(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self._pause(draw.choice(self._nodes), fault.for_s)
+
+    def _pause_primary(self, fault: ProxiesFault, draw: random.Random) -> None:
+        primary = self._primary()
+        if primary is not None:
+            self._pause(primary, fault.for_s)
+
+    def _pause(self, node: ProxyNode, for_s: float) -> None:
+        if not (node.is_up and not node.is_paused and self._may_go(node)):
+            return
+        node.pause()
+        process = node.process
+
+        def resume() -> None:
+            if node.process == process and node.is_paused:
+                node.resume()
+
+        self._later(for_s, resume)
+
+    def _delete(self, fault: ProxiesFault, draw: random.Random) -> None:
+        primary = self._primary()
+        if primary is not None:
+            primary.do(partial(self._delete_queue, primary, fault.for_s))
+
+
+def _nobody_listens(done: bool, text: str) -> None:
+    """Whether it moved, the rest of the run shows."""

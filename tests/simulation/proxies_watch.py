@@ -1,0 +1,151 @@
+"""Who was attached where, and when: which messages must still be a consumer's own after what its cluster went through.
+
+docs/cluster.md, "Proxies", has the promise: when the primary dies, or the set moves, what a consumer has stays its own,
+and what it accepted meanwhile counts, if its proxy comes for it before the new primary hands out anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import proton
+
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.model.sequence import Entry
+from simulation.node import Violation
+from simulation.proxies_ledger import Handout, Reading, Sent
+from simulation.proxies_node import ProxyNode
+
+STILL_ON_ITS_WAY_S = 3.0
+"""So long after its end, what a primary that was overtaken has sent may still come."""
+
+_SENT = re.compile(rb"(p\d+-\d+) (\d+) (\w+) ")
+
+
+def queued(node: ProxyNode) -> dict[str, list[Sent]]:
+    """What is in its queues, in their order."""
+    found: dict[str, list[Sent]] = {}
+    for name, queue in node.resources.catalog.queues.items():
+        found[name] = [sent_in(entry.resident_body()) for entry in queue.messages]
+    return found
+
+
+def sent_in(payload: bytes) -> Sent:
+    """What it is. Raises Violation for something that nobody has sent."""
+    parts = _SENT.search(payload)
+    if parts is None:
+        raise Violation(f"nobody has sent {payload!r}")
+    return Sent(parts[1].decode(), int(parts[2]), parts[3].decode())
+
+
+class Attachment:
+    """A consumer's link at a primary: straight, or for a client of a proxy."""
+
+    def __init__(self, at_s: float, connection: Connection, endpoint: OutgoingLink, in_time: bool) -> None:
+        self.at_s = at_s
+        self.in_time = in_time
+        """The primary had not handed out anything yet that somebody may come for."""
+        self._connection = connection
+        self._endpoint = endpoint
+        self._is_past = False
+        self._was_whole = False
+
+    @property
+    def is_whole(self) -> bool:
+        """It has not ended, or only with the command of its primary."""
+        return self._was_whole if self._is_past else self._endpoint in self._connection.links
+
+    def note_end_of_command(self) -> None:
+        """Its primary leads no more, from now on."""
+        if not self._is_past:
+            self._was_whole, self._is_past = self.is_whole, True
+
+
+class Watch:
+    """Sees each attach at a primary, and when primaries come and go."""
+
+    def __init__(self, nodes: Sequence[ProxyNode], now_s: Callable[[], float]) -> None:
+        self._nodes = nodes
+        self.gives: Callable[[Sent, str], None]
+        """Told of each message that the newest primary hands out, and to which client."""
+        self._now_s = now_s
+        self._attachments: dict[tuple[str, str, int], list[Attachment]] = {}
+        """By container id of the client's connection, queue, and generation."""
+        self.generation = 0
+        self._outdated_until_s = 0.0
+        self._promotions: list[tuple[int, float, set[Sent]]] = []
+        """Generation, time, and what was in the queues then."""
+
+    # --- what happens
+
+    def attached(self, node: ProxyNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
+        """A link was attached at `node`."""
+        if not isinstance(endpoint, OutgoingLink) or endpoint.browsing:
+            return
+        request = endpoint._relay
+        client = request.container if request is not None else connection.engine.connection.remote_container or ""
+        key = client, endpoint.queue.name, node.member.status.generation
+        attachment = Attachment(self._now_s(), connection, endpoint, node.resources.is_gated)
+        self._attachments.setdefault(key, []).append(attachment)
+        deliver, generation = endpoint.deliver, key[2]
+
+        def seen_deliver(entries: list[Entry]) -> None:
+            if generation == self.generation:
+                for entry in entries:
+                    self.gives(sent_in(entry.resident_body()), client)
+            deliver(entries)
+
+        setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace
+
+    def leads(self, node: ProxyNode) -> None:
+        """A node has become primary."""
+        self.generation = max(self.generation, node.member.status.generation)
+        self.may_be_outdated()
+        found = {sent for queue in queued(node).values() for sent in queue}
+        self._promotions.append((node.member.status.generation, self._now_s(), found))
+
+    def ends_to_lead(self, generation: int) -> None:
+        """The primary of that generation dies, steps down, or hands over."""
+        for key, attachments in self._attachments.items():
+            if key[2] == generation:
+                for attachment in attachments:
+                    attachment.note_end_of_command()
+        if generation < self.generation:
+            self._outdated_until_s = self._now_s() + STILL_ON_ITS_WAY_S
+
+    # --- see `proxies_ledger.Custodian`
+
+    def promotions_without(self, sent: Sent, since: int) -> list[float]:
+        """See there."""
+        return [at_s for generation, at_s, found in self._promotions if generation > since and sent not in found]
+
+    def may_be_outdated(self) -> bool:
+        """Whether there is, or was a moment ago, a primary that was overtaken."""
+        leading = [node.member.status.generation for node in self._nodes if node.is_primary]
+        if any(generation < self.generation for generation in leading):
+            self._outdated_until_s = self._now_s() + STILL_ON_ITS_WAY_S
+        return self._now_s() < self._outdated_until_s
+
+    def is_its_own(self, handout: Handout) -> bool:
+        """Its link lives, and was attached, once, in each generation since, in time for what it had."""
+        reading = handout.reading
+        if reading.has_ended or handout.generation > self.generation:
+            return False
+        for generation in range(handout.generation, self.generation + 1):
+            found = self._attachments.get((reading.client, reading.queue, generation), [])
+            found = [each for each in found if each.at_s >= reading.opened_s]
+            if len(found) != 1 or not found[0].is_whole:
+                return False
+            if not found[0].in_time and (generation > handout.generation or self._was_attached(reading, generation)):
+                return False
+        return True
+
+    def _was_attached(self, reading: Reading, before: int) -> bool:
+        """In an earlier generation: what it got since may have been handed out then."""
+        return any(
+            key[:2] == (reading.client, reading.queue) and key[2] < before and found[-1].at_s >= reading.opened_s
+            for key, found in self._attachments.items()
+        )

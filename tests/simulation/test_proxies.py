@@ -1,0 +1,95 @@
+"""Clusters of proxies under seeded faults: what docs/cluster.md promises their clients, they keep.
+
+The checkers find what they are there for: bugs are planted in what relays, and seeds must find them soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.incoming import IncomingLink
+from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest
+from qpid_ha_broker.amqp.relayed_links import RelayedConsumer
+from qpid_ha_broker.server.proxying import Proxying
+from simulation.proxies_plan import ProxiesKind, ProxiesPlan, draw_proxies_plan
+from simulation.proxies_world import ProxiesOutcome, run_proxies
+from simulation.runs import jobs_of_a_test, plan_of, run_many
+
+CLUSTERS = 12
+
+
+def test_clusters_of_proxies_keep_their_promises() -> None:
+    outcomes = list(run_many(run_proxies, map(draw_proxies_plan, range(CLUSTERS)), jobs_of_a_test()))
+
+    assert {each.plan.seed: each.problem for each in outcomes if each.problem} == {}
+    # A simulation in which nothing happens would pass as well.
+    assert sum(outcome.confirmed for outcome in outcomes) > 500 * CLUSTERS
+    assert sum(outcome.handed_out for outcome in outcomes) > 300 * CLUSTERS
+    assert sum(outcome.generations for outcome in outcomes) > 2 * CLUSTERS
+
+
+def test_a_seed_of_proxies_tells_the_same_story_twice() -> None:
+    first, second = (run_proxies(draw_proxies_plan(7), with_trace=True) for _ in range(2))
+
+    assert first.trace
+    assert first == second
+
+
+def test_every_kind_of_fault_of_proxies_is_drawn() -> None:
+    assert {fault.kind for seed in range(60) for fault in draw_proxies_plan(seed).faults} == set(ProxiesKind)
+
+
+def test_some_seeds_are_of_proxies() -> None:
+    assert 50 < sum(isinstance(plan_of(seed), ProxiesPlan) for seed in range(2_000)) < 150
+
+
+def found_by(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> ProxiesOutcome:
+    """The first run in which a promise is broken with the planted bug, and is not without it."""
+    for seed in seeds:
+        outcome = run_proxies(draw_proxies_plan(seed))
+        if outcome.problem:
+            monkeypatch.undo()
+            assert not outcome.problem.startswith("Traceback"), outcome.problem
+            assert run_proxies(outcome.plan).problem == ""
+            return outcome
+    pytest.fail("no cluster has found it")
+
+
+def test_credit_that_is_asked_for_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = RelayedConsumer._ask
+
+    def ask_twice(self: RelayedConsumer) -> None:
+        before = 0 if self.far is None else engine.credit(self.far)
+        ask(self)
+        if self.far is not None and not self._is_draining and engine.credit(self.far) > before:
+            engine.give_credit(self.far, engine.credit(self.far) - before)
+
+    monkeypatch.setattr(RelayedConsumer, "_ask", ask_twice)
+
+    assert "has asked for" in found_by(monkeypatch, range(5)).problem
+
+
+def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Proxying, "forget", lambda self, link: self._links.pop(link, None))
+
+    found_by(monkeypatch, range(5))
+
+
+def test_what_is_behind_a_refusal_and_taken_all_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IncomingLink, "_is_in_refused_run", lambda self, delivery: False)
+
+    found_by(monkeypatch, range(10))
+
+
+def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grant_nothing(self: OutgoingLink, relay: RelayRequest) -> RelayAnswer:
+        generations = self.hosted.resources.default.state.generations
+        return RelayAnswer(generations[-1][1].generation if generations else 0, ())
+
+    monkeypatch.setattr(OutgoingLink, "_reclaim", grant_nothing)
+
+    assert "belongs to" in found_by(monkeypatch, range(30)).problem
