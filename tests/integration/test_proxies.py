@@ -10,7 +10,7 @@ from proton import Delivery, Message
 from proton.reactor import Selector
 from proton.utils import LinkDetached
 
-from blocking_client import BlockingClient, SettleSecond, bodies
+from blocking_client import BlockingClient, Management, SettleSecond, bodies
 from running_cluster import RunningCluster
 from sets_cluster import change, create_queue, create_set, wait_whole
 from steady_clients import SteadyConsumer, SteadyPublisher
@@ -143,13 +143,6 @@ def test_a_deleted_queue_ends_the_links_of_a_proxys_clients(cluster: RunningClus
         assert ended.value.condition == "amqp:resource-deleted"
 
 
-def test_what_is_not_relayed_is_answered_with_the_way_to_go(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client:
-        with pytest.raises(LinkDetached) as refused:
-            client.receiver("amq.topic", 1)
-        assert refused.value.condition == "amqp:link:redirect"
-
-
 def test_queues_of_any_set_are_served_by_every_broker(cluster: RunningCluster) -> None:
     create_set(cluster, "orders", preferred=cluster.broker(1).name)
     create_set(cluster, "audit", preferred=cluster.broker(2).name)
@@ -162,6 +155,39 @@ def test_queues_of_any_set_are_served_by_every_broker(cluster: RunningCluster) -
                 assert client.send(queue, f"from {at}")[0].state == Delivery.ACCEPTED
                 assert bodies(other.browse(queue)) == [f"from {at}"]
                 assert bodies(other.consume(queue)) == [f"from {at}"]
+
+
+def test_a_request_at_one_proxy_is_answered_at_another_one(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as caller, BlockingClient(cluster.urls[2]) as service:
+        replies = caller.receiver(None, 1, dynamic=True)
+        address = replies.link.remote_source.address
+        caller.send("service", Message("question", reply_to=address))
+        (request,) = service.fetch(service.receiver("service", 1), 1)
+        service.send(request.reply_to, request.body.upper())
+        assert bodies(caller.fetch(replies, 1)) == ["QUESTION"]
+        replies.close()
+        assert Management(service).queue(address) is None
+
+
+def test_management_at_a_proxy_makes_what_every_broker_then_has(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as one, BlockingClient(cluster.urls[2]) as other:
+        management, elsewhere = Management(one), Management(other)
+        management.create_queue("made", {"qpid.max_count": 3})
+        management.create_exchange("events", "topic")
+        management.bind("events", "made", "a.#")
+        one.send("events/a.b", "x", "y")
+        assert elsewhere.messages("made") == 2
+        assert elsewhere.ask("PURGE", type="queue", name="made").body == {"purged": 2}
+        elsewhere.delete_queue("made")
+        assert management.queue("made") is None
+
+
+def test_a_silent_proxy_loses_its_clients_temporary_queues_in_time(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client, BlockingClient(cluster.urls[2]) as other:
+        address = client.receiver(None, 1, dynamic=True).link.remote_source.address
+        cluster.kill(1)
+        management = Management(other)
+        cluster.wait_until(lambda: management.queue(address) is None, "the queue is gone")
 
 
 COUNT = 20_000
@@ -235,6 +261,28 @@ def test_what_a_client_of_a_proxy_holds_stays_its_own_when_the_primary_dies(tmp_
                 cluster.wait_until(lambda: leader.ask("query")["messages"] == 0, "the queue is empty")
         assert consumer.received == list(range(31))
         assert consumer.doubled == []
+
+
+def test_what_a_client_has_for_itself_is_there_after_the_primary_has_died(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
+        cluster.wait_whole()
+        dead = cluster.brokers.index(cluster.the_primary())
+        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
+        with BlockingClient(one) as client, BlockingClient(other) as sender:
+            own = client.receiver(None, 0, dynamic=True)
+            news = client.receiver("amq.topic/news.#", 0)
+            address = own.link.remote_source.address
+            sender.send(address, "before")
+            sender.send("amq.topic/news.today", "read all about it")
+            cluster.kill(dead)
+            sender.send(address, "after")
+            sender.send("amq.topic/news.today", "one primary is dead")
+            assert bodies(client.fetch(own, 2)) == ["before", "after"]
+            assert bodies(client.fetch(news, 2)) == ["read all about it", "one primary is dead"]
+            own.close()
+            news.close()
+            listed = Management(sender).ask("QUERY", {"attributeNames": ["name"]}, entityType="queue")
+            assert not [name for (name,) in listed.body["results"] if name in (address,) or "subscription" in name]
 
 
 def test_a_client_of_a_killed_proxy_goes_on_at_another_broker(cluster: RunningCluster) -> None:

@@ -5,6 +5,8 @@ What `server.proxying` does with sockets and clocks, `PairedProxy` does when the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -43,6 +45,8 @@ class PairedProxy:
         self.links: dict[PlacedLink, None] = {}
         self.again: list[PlacedLink] = []
         """To be attached when there is a connection."""
+        self._begun: list[RelayedLink] = []
+        """The same, of those that wait for nothing else."""
         self.upstream: Upstream | None = None
         self.ended: list[str] = []
         """Why connections to the primary were given up."""
@@ -52,7 +56,8 @@ class PairedProxy:
         """New far links wait for `attach_those_left`."""
         self._producers: list[Producer] = []
         self._made = count(1)
-        self._is_settling = False
+        self._under_way: bytearray | None = None
+        """What the primary has said and the proxy has not heard; None: nothing is held up."""
         self.connect_upstream()
 
     # --- what a test does
@@ -96,9 +101,20 @@ class PairedProxy:
         """Carry bytes on all three ways until nothing moves."""
         for _ in range(_ROUNDS):
             self.proxy.settle_down()
+            self._place()
             if not self._exchange():
                 return
         raise RuntimeError("the conversation does not come to an end")
+
+    def _place(self) -> None:
+        begun, self._begun = self._begun, []
+        for link in begun:
+            if self.upstream is None or self.is_held_back:
+                self.again.append(link)
+            elif link in self.links:
+                self.upstream.attach(link)
+        if begun:
+            self.proxy.settle_down()
 
     def _exchange(self) -> bool:
         upstream, accepted = self.upstream, self.accepted
@@ -109,9 +125,21 @@ class PairedProxy:
             accepted.receive(outgoing)
         self.primary.settle_down()
         incoming = accepted.take_output()
-        if incoming:
+        if self._under_way is not None:
+            self._under_way += incoming
+        elif incoming:
             upstream.receive(incoming)
         return bool(outgoing or incoming)
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """What the primary says meanwhile reaches the proxy when this is over."""
+        self._under_way = bytearray()
+        yield
+        late, self._under_way = bytes(self._under_way), None
+        if self.upstream is not None:
+            self.upstream.receive(late)
+        self.settle_down()
 
     # --- what links ask for
 
@@ -119,7 +147,8 @@ class PairedProxy:
         relayed: RelayedLink = (RelayedConsumer if link.is_sender else RelayedPublisher)(
             connection, link, set_name, self
         )
-        self.place(relayed)
+        self.links[relayed] = None
+        self._begun.append(relayed)
         return relayed
 
     def place(self, link: PlacedLink) -> None:
@@ -134,10 +163,10 @@ class PairedProxy:
 
     attach_again = try_again
 
-    def forget(self, link: PlacedLink) -> None:
+    def forget(self, link: PlacedLink, *, closed: bool = True) -> None:
         self.links.pop(link, None)
         if self.upstream is not None:
-            self.upstream.detach(link)
+            self.upstream.detach(link, closed=closed)
 
     def take_producer(self) -> Producer:
         return self._producers.pop() if self._producers else Producer(b"proxy/%d" % next(self._made))

@@ -558,3 +558,64 @@ def test_a_broker_may_also_attach_links_that_it_does_not_relay() -> None:
 def test_only_the_clusters_user_has_links_relayed() -> None:
     proxied = PairedProxy(ContainerSettings("primary", "0", peer_user="brokers"))
     assert condition(sender(proxied, proxied.client())) == "amqp:unauthorized-access"
+
+
+def test_a_message_that_comes_back_before_its_release_is_confirmed_is_held_anew() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 1)
+    ((delivery, _),) = texts(client, link)
+    proxied.primary.container.default.resources.default.log.add_witness("backup")
+    delivery.update(proton.Delivery.RELEASED)
+    delivery.settle()
+    link.flow(1)
+    proxied.settle_down()
+    ((again, _),) = texts(client, link)
+    again.update(ACCEPTED)
+    again.settle()
+    proxied.settle_down()
+    log = proxied.primary.container.default.resources.default.log
+    log.acknowledge("backup", log.last_lsn)
+    proxied.settle_down()
+    assert waiting(proxied) == []
+
+
+def test_a_client_that_answers_before_it_sends_has_made_room() -> None:
+    proxied = PairedProxy()
+    configuration = proxied.primary.container.default.configuration
+    configuration.declare_queue("q", {"qpid.max_count": 1, "qpid.policy_type": "reject"})
+    client = proxied.client()
+    out = sender(proxied, client)
+    send(proxied, client, out, "a")
+    ((delivery, _),) = texts(client, receiver(proxied, client, 1))
+    delivery.update(ACCEPTED)
+    delivery.settle()
+    client.exchange()  # in an order that Proton keeps
+    (sent,) = send(proxied, client, out, "b")
+    assert sent.remote_state == ACCEPTED
+
+
+def test_an_attach_of_a_broker_that_says_nothing_of_the_link_is_of_its_own() -> None:
+    proxied = PairedProxy()
+    assert proxied.upstream is not None
+    link = proxied.upstream.engine.connection.session()
+    link.open()
+    own = link.receiver("own")
+    own.source.address = "q"
+    own.open()
+    proxied.settle_down()
+    assert own.state & proton.Endpoint.REMOTE_ACTIVE
+
+
+def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    link = client.session.sender("anonymous")
+    link.target.type = proton.Terminus.UNSPECIFIED
+    link.open()
+    proxied.settle_down()
+    delivery = client.send(link, proton.Message("a", address="q"))
+    proxied.settle_down()
+    assert delivery.remote_state == ACCEPTED
+    assert len(waiting(proxied)) == 1

@@ -63,6 +63,8 @@ class SetPublisher(RelayedPublisher):
         if state == engine.TRANSACTIONAL:
             self._publishes.publish(delivery, payload, settled)
             return
+        if self.upstream is not None and self.upstream.has_answers:
+            self.upstream.answer_first()
         if settled:
             engine.forget(delivery)
         self._keep(None if settled else delivery, payload)

@@ -6,7 +6,7 @@ import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.anonymous_relay import AnonymousRelay
-from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.directory import ServedElsewhere
@@ -51,7 +51,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
-        elif connection.relay.relays is not None and _can_be_relayed(connection, link):
+        elif connection.relay.relays is not None and _can_be_relayed(link):
             relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
             connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
@@ -66,17 +66,11 @@ def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | Non
     return read_request(engine.remote_properties_of(link))
 
 
-def _can_be_relayed(connection: Connection, link: proton.Link) -> bool:
-    """Whether it is about a queue, or publishes to an exchange: the rest is answered with the way to go."""
-    if link.is_sender:
-        source = read_terminus(link.remote_source)
-        about_queue = not (source.topic or SHARED in source.capabilities)
-        is_plain = about_queue and not connection.container.nodes.is_exchange(source.address or "")
-        terminus = source
-    else:
-        terminus, is_plain = read_terminus(link.remote_target), True
-    address = terminus.address
-    return bool(address) and is_plain and not (terminus.dynamic or terminus.coordinator or str(address).startswith("$"))
+def _can_be_relayed(link: proton.Link) -> bool:
+    """All but coordinators and anonymous relays, which are there, and relay what comes by its set."""
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    is_to_a_node = bool(terminus.address or terminus.dynamic or link.is_sender)
+    return is_to_a_node and not terminus.coordinator and terminus.address != COORDINATOR
 
 
 def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> LinkEndpoint:
@@ -113,9 +107,29 @@ def _check_one_way(connection: Connection, hosted: HostedSet, address: str) -> N
         raise ServedElsewhere(connection.container.directory, hosted.name, address)
 
 
-def _needs_replies_only(connection: Connection) -> bool:
+def _check_leads_default(connection: Connection, relay: RelayRequest | None) -> None:
+    """As `_check_leads`, for what only the set `default` has, in a cluster of many sets, too."""
+    if connection.container.default.read_only and (relay is not None or connection.relay.relays is not None):
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET)
+
+
+def _own_queue(connection: Connection, relay: RelayRequest | None) -> Queue | None:
+    """The queue that a relayed link had when it was attached before; None: it had none. Raises AmqpError."""
+    if relay is None or not relay.own_queue:
+        return None
+    default = connection.container.default
+    if default.read_only:
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET, relay.own_queue)
+    queue = default.resources.catalog.queues.get(relay.own_queue)
+    if queue is None:
+        text = f"{relay.own_queue}, the link's own queue, is gone with what it held: its client was not heard of for"
+        raise AmqpError(RESOURCE_DELETED, f"{text} too long, or the broker that had it was lost")
+    return queue
+
+
+def _needs_replies_only(connection: Connection, relay: RelayRequest | None) -> bool:
     """Whether a dynamic address is one for replies: an administrator's, where no temporary queue can be made."""
-    return connection.is_admin and connection.container.default.read_only
+    return connection.is_admin and relay is None and connection.container.default.read_only
 
 
 def _attach_publisher(
@@ -126,7 +140,9 @@ def _attach_publisher(
         return peer_receiver(connection, link)
     is_for_any_set = terminus.coordinator or not (terminus.address or terminus.dynamic)
     may_be_elsewhere = is_for_any_set and connection.relay.relays is not None
-    if terminus.address != MANAGEMENT and not may_be_elsewhere:
+    if terminus.address == MANAGEMENT or terminus.dynamic:
+        _check_leads_default(connection, relay)
+    elif not may_be_elsewhere:
         _check_leads(connection, relay, terminus.address)
     if _is_mere_replica(connection) and terminus.address != MANAGEMENT and not may_be_elsewhere:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
@@ -136,7 +152,7 @@ def _attach_publisher(
         handler = CoordinatorLink(connection, link, relay)
     elif terminus.address == MANAGEMENT:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
-        handler = ManagementLink(connection, link)
+        handler = ManagementLink(connection, link, relay)
     else:
         handler = _publisher(connection, link, terminus, relay)
     link.max_message_size = handler.max_message_bytes
@@ -154,7 +170,10 @@ def _publisher(
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         return AnonymousRelay(connection, link, relays)
     if terminus.dynamic:
-        target = Target(connection.container.default, nodes.temporary_queue(terminus))
+        own = _own_queue(connection, relay)
+        if own is not None:
+            own.returned()
+        target = Target(connection.container.default, own or nodes.temporary_queue(terminus))
     elif terminus.address:
         target = nodes.find(terminus.address, terminus)
         _check_one_way(connection, target.hosted, terminus.address)
@@ -174,29 +193,32 @@ def _attach_consumer(
     if terminus.address == PEERS:
         return peer_sender(connection, link)
     if terminus.address == MANAGEMENT:
+        _check_leads_default(connection, relay)
         answer_terminus(link.source, link.remote_source, terminus, None, durable=False)
-        reply_link = ReplyLink(connection, link)
+        reply_link = ReplyLink(connection, link, relay=relay)
         link.open()
         return reply_link
     if filters.after is not None and not terminus.browse:
         raise AmqpError(INVALID_FIELD, f"{AFTER} is for browsing: ask for the distribution-mode copy")
-    if not terminus.dynamic:
+    if terminus.address and not terminus.dynamic:
         _check_leads(connection, relay, terminus.address)
+    else:
+        _check_leads_default(connection, relay)
     is_replica = _is_mere_replica(connection)
-    if (is_replica or _needs_replies_only(connection)) and terminus.dynamic and not terminus.browse:
+    if (is_replica or _needs_replies_only(connection, relay)) and terminus.dynamic and not terminus.browse:
         return _reply_link_of_replica(connection, link, terminus)
     if is_replica:
         handler = _browser_of_replica(connection, link, terminus, filters)
     elif terminus.dynamic:
-        queue = connection.container.nodes.temporary_queue(terminus)
+        queue = _own_queue(connection, relay) or connection.container.nodes.temporary_queue(terminus)
         default = connection.container.default
-        handler = _consumer_of_queue(connection, link, default, queue, terminus, filters)
+        handler = _consumer_of_queue(connection, link, default, queue, terminus, filters, relay)
         handler.owned_queue = queue
         link.source.address = queue.name
     elif terminus.address:
         handler = _consumer_of_node(connection, link, terminus.address, terminus, filters, relay)
     elif link.remote_source.type == proton.Terminus.UNSPECIFIED:
-        handler = _subscriber_without_source(connection, link)
+        handler = _subscriber_without_source(connection, link, relay)
     else:
         raise AmqpError(INVALID_FIELD, "a consumer's source needs an address, or dynamic=true")
     link.open()
@@ -237,35 +259,42 @@ def _consumer_of_node(
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
     route = nodes.route(target, filters)
+    own = _own_queue(connection, relay)
     if terminus.durable:
-        subscriber = _subscriber(connection, link)
+        subscriber = _subscriber(connection, link, relay)
         queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments)
     else:
-        queue = nodes.subscriptions.temporary(route, nodes.settings.temporary_arguments(terminus.arguments))
+        arguments = nodes.settings.temporary_arguments(terminus.arguments)
+        queue = own or nodes.subscriptions.temporary(route, arguments)
     applied = filters.for_exchange(route.exchange.kind)
     answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
     answer_source(link.source, link.remote_source, applied)
-    handler = OutgoingLink(connection, link, target.hosted, queue, browsing=terminus.browse, filters=applied)
+    browsing = terminus.browse
+    handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
     return handler
 
 
-def _subscriber(connection: Connection, link: proton.Link) -> Subscriber:
+def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Subscriber:
+    if relay is not None:
+        return Subscriber(relay.container, relay.link)
     return Subscriber(connection.engine.connection.remote_container or "", link.name)
 
 
-def _subscriber_without_source(connection: Connection, link: proton.Link) -> OutgoingLink:
+def _subscriber_without_source(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> OutgoingLink:
     """A subscriber comes back that does not say to what: JMS does so to unsubscribe, by closing the link then.
 
     Its selector is not known: what it gives credit for comes unfiltered, and the answer has no filter.
     """
-    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(_subscriber(connection, link))
+    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(
+        _subscriber(connection, link, relay)
+    )
     source = link.source
     source.type = proton.Terminus.SOURCE
     source.address = f"{exchange.name}/{binding.key}" if binding.key else exchange.name
     source.durability, source.expiry_policy = proton.Terminus.CONFIGURATION, proton.Terminus.EXPIRE_NEVER
     default, filters = connection.container.default, Filters(None, None, None, None, {})
-    handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters)
+    handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, True
     return handler
 

@@ -31,7 +31,12 @@ from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.link_table import LinkTable
 from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
-from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, RelayRequest
+from qpid_ha_broker.amqp.relay import (
+    OWN_NODES_CAPABILITY,
+    RELAY_CAPABILITY,
+    RELAY_SETS_CAPABILITY,
+    RelayRequest,
+)
 from qpid_ha_broker.amqp.relayer import Relayer
 from qpid_ha_broker.amqp.send_window import SendWindow
 from qpid_ha_broker.amqp.transactions import Transactions
@@ -362,7 +367,7 @@ class Connection:
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
-        relay = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY) if self.relay.is_proxy else ()
+        relay = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY) if self.relay.is_proxy else ()
         capabilities = (*self.container.capabilities, *shared, *relay)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
@@ -377,7 +382,8 @@ class Connection:
 
     def closed(self) -> None:
         self.peer_has_closed = True
-        self._finish(lost=False)
+        # A proxy detaches links whose clients are gone. The others are attached again, here or elsewhere.
+        self._finish(lost=self.relay.is_proxy)
 
     def failed(self, name: str, description: str) -> None:
         if not self._ended:

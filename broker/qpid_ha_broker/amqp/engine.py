@@ -138,6 +138,10 @@ class Engine:
             lib.pn_transport_pop(transport, size)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
+    def encode(self) -> None:
+        """Put what was said so far into frames: Proton would send answers behind messages that are sent after them."""
+        lib.pn_transport_pending(self._transport)
+
     @property
     def finished(self) -> bool:
         """Nothing more will come out: our last word was said, or there is nobody to say it to."""

@@ -210,6 +210,7 @@ class IncomingLink(ReceivingLink):
     ) -> None:
         container = connection.container
         self._relay = relay
+        self.is_relayed = relay is not None
         self._refused_run = NO_RUN
         self._relayed: list[tuple[Delivery, Message]] = []
         """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""

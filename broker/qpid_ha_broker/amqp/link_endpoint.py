@@ -22,6 +22,9 @@ class LinkEndpoint:
     keep_on_detach = False
     """A durable subscription: detaching leaves its queue, closing deletes it."""
 
+    is_relayed = False
+    """It is a link of another broker's client: that broker may attach it again when it is lost here."""
+
     @property
     def is_writer(self) -> bool:
         """Whether it does more than a replica allows."""

@@ -13,7 +13,9 @@ from qpid_ha_broker.amqp.container import Container
 from qpid_ha_broker.amqp.engine import Engine, is_in
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import WaitingAttach
+from qpid_ha_broker.amqp.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
+from qpid_ha_broker.model.queue import Queue
 
 MOST_LINKS = 65_535
 """What AMQP's handles are given out for at most: two bytes of them."""
@@ -64,19 +66,23 @@ class LinkTable:
         """Both ends are attached."""
         self._attached[endpoint.link._impl] = endpoint
 
-    def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False) -> None:
+    def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
         """It has ended, and with it what was made for it; nothing is said to the peer.
 
         `lost`: the connection broke. `closed`: the peer will not come back to it, not even to a durable subscription.
+        `by_peer` False: we have ended it.
         """
         del self._attached[endpoint.link._impl]
         self._engine.detach(endpoint.link)
         endpoint.closed(lost=lost)
-        self._delete_owned_queue(endpoint, closed=closed)
-
-    def _delete_owned_queue(self, endpoint: LinkEndpoint, *, closed: bool) -> None:
-        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
         queue = endpoint.owned_queue
+        if queue is not None and endpoint.is_relayed and (lost or not by_peer):
+            self._container.default.resources.timers.keep_for_return(queue, self._container.now_ms + RETURN_MS)
+        else:
+            self._delete_owned_queue(endpoint, queue, closed=closed)
+
+    def _delete_owned_queue(self, endpoint: LinkEndpoint, queue: Queue | None, *, closed: bool) -> None:
+        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
         if queue is None or (endpoint.keep_on_detach and not closed):
             return
         default = self._container.default  # such queues are in no other set
@@ -117,7 +123,7 @@ class LinkTable:
 
     def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
         """Detach with an error."""
-        self.remove(endpoint, lost=False)
+        self.remove(endpoint, lost=False, by_peer=False)
         self._note(endpoint.link, "ended", error)
         self._close(endpoint.link, error)
 

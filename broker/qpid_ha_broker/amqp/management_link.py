@@ -10,11 +10,13 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, Sender
+from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management import LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.management_messages import UNAUTHORIZED, ManagementAnswer, Request, write_answer
+from qpid_ha_broker.amqp.relay import RelayRequest
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import COMMITTED, Log
 from qpid_ha_broker.model.transaction import Message
@@ -29,8 +31,10 @@ class ManagementLink(ReceivingLink):
 
     request_bytes = 16 * 1024
 
-    def __init__(self, connection: Connection, link: proton.Link) -> None:
+    def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest | None = None) -> None:
         super().__init__(connection, link, _REQUEST_CREDIT)
+        self.is_relayed = relay is not None
+        self._relay = relay
         self._waiting: deque[Reply | LaterReply] = deque()
         self._elsewhere: dict[LaterReply, None] = {}
         """Those that wait for other brokers, each for itself."""
@@ -77,7 +81,10 @@ class ManagementLink(ReceivingLink):
             if request.reply_to is not None:
                 self._send(Reply(request.reply_to, write_answer(request, answer), COMMITTED))
 
-        control(self.connection.identity, request.body, done)
+        identity, relay = self.connection.identity, self._relay
+        if relay is not None:  # what the proxy may do, its clients may not
+            identity = PeerIdentity(identity.address, relay.user, is_admin=False)
+        control(identity, request.body, done)
 
     @property
     def is_writer(self) -> bool:
@@ -113,8 +120,9 @@ class ManagementLink(ReceivingLink):
         return reply
 
     def _send(self, reply: Reply) -> None:
+        client = "" if self._relay is None else self._relay.client
         for handler in self.connection.links:
-            if isinstance(handler, ReplyLink) and reply.reply_to in handler.addresses:
+            if isinstance(handler, ReplyLink) and handler.client == client and reply.reply_to in handler.addresses:
                 handler.send(reply.payload)
                 return
         container = self.connection.container
@@ -139,10 +147,16 @@ class ReplyLink(LinkEndpoint):
     `own_address`: one that was made for it, where no queue can be: on a broker that changes nothing.
     """
 
-    def __init__(self, connection: Connection, link: proton.Link, own_address: str = "") -> None:
+    def __init__(
+        self, connection: Connection, link: proton.Link, own_address: str = "", *, relay: RelayRequest | None = None
+    ) -> None:
         self.connection = connection
         self.link = link
-        names = (own_address,) if own_address else (link.remote_target.address, link.name, MANAGEMENT)
+        self.is_relayed = relay is not None
+        self.client = "" if relay is None else relay.client
+        """Of another broker, whose replies no other one's are mistaken for; empty: the connection is the client's."""
+        name = link.name if relay is None else relay.link
+        names = (own_address,) if own_address else (link.remote_target.address, name, MANAGEMENT)
         self.addresses = {name for name in names if name}
         self._sender = Sender(link)
         self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING_REPLIES)

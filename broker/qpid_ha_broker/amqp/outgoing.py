@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest, reclaimable
+from qpid_ha_broker.amqp.relay import RETURN_MS, RelayAnswer, RelayRequest, reclaimable
 from qpid_ha_broker.amqp.terminus import Filters
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
@@ -70,6 +70,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
         self._unconfirmed: deque[tuple[CommitToken, Delivery, Any]] = deque()
         name = connection.engine.connection.remote_container or ""
         hosted.touch()
+        self.is_relayed = relay is not None
         owner: object = connection
         if relay is not None:
             owner, name = connection.relay.owner_of(relay.client), relay.container
@@ -91,14 +92,14 @@ class OutgoingLink(Consumer, LinkEndpoint):
         generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.default.state.generations]
         newest = generations[-1][0] if generations else 0
         if self.browsing or self.queue.log is not self.hosted.resources.default.log:
-            return RelayAnswer(newest, ())
+            return RelayAnswer(newest, (), self.queue.name)
         found = [entry for entry in self.queue.messages.find_all(reclaimable(relay, generations)) if _is_free(entry)]
         for entry in found:
             self.queue.messages.hold(entry, self)
             delivery, tag = self._sender.send(b"", entry.id)
             self._unsettled[delivery] = (entry, tag, 0)
         self._count_unsettled()
-        return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)))
+        return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
 
     def _matches(self, body: bytes) -> bool:
         if self._selector is None:
@@ -346,7 +347,8 @@ class OutgoingLink(Consumer, LinkEndpoint):
             # Another broker that is lost tells nothing of its clients: they may still have what was sent to them.
             failed = lost and self._relay is None
             resources.release_in_portions(self.queue, self, entries, failed=failed)
-        resources.unsubscribe(self.queue, self, container.now_ms)
+        keep_until_ms = container.now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
+        resources.unsubscribe(self.queue, self, container.now_ms, keep_until_ms=keep_until_ms)
         self._window.forget(self)
         self.hosted.forget(self)
 

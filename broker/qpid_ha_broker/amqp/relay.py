@@ -16,19 +16,27 @@ import proton
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
 
 RELAY_CAPABILITY: Final = "qpid.relay"
+"""Links to and from queues, and publishers' links to exchanges."""
 RELAY_SETS_CAPABILITY: Final = "qpid.relay-sets"
 """Also links to a resource set and not to one node of it can be relayed: coordinators, and anonymous relays."""
 COORDINATOR: Final = "$relay/coordinator"
 """Address of a relayed client's coordinator: the attach to AMQP's own has no properties that would say whose it is."""
+OWN_NODES_CAPABILITY: Final = "qpid.relay-own-nodes"
+"""Beside RELAY_CAPABILITY: links with a node of their own, which are dynamic ones and subscriptions; and `$management`.
+A broker that does not offer it would mistake the proxy for the subscriber."""
 PATH: Final = "qpid.relay-path"
 CLIENT: Final = "qpid.relay-client"
 CONTAINER: Final = "qpid.relay-container"
 USER: Final = "qpid.relay-user"
+LINK: Final = "qpid.relay-link"
+OWN_QUEUE: Final = "qpid.relay-queue"
 PRODUCER: Final = "qpid.relay-producer"
 SET: Final = "qpid.relay-set"
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
 
+RETURN_MS: Final = 10_000
+"""So long what only a proxy's clients use is kept when the proxy is not heard of: it may attach their links again."""
 RUN_BITS: Final = 40
 """Of a relayed message's number: the rest counts how often the sender has begun again after a refusal."""
 MAX_HELD_BYTES: Final = 48 * 1024
@@ -57,6 +65,10 @@ class RelayRequest(NamedTuple):
     """Ids of messages that the client has and has not answered, or has answered and nobody has confirmed it."""
     set_name: str = ""
     """Of a coordinator or an anonymous relay: the resource set to which all belongs that comes on the link."""
+    link: str = ""
+    """The client's name for the link, by which it is known who has a durable subscription."""
+    own_queue: str = ""
+    """The queue that was made for this link when it was attached before; empty: it was not, or has none."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
@@ -71,6 +83,8 @@ class RelayRequest(NamedTuple):
                 GENERATION: proton.ulong(self.generation),
                 HELD: encode_ids(self.held),
                 **of_set,
+                LINK: self.link,
+                OWN_QUEUE: self.own_queue,
             }
         )
 
@@ -82,10 +96,13 @@ class RelayAnswer(NamedTuple):
     """Of the set: that in which messages of this link are handed out."""
     held: tuple[int, ...]
     """Those of the request that the client still has; they come first, without content."""
+    own_queue: str = ""
+    """What the link consumes from: what a subscription's queue is called, its address does not say."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
-        return _symbols({GENERATION: proton.ulong(self.generation), HELD: encode_ids(self.held)})
+        held = encode_ids(self.held)
+        return _symbols({GENERATION: proton.ulong(self.generation), HELD: held, OWN_QUEUE: self.own_queue})
 
 
 def read_request(properties: object) -> RelayRequest | None:
@@ -104,13 +121,16 @@ def read_request(properties: object) -> RelayRequest | None:
         _number(properties, GENERATION),
         decode_ids(_binary(properties, HELD, MAX_HELD_BYTES)),
         _text(properties, SET),
+        _text(properties, LINK),
+        _text(properties, OWN_QUEUE),
     )
 
 
 def read_answer(properties: object) -> RelayAnswer:
     """The primary's answer. Raises AmqpError."""
     found = properties if isinstance(properties, dict) else {}
-    return RelayAnswer(_number(found, GENERATION), decode_ids(_binary(found, HELD, MAX_HELD_BYTES)))
+    held = decode_ids(_binary(found, HELD, MAX_HELD_BYTES))
+    return RelayAnswer(_number(found, GENERATION), held, _text(found, OWN_QUEUE))
 
 
 def check_path(request: RelayRequest, own: str) -> None:

@@ -26,6 +26,7 @@ from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Consuming, Delivery, Outcome, RemoteOutcome, Sender, Sending
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.management_link import MANAGEMENT
 from qpid_ha_broker.amqp.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest, read_answer
 from qpid_ha_broker.amqp.relayed_transactions import FarCoordinator
@@ -85,8 +86,13 @@ class RelayedLink(LinkEndpoint):
         """Attached at the primary; None: not now."""
         self.path: tuple[str, ...] = (relayer.name,)
         """The brokers that it comes by."""
+        self.needs_own_nodes = _needs_own_nodes(connection, link)
+        self.own_queue = ""
+        """What was made for it at the primary, and is to be there when it is attached again."""
         self.is_open = False
         """The client's attach is answered, and its link has not ended."""
+        self._has_closed = False
+        """The client has closed its link, and not only detached it, or gone."""
         self.has_left = False
         """The client's link has ended. The far one stays while it has something to do for a transaction."""
         connection.relay.links[self] = None
@@ -101,7 +107,9 @@ class RelayedLink(LinkEndpoint):
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
         name = f"{id(connection):x}"  # as no other connection of this process is called
-        return RelayRequest(self.path, name, container, connection.identity.user)
+        return RelayRequest(
+            self.path, name, container, connection.identity.user, link=self.link.name, own_queue=self.own_queue
+        )
 
     def new_coordinator(self) -> FarCoordinator:
         """Of the client's transactions in this set, at its primary."""
@@ -113,6 +121,9 @@ class RelayedLink(LinkEndpoint):
         far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
         far.source.copy(near.remote_source)
         far.target.copy(near.remote_target)
+        if far.is_sender and far.target.type == proton.Terminus.UNSPECIFIED:
+            # An anonymous relay may be asked for without a target, and an answer without one would be a refusal.
+            far.target.type = proton.Terminus.TARGET
         far.snd_settle_mode = near.remote_snd_settle_mode
         far.rcv_settle_mode = near.remote_rcv_settle_mode
         far.properties = self.request().properties()
@@ -187,6 +198,9 @@ class RelayedLink(LinkEndpoint):
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
 
+    def _forget(self) -> None:
+        self.relayer.forget(self, closed=self._has_closed)
+
     def _touch_far(self) -> None:
         if self.upstream is not None:
             self.upstream.touch()
@@ -194,7 +208,18 @@ class RelayedLink(LinkEndpoint):
     def _near_ended(self) -> None:
         """The client's link has ended."""
         self.is_open, self.has_left = False, True
+        self._has_closed = bool(self.link.state & proton.Endpoint.REMOTE_CLOSED)
         self.connection.relay.forget(self)
+
+
+def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:
+    """See `relay.OWN_NODES_CAPABILITY`."""
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    address = terminus.address or ""
+    if terminus.dynamic or address == MANAGEMENT:
+        return True
+    is_subscription = terminus.topic or not address or connection.container.nodes.is_exchange(address)
+    return link.is_sender and is_subscription
 
 
 class RelayedPublisher(RelayedLink, ReceivingLink):
@@ -259,6 +284,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
         if state == engine.TRANSACTIONAL:
             self._publishes.publish(delivery, whole, settled)
             return
+        if self.upstream is not None and self.upstream.has_answers:
+            self.upstream.answer_first()
         if settled:
             engine.forget(delivery)
             if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
@@ -305,6 +332,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
     def attached(self, upstream: Upstream, far: proton.Link) -> RelayedPublisher:
         """Send what it has not answered."""
         self._arrived(upstream, far)
+        if self.link.remote_target.dynamic:
+            self.own_queue = far.remote_target.address or ""
         self._sender = Sender(far)
         self._send_again(self._sender)
         self._publishes.attached()
@@ -408,7 +437,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
 
     def _leave(self, *, kept: bool) -> None:
         """Nothing more is to be heard. `kept`: of some messages it was not, so the name is not used again."""
-        self.relayer.forget(self)
+        self._forget()
         if not kept:
             self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
 
@@ -552,6 +581,8 @@ class RelayedConsumer(RelayedLink):
         answer = read_answer(engine.remote_properties_of(far))
         self._arrived(upstream, far)
         self._generation = answer.generation
+        if self.needs_own_nodes:
+            self.own_queue = answer.own_queue
         granted = set(answer.held)
         for number, held in list(self._held.items()):
             if number in granted:
@@ -630,7 +661,7 @@ class RelayedConsumer(RelayedLink):
 
     def _give_up(self, held: _Held) -> None:
         """The primary has no more to do with it: it is confirmed, or cannot be had again."""
-        if self._held.get(held.number) is held:
+        if self._held.get(held.number) is held:  # the client may have had it back by now: then it is held anew
             del self._held[held.number]
         if held.accepted is not None:
             held.accepted.transaction.fail(_GONE)
@@ -691,7 +722,9 @@ class RelayedConsumer(RelayedLink):
             held.near = None
         if held.far is not None:
             held.outcome.put(held.far)
-            self._touch_far()
+            if self.upstream is not None:
+                self.upstream.has_answers = True
+                self.upstream.touch()
         elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
             held.outcome.put(held.near)
             engine.forget(held.near)
@@ -747,4 +780,4 @@ class RelayedConsumer(RelayedLink):
         self._by_near.clear()
         self._sender.take_tags()
         self.connection.window.forget(self)
-        self._accepts.closed(partial(self.relayer.forget, self))
+        self._accepts.closed(self._forget)

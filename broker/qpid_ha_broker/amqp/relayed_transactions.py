@@ -203,6 +203,8 @@ class FarCoordinator:
     The promise: each transaction that was begun hears once how it ended.
     """
 
+    needs_own_nodes = False
+
     def __init__(self, request: RelayRequest, relayer: Relayer) -> None:
         """`request`: says whose it is, and of which set."""
         self.set_name = request.set_name

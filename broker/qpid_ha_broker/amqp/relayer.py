@@ -43,8 +43,8 @@ class Relayer(Protocol):
     def attach_again(self, link: PlacedLink) -> None:
         """Its far end is gone: attach it wherever the set is led."""
 
-    def forget(self, link: PlacedLink) -> None:
-        """It has ended: its far end, too, if there is one."""
+    def forget(self, link: PlacedLink, *, closed: bool = True) -> None:
+        """It has ended: its far end, too, if there is one. Not `closed`: a durable subscription stays."""
 
     def take_producer(self) -> Producer:
         """A name that no other publisher has now."""

@@ -15,12 +15,15 @@ import proton
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.amqp.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
-from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY, RELAY_SETS_CAPABILITY
+from qpid_ha_broker.amqp.relay import OWN_NODES_CAPABILITY, RELAY_CAPABILITY, RELAY_SETS_CAPABILITY
 from qpid_ha_broker.amqp.values import listed
 
 
 class UpstreamLink(Protocol):
     """What is relayed, as its far end sees it."""
+
+    needs_own_nodes: bool
+    """Only who offers OWN_NODES_CAPABILITY knows what to do with it."""
 
     def open_far(self, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary."""
@@ -54,6 +57,10 @@ class Upstream:
         self.is_open = False
         self.relays_sets = False
         """The other broker takes relayed links to a resource set, too."""
+        self.has_answers = False
+        """Messages were answered that are to be answered before any more are sent: see `answer_first`."""
+        self._has_own_nodes = False
+        """The peer offers OWN_NODES_CAPABILITY."""
         self._on_ended = on_ended
         self._has_ended = False
         self._pending: dict[UpstreamLink, None] = {}
@@ -68,7 +75,8 @@ class Upstream:
         connection.container = name
         connection.hostname = hostname
         connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
-        connection.desired_capabilities = [proton.symbol(name) for name in (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY)]
+        desired = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY)
+        connection.desired_capabilities = [proton.symbol(name) for name in desired]
         connection.open()
         self._session: Any = connection.session()
         self._session.open()
@@ -78,6 +86,12 @@ class Upstream:
         return len(self._pending) + len(self._far)
 
     # --- the driver's calls
+
+    def answer_first(self) -> None:
+        """A client that answers a message and sends another one may count on that order: the answer makes room."""
+        if self.has_answers:
+            self.has_answers = False
+            self.engine.encode()
 
     def receive(self, data: bytes) -> None:
         """Bytes came."""
@@ -124,19 +138,26 @@ class Upstream:
             self._pending[link] = None
 
     def _open_link(self, link: UpstreamLink) -> None:
+        if link.needs_own_nodes and not self._has_own_nodes:
+            text = "which is relayed for nothing but queues, and publishers to exchanges: upgrade it"
+            link.detached(AmqpError(NOT_IMPLEMENTED, f"the broker that leads its set is of an older version, {text}"))
+            return
         far = link.open_far(self._session, f"{self._name}-{next(self._names)}")
         self._far[link] = far
         self._near[far._impl] = link
         self.touch()
 
-    def detach(self, link: UpstreamLink) -> None:
-        """It is not wanted here any more; it is told nothing."""
+    def detach(self, link: UpstreamLink, *, closed: bool = True) -> None:
+        """It is not wanted here any more; it is told nothing. Not `closed`: a durable subscription stays."""
         self._pending.pop(link, None)
         far = self._far.pop(link, None)
         if far is not None:
             del self._near[far._impl]
             self.engine.detach(far)
-            far.close()
+            if closed:
+                far.close()
+            else:
+                far.detach()
             self.touch()
 
     # --- what the peer did: see engine.Handler
@@ -152,6 +173,7 @@ class Upstream:
             text = f"the broker there does not offer {RELAY_CAPABILITY}: it is of an older version, upgrade it"
             self._fail(AmqpError(NOT_IMPLEMENTED, text))
             return
+        self._has_own_nodes = OWN_NODES_CAPABILITY in offered
         self.is_open = True
         self.relays_sets = RELAY_SETS_CAPABILITY in offered
         pending, self._pending = self._pending, {}

@@ -122,6 +122,17 @@ class Queue:
         self.reserved_until_ms = until_ms
         self.unused_since_ms = until_ms if self.used and not self.dispatcher.consumers else None
 
+    def keep_for_return(self, until_ms: int) -> None:
+        """Its users are connected to a broker of which nothing is heard: give them until then to come back."""
+        self.reserved_until_ms = until_ms
+        if not self.dispatcher.consumers:
+            self.unused_since_ms = until_ms
+
+    def returned(self) -> None:
+        """The publisher for whom it was made is back; consumers count for themselves."""
+        if not self.used:
+            self.unused_since_ms = None
+
     def is_due_for_deletion(self, now_ms: int) -> bool:
         """Whether it deletes itself, and nobody has used it for as long as it was told to wait."""
         if not self.arguments.auto_delete or self.unused_since_ms is None or self.dispatcher.consumers:

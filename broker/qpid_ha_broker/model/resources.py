@@ -192,10 +192,16 @@ class Resources:
         if name != queue.owner or (queue.arguments.auto_delete and not queue.used):
             self._write_use(queue, name)
 
-    def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int) -> None:
-        """Serve it no more; give back what it holds with `release` or `release_in_portions` first."""
+    def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int, *, keep_until_ms: int = 0) -> None:
+        """Serve it no more; give back what it holds with `release` or `release_in_portions` first.
+
+        `keep_until_ms`: until then the consumer may come back, and what it alone has and uses is kept for it.
+        """
         queue.unsubscribe(consumer, now_ms)
         if self.default.read_only:
+            return
+        if keep_until_ms:
+            self.timers.keep_for_return(queue, keep_until_ms)
             return
         if queue.arguments.auto_delete and not queue.dispatcher.consumers:
             self.timers.watch(queue)

@@ -27,6 +27,14 @@ class QueueTimers:
         """Look at `queue` at every tick: it may have to delete itself."""
         self._catalog.timed[queue] = None
 
+    def keep_for_return(self, queue: Queue, until_ms: int) -> None:
+        """Until then nobody else gets it, and it does not delete itself: see `Queue.keep_for_return`."""
+        if self._sets.default.read_only or queue.deleted:
+            return
+        queue.keep_for_return(until_ms)
+        if queue.arguments.auto_delete:
+            self.watch(queue)
+
     def tick(self, now_ms: int, budget: Budget = UNLIMITED) -> list[Queue]:
         """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete.
 

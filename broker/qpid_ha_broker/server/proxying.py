@@ -276,11 +276,11 @@ class Proxying:
         """Its far end is gone: at the next tick it is attached where the set is led."""
         self._links[link] = None
 
-    def forget(self, link: PlacedLink) -> None:
+    def forget(self, link: PlacedLink, *, closed: bool = True) -> None:
         """It has ended."""
         socket = self._links.pop(link, None)
         if socket is not None and socket.upstream is not None:
-            socket.upstream.detach(link)
+            socket.upstream.detach(link, closed=closed)
 
     def take_producer(self) -> Producer:
         """A name that no other publisher has now; few of them, because the primaries remember each for long."""
@@ -359,7 +359,7 @@ class Proxying:
             address = primaries[link.set_name]
             if address is not None and address != socket.address:  # the one it is attached to may be silent
                 if socket.upstream is not None:
-                    socket.upstream.detach(link)
+                    socket.upstream.detach(link, closed=False)
                 link.lost()
                 self._place(link)
         used = {socket for socket in self._links.values() if socket is not None}

@@ -1,0 +1,148 @@
+"""No message stays in a proxy with nobody to pass it on to: the cases of docs/cluster.md, "No message is stuck"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from paired_engines import PairedClient
+from paired_links import condition, subscribe
+from paired_proxy import PairedProxy
+
+ACCEPTED = proton.Delivery.ACCEPTED
+SELECTOR = "apache.org:selector-filter:string"
+
+
+@pytest.fixture
+def proxied() -> PairedProxy:
+    return PairedProxy()
+
+
+def attach(proxied: PairedProxy, client: PairedClient, credit: int, name: str = "link", selector: str = "") -> Any:
+    """A consumer of `q`."""
+    filters = {"selector": (SELECTOR, selector)} if selector else None
+    link = subscribe(client, "q", name, filters=filters)
+    proxied.settle_down()
+    link.flow(credit)
+    proxied.settle_down()
+    return link
+
+
+def publish(proxied: PairedProxy, *texts: str, **properties: Any) -> None:
+    client = PairedClient(proxied.primary)
+    link = client.sender("q")
+    proxied.primary.settle_down()
+    for text in texts:
+        client.send(link, proton.Message(text, properties=properties or None))
+    proxied.primary.settle_down()
+    proxied.settle_down()
+
+
+def texts(client: PairedClient, link: Any) -> list[str]:
+    return [message.body for _, message in client.received(link)]
+
+
+def holders(proxied: PairedProxy) -> list[bool]:
+    """Of each message at the primary, in order: somebody has it."""
+    return [entry.holder is not None for entry in proxied.primary.queue("q").messages]
+
+
+def direct(proxied: PairedProxy, credit: int) -> tuple[PairedClient, Any]:
+    """A consumer at the primary itself."""
+    client = PairedClient(proxied.primary, container="direct")
+    link = subscribe(client, "q", "direct")
+    link.flow(credit)
+    proxied.primary.settle_down()
+    return client, link
+
+
+def test_a_message_under_way_to_a_client_that_detaches_goes_to_somebody_else(proxied: PairedProxy) -> None:
+    client = proxied.client()
+    link = attach(proxied, client, 1)
+    with proxied.held_up():
+        publish(proxied, "a")
+        assert holders(proxied) == [True]
+        link.close()
+        proxied.settle_down()
+    assert holders(proxied) == [False]
+    assert texts(*direct(proxied, 1)) == ["a"]
+
+
+def test_a_message_under_way_to_a_client_that_vanishes_goes_to_somebody_else(proxied: PairedProxy) -> None:
+    client = proxied.client()
+    attach(proxied, client, 1)
+    with proxied.held_up():
+        publish(proxied, "a")
+        client.vanish()
+        proxied.settle_down()
+    assert texts(*direct(proxied, 1)) == ["a"]
+
+
+def test_a_message_under_way_when_the_client_takes_its_credit_back_goes_to_somebody_else(proxied: PairedProxy) -> None:
+    client = proxied.client()
+    link = attach(proxied, client, 1)
+    with proxied.held_up():
+        publish(proxied, "a")
+        link.flow(-1)
+        proxied.settle_down()
+    assert texts(client, link) == []
+    assert holders(proxied) == [False]
+    assert texts(*direct(proxied, 1)) == ["a"]
+
+
+def test_a_drain_is_answered_when_what_was_under_way_has_come(proxied: PairedProxy) -> None:
+    client = proxied.client()
+    link = attach(proxied, client, 1)
+    with proxied.held_up():
+        publish(proxied, "a", "b")
+        link.drain(1)
+        proxied.settle_down()
+        assert link.credit > 0
+    assert texts(client, link) == ["a", "b"]
+    assert link.credit == 0
+
+
+def test_a_message_that_one_clients_proxy_gives_back_is_the_other_ones(proxied: PairedProxy) -> None:
+    one, other = proxied.client(container="one"), proxied.client(container="other")
+    link, beside = attach(proxied, one, 1), attach(proxied, other, 0)
+    publish(proxied, "a")
+    beside.flow(1)
+    proxied.settle_down()
+    assert texts(other, beside) == []
+    link.close()
+    proxied.settle_down()
+    assert texts(other, beside) == ["a"]
+
+
+def test_what_an_old_selector_let_through_is_not_kept_from_a_new_one(proxied: PairedProxy) -> None:
+    client = proxied.client()
+    link = attach(proxied, client, 5, "before", "colour = 'red'")
+    publish(proxied, "1", "2", colour="red")
+    link.close()
+    again = attach(proxied, client, 5, "after", "colour <> 'blue'")
+    assert texts(client, again) == ["1", "2"]
+    assert holders(proxied) == [True, True]
+
+
+def test_messages_go_back_from_a_proxy_that_is_lost_with_its_clients(proxied: PairedProxy) -> None:
+    client = proxied.client()
+    attach(proxied, client, 1)
+    publish(proxied, "a", "b")
+    assert holders(proxied) == [True, False]
+    proxied.cut()
+    assert texts(*direct(proxied, 2)) == ["a", "b"]
+
+
+def test_a_message_that_comes_after_the_primary_was_lost_is_not_waited_for(proxied: PairedProxy) -> None:
+    client = proxied.client()
+    link = attach(proxied, client, 1)
+    with proxied.held_up():
+        publish(proxied, "a")
+        proxied.cut()
+    proxied.connect_upstream()
+    assert texts(client, link) == ["a"]
+    for delivery, _ in client.received(link):
+        delivery.update(ACCEPTED)
+    assert condition(link) is None
