@@ -7,6 +7,7 @@ share its `links`, `window`, `transactions` and `log`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -34,6 +35,8 @@ from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, C
 from qpid_ha_broker.amqp.relay import RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, RelayRequest
 from qpid_ha_broker.amqp.relayer import Relayer
 from qpid_ha_broker.amqp.send_window import SendWindow
+from qpid_ha_broker.amqp.session_request import read_session
+from qpid_ha_broker.amqp.sessions import SessionAttachment
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
@@ -211,6 +214,8 @@ class Connection:
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
         self.relay = ConnectionRelay(connections.relays)
+        self.session: SessionAttachment | None = None
+        """The session that the client has opened with, which outlives the connection."""
         self.peer_channel: Channel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
@@ -335,9 +340,12 @@ class Connection:
     def opened(self) -> None:
         refusal = self._read_open() or self._admit(self)
         if refusal is None:
-            self._open(failed=False)
             self._connections.open[self] = None
             self.log.is_let_in = True
+            if self.session is None:
+                self._open(failed=False)
+            else:
+                self.container.sessions.begin(self.session)
         elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
@@ -353,6 +361,12 @@ class Connection:
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         self._reads_refusals = SOLE_CONNECTION in desired
         self.relay.opened(self.is_admin, desired)
+        try:
+            session = read_session(properties)
+        except AmqpError as error:
+            return error
+        if session is not None:
+            self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return None if self.is_admin else self.container.greeting.refusal
@@ -371,6 +385,8 @@ class Connection:
         else:
             servers = self.container.greeting.failover_servers
             properties["failover-server-list"] = [symbol_map(server) for server in servers]
+            if self.session is not None:
+                properties |= self.session.properties
         connection.properties = {proton.symbol(name): value for name, value in properties.items()}
         connection.open()
         self.is_open = True
@@ -474,6 +490,9 @@ class Connection:
         self.links.end_waits()
         for endpoint in self.links:
             endpoint.stop()
+        if self.session is not None:
+            ends = self.peer_has_closed and not lost and not self.session.request.is_kept
+            self.container.sessions.left(self.session, ends=ends)
         at_once = any(endpoint.must_end_at_once for endpoint in self.links)
         self.container.begin(self._end_links(lost=lost), self.budget(), at_once=at_once)
 

@@ -22,6 +22,9 @@ class LinkEndpoint:
     keep_on_detach = False
     """A durable subscription: detaching leaves its queue, closing deletes it."""
 
+    was_closed = False
+    """Its peer has closed it, and will not come back to it."""
+
     @property
     def is_writer(self) -> bool:
         """Whether it does more than a replica allows."""

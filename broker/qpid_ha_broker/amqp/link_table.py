@@ -71,6 +71,7 @@ class LinkTable:
         """
         del self._attached[endpoint.link._impl]
         self._engine.detach(endpoint.link)
+        endpoint.was_closed = closed
         endpoint.closed(lost=lost)
         self._delete_owned_queue(endpoint, closed=closed)
 

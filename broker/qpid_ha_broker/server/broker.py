@@ -487,6 +487,8 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         max_transaction_messages=settings.max_transaction_messages,
         publisher_credit=settings.publisher_credit,
         producers=settings.deduplication.producers,
+        max_client_sessions=settings.sessions.most,
+        max_session_timeout_ms=int(settings.sessions.max_timeout_s * 1000),
         peer_user=settings.ha.username or "",
         confirm_dequeue=settings.ha.confirm_dequeue,
         memory_limit_bytes=settings.memory_limit_bytes,
