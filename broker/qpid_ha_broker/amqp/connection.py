@@ -404,6 +404,10 @@ class Connection:
         self.end(AmqpError(name, description))
 
     def session_opened(self, session: proton.Session) -> None:
+        if not self.is_open:  # Proton forgets what it is to say before our open
+            if self.session is not None:
+                self.session.begin_later(session)
+            return
         self._sessions += 1
         session.open()
         limit = self.container.settings.max_sessions_per_connection
@@ -412,6 +416,8 @@ class Connection:
             session.close()
 
     def session_closed(self, session: proton.Session) -> None:
+        if not self.is_open:
+            return
         self._sessions -= 1
         self.links.end_waits(session)
         endpoints = self.links.of_session(session)

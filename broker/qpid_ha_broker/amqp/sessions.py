@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+import proton
+
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
     CONNECTION_REDIRECT,
@@ -85,6 +87,12 @@ class SessionConnection(Protocol):
     def touch(self) -> None:
         """There is something to write."""
 
+    def session_opened(self, session: proton.Session) -> None:
+        """The client has begun one of AMQP's sessions."""
+
+    def session_closed(self, session: proton.Session) -> None:
+        """The client has ended it."""
+
     def end(self, error: AmqpError) -> None:
         """Close it."""
 
@@ -134,6 +142,16 @@ class SessionAttachment:
     def owner(self, link: str) -> SessionOwner:
         """For whom the log holds what goes out on that link."""
         return SessionOwner(self.id, self.name, link)
+
+    def begin_later(self, session: proton.Session) -> None:
+        """The client has begun one of AMQP's sessions, and its open is not answered."""
+
+        def told(error: AmqpError | None) -> None:
+            self.connection.session_opened(session)
+            if session.state & proton.Endpoint.REMOTE_CLOSED:
+                self.connection.session_closed(session)
+
+        self.wait.add(told)
 
     def commit_wait(self, key: Any, hosted: HostedSet) -> NodeWait | None:
         """What an attach has to wait for, which tells of what is confirmed; None: nothing more.
