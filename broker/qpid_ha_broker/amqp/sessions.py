@@ -84,6 +84,8 @@ class SessionContainer(Protocol):
 class SessionConnection(Protocol):
     """The connection of a client with a session."""
 
+    peer: str
+
     def touch(self) -> None:
         """There is something to write."""
 
@@ -195,6 +197,11 @@ class ClientSessions:
         settings = self._container.settings
         can = settings.producers and settings.max_client_sessions and not self._default.read_only
         return (SESSIONS_CAPABILITY,) if can else ()
+
+    def client_of(self, session: int) -> str:
+        """Where the client of a session is connected from; empty: not to this broker."""
+        attachment = self._attached.get(session)
+        return "" if attachment is None else attachment.connection.peer
 
     # --- an open
 

@@ -54,7 +54,7 @@ class LevelChange:
         if queue.held:
             return (
                 f"queue {queue.name} stays at {queue.replication}: {len(queue.held)} of its messages are held for"
-                " sessions of clients, which know them by their ids; end those (`qpid-ha sessions`) and set this again"
+                " sessions of clients, which know them by their ids; end those (`qpid-ha session end`), and try again"
             )
         bindings = sum(exchange.count_of(queue.id) for exchange in self._catalog.exchanges.values())
         count = queue.messages.count
