@@ -57,7 +57,8 @@ def get(invocation: Invocation, key: str | None) -> None:
         print_facts(settings, invocation.format)
 
 
-for command in (*commands, *set_commands, pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls):
+single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls
+for command in (*commands, *set_commands, *single):
     admin.add_command(command)
 
 
