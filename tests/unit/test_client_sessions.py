@@ -452,6 +452,20 @@ def test_a_message_goes_out_when_it_is_committed_whose_it_is_and_others_do_not_w
     assert bodies(client, link) == ["m1"]
 
 
+def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: PairedBroker) -> None:
+    """As where a primary has no backup: nobody's answer would bring another turn."""
+    filled(witnessed, 1)
+    commit(witnessed)
+    client = open_session(witnessed)
+    commit(witnessed)
+    link = consume(client, "q", 1)
+    log = witnessed.container.default.resources.default.log
+    log.acknowledge(WITNESS, log.last_lsn)
+    witnessed.container.tell_what_is_committed()
+    client.exchange()
+    assert bodies(client, link) == ["m1"]
+
+
 def test_what_is_told_of_a_link_is_committed(witnessed: PairedBroker) -> None:
     client = open_session(witnessed)
     commit(witnessed)

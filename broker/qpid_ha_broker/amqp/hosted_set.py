@@ -173,10 +173,9 @@ class HostedSet:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
-        for withheld in (self._withheld, self._withheld_of_sessions):
-            while withheld and withheld[0].written.is_committed:
-                consumer, entries, _ = withheld.popleft()
-                consumer.deliver(entries)
+        while self._withheld and self._withheld[0].written.is_committed:
+            consumer, entries, _ = self._withheld.popleft()
+            consumer.deliver(entries)
         resources.default.log.note_time(host.now_ms)
         resources.local.log.note_time(host.now_ms)
         batch = resources.default.log.take_batch()
@@ -185,6 +184,9 @@ class HostedSet:
 
     def tell_what_is_committed(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
+        while self._withheld_of_sessions and self._withheld_of_sessions[0].written.is_committed:
+            consumer, entries, _ = self._withheld_of_sessions.popleft()
+            consumer.deliver(entries)
         if self._commit_waits:
             self._tell_commit_waits()
         if self.unconfirmed:
