@@ -117,6 +117,20 @@ def test_a_transaction_that_is_rolled_back_leaves_the_session_what_it_had() -> N
     core.resources.roll_back(transaction)
     assert held(core, queue) == [entries[0].id]
     assert core.consume(queue) == ["b"]
+    (link,) = core.catalog.holdings
+    release_held(core.resources, link, failed=False)
+    assert core.consume(queue) == ["a"], "once the session is over it goes to others"
+    core.check()
+
+
+def test_who_had_a_message_has_it_no_more_when_another_link_acquires_it() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *"ab")
+    a, b = taken(core, queue, 2)
+    core.resources.default.write(ev.SessionAcquired(queue.id, 1, FIRST, "other", (b.id, a.id)))
+    assert held(core, queue) == []
+    assert held(core, queue, "other") == [b.id, a.id]
     core.check()
 
 
