@@ -7,6 +7,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
 QUEUE = "work"
+
+
+def has_done(consumer: ResumingConsumer, count: int) -> bool:
+    return len(consumer.done) > count
 
 
 @contextmanager
@@ -48,7 +53,8 @@ def test_each_message_is_worked_off_once_and_in_order_however_often_the_primary_
         cluster.form(0)
         with load(cluster.urls, 3000) as (_, consumer):
             for primary in (0, 1):
-                cluster.wait_until(lambda so_far=400 * (primary + 1): len(consumer.done) > so_far, "some of it is done")
+                so_far = 400 * (primary + 1)
+                cluster.wait_until(partial(has_done, consumer, so_far), "some of it is done")
                 cluster.kill(primary)
                 cluster.promote(primary + 1)
         with BlockingClient(cluster.urls[2]) as client:
@@ -58,7 +64,8 @@ def test_each_message_is_worked_off_once_and_in_order_however_often_the_primary_
 def test_a_standalone_broker_that_was_killed_has_the_sessions_and_what_they_hold(tmp_path: Path) -> None:
     settings = {"data-dir": str(tmp_path)}
     with RunningBroker(settings) as broker:
-        publisher, consumer = (kind([broker.url], QUEUE, 1000) for kind in (ResumingPublisher, ResumingConsumer))
+        publisher = ResumingPublisher([broker.url], QUEUE, 1000)
+        consumer = ResumingConsumer([broker.url], QUEUE, 1000)
         for each in (publisher, consumer):
             each.start()
         while len(consumer.done) < 300:
@@ -106,7 +113,8 @@ def test_an_operator_sees_a_session_and_ends_it() -> None:
             assert row["client"].startswith("127.0.0.1:")
             shown = {key: row[key] for key in ("session", "user", "state", "timeout_s", "connections", "held")}
             assert shown == {
-                "session": name, "user": "anonymous", "state": "attached", "timeout_s": 60.0, "connections": 1, "held": 1,
+                "session": name, "user": "anonymous", "state": "attached", "timeout_s": 60.0,
+                "connections": 1, "held": 1,
             }  # fmt: skip
             assert control.call("sessions", action="end", name=name) == {"session": name, "ended": True}
             assert control.call("sessions") == []

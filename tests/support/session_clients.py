@@ -12,6 +12,11 @@ from session_support import FIRST
 PRODUCER, SEQUENCE = "x-opt-qpid-producer", "x-opt-qpid-sequence"
 
 
+def session_properties(name: str) -> dict[Any, Any]:
+    """Of an open."""
+    return {proton.symbol("qpid.session"): name, proton.symbol("qpid.session-timeout"): 60}
+
+
 def open_session(
     broker: PairedBroker,
     name: Any = FIRST,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import proton
@@ -23,6 +24,7 @@ from session_clients import (
     open_session,
     publish,
     refusal,
+    session_properties,
     status,
     told,
 )
@@ -239,6 +241,31 @@ def test_ten_thousand_come_again_in_their_order() -> None:
     broker.check_invariants()
 
 
+def test_what_is_held_waits_for_room_on_the_connection_and_nobody_turns_in_circles_meanwhile(
+    broker: PairedBroker,
+) -> None:
+    client = broker.connect()
+    sender = client.sender("q")
+    for _ in range(300):
+        client.send(sender, proton.Message(bytes(10_000)))
+    broker.settle_down()
+    held_before = open_session(broker)
+    consume(held_before, "q", 300)
+    held_before.vanish()
+    again = open_session(broker)
+    link = again.session.receiver("in")
+    link.source.address = "q"
+    link.open()
+    link.flow(300)
+    again.exchange()
+    broker.container.work.run()
+    for _ in range(20):  # turns, and nothing is taken by the client
+        broker.turn()
+    assert not broker.container.has_work
+    broker.settle_down()
+    assert len(again.received(link)) == 300
+
+
 def test_messages_that_were_given_back_or_consumed_are_not_held(broker: PairedBroker) -> None:
     filled(broker, 3)
     client = open_session(broker)
@@ -400,6 +427,26 @@ def test_what_the_first_connection_said_in_the_same_moment_counts(broker: Paired
     first.exchange()  # it is there, and no turn has carried it out
     second = open_session(broker)
     assert bodies(second, consume(second, "q", 2)) == ["m2"]
+
+
+def test_it_counts_also_where_the_links_of_the_first_end_later(broker: PairedBroker) -> None:
+    filled(broker, 2)
+    first = open_session(broker)
+    consume(first, "other", 0, "ends at once")
+    got = first.received(consume(first, "q", 2))
+    got[0][0].update(ACCEPTED)
+    got[0][0].settle()
+    first.exchange()
+    ticks = count()
+    broker.container.clock = lambda: float(next(ticks))  # nothing gets more than one portion of time
+    second = PairedClient(broker, session_properties(FIRST))
+    link = second.session.receiver("in")
+    link.source.address = "q"
+    link.open()
+    link.flow(2)
+    broker.settle_down()
+    assert held(link) == 1
+    assert bodies(second, link) == ["m2"]
 
 
 # --- nothing is told before it is committed

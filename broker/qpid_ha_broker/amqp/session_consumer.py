@@ -60,18 +60,18 @@ class SessionConsumer(OutgoingLink):
             super().update_window()
             return
         self.credit = 0  # what is new waits behind it
-        if not self._window.is_writable:
-            self._window.congested[self] = None
-        elif self._window.has_enough_unsettled:
+        if self._window.has_enough_unsettled:
             self._window.waiting_for_answers[self] = None
-        elif not self._is_sending_again and not self._ended and self._sender.credit > 0:
+        elif not self._has_room:
+            self._window.congested[self] = None
+        elif not self._is_sending_again and self._may_send_again:
             self._is_sending_again = True
             self.hosted.resources.work.add(self._sending_again())
             self.hosted.touch()
 
     def _sending_again(self) -> Task:
         """As much as the client has credit and room for, in portions."""
-        while self._may_send_again():
+        while self._may_send_again:
             count = min(AGAIN_LENGTH, self._sender.credit, len(self._again))
             entries = [self._again.popleft() for _ in range(count)]
             there = [entry for entry in entries if self._is_held(entry)]
@@ -84,13 +84,17 @@ class SessionConsumer(OutgoingLink):
             self.credit = self._sender.credit
             self.update_window()
 
-    def _may_send_again(self) -> bool:
+    @property
+    def _has_room(self) -> bool:
+        """Whether the connection takes more of this link."""
         window = self._window
-        room = window.share_bytes - self._sender.unsent_bytes
-        if not self._ended and self._again and room <= 0:
-            window.congested[self] = None
-        is_open = window.is_writable and not window.has_enough_unsettled and room > 0
-        return bool(self._again) and not self._ended and is_open and self._sender.credit > 0
+        return window.is_writable and self._sender.unsent_bytes < window.share_bytes
+
+    @property
+    def _may_send_again(self) -> bool:
+        if self._ended or not self._again or self._window.has_enough_unsettled:
+            return False
+        return self._has_room and self._sender.credit > 0
 
     def _is_held(self, entry: Entry) -> bool:
         """Whether it still is: its queue may have been deleted, or an operator may have ended the session."""
