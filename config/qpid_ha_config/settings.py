@@ -115,6 +115,16 @@ class DeduplicationSettings:
 
 
 @dataclass(frozen=True)
+class SessionSettings:
+    """Of clients' sessions, which outlive their connections. In a cluster, those of the primary of `default` count."""
+
+    max_timeout_s: float = setting("sessions.max-timeout", duration(0, 7 * 86_400), 300.0, changeable=True)
+    """So long one may wait for its client, whatever that asks for."""
+    most: int = setting("sessions.max", count(0, 1_000_000), 10_000, changeable=True)
+    """So many there may be, with those that wait. 0: none."""
+
+
+@dataclass(frozen=True)
 class HaSettings:
     """A broker's part in a cluster; the keys are those that qpid's users know."""
 
@@ -254,6 +264,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "sasl": SaslSettings,
         "store": StoreSettings,
         "deduplication": DeduplicationSettings,
+        "sessions": SessionSettings,
         "ha": HaSettings,
         "resource_sets": ResourceSetSettings,
         "coordinator": CoordinatorSettings,
@@ -319,6 +330,7 @@ class BrokerSettings:
     sasl: SaslSettings = SaslSettings()
     store: StoreSettings = field(default_factory=StoreSettings)
     deduplication: DeduplicationSettings = DeduplicationSettings()
+    sessions: SessionSettings = SessionSettings()
     ha: HaSettings = HaSettings()
     resource_sets: ResourceSetSettings = ResourceSetSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()

@@ -27,6 +27,7 @@ from bench import (
     proton_client,
     proxies,
     replication,
+    sessions,
     set_failover,
     store,
     store_files,
@@ -62,6 +63,7 @@ MEASURES: Mapping[str, Measure] = {
     "promote-queues": failover.measure_queues,
     "kill": failover.measure_kill,
     "pause": failover.measure_pause,
+    "sessions": sessions.measure_sessions,
 }
 STORE_MEASURES: Mapping[str, Measure] = {
     "durable": store.measure_cluster,

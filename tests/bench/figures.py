@@ -47,6 +47,7 @@ TARGETS: Mapping[str, Target] = {
     "latency_delivery_p99": Target(2.0, at_least=False),
     "latency_confirmation_p50": Target(0.3, at_least=False),
     "latency_confirmation_p99": Target(2.0, at_least=False),
+    "session_resume": Target(0.2, at_least=False),
     "memory_overhead": Target(400, at_least=False),
     "start": Target(0.5, at_least=False),
     "queues_memory": Target(150, at_least=False),

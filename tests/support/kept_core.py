@@ -29,6 +29,7 @@ from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_
 from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.snapshot import SnapshotWriter
 from qpid_ha_broker.store.status import Status
+from session_support import session_event, taker
 from simulated_disk import SimulatedDisk
 
 IDENTITY = Identity("the cluster", "alpha", "default")
@@ -114,7 +115,7 @@ class AnyCommands:
         self._count = 0
         common = [self.publish] * 6 + [self.take] * 4 + [self.settle] * 4
         rare = [self.declare, self.delete, self.bind, self.unbind, self.level, self.purge, self.tick, self.transaction]
-        rare.append(self.change_map)
+        rare += [self.change_map, self.change_session]
         self._commands: list[Callable[[], object]] = [*common, *rare, self.declare, self.bind, self.transaction]
         core.resources.deduplication.producers = random.choice([2, 3, 10_000])
         core.configuration.declare_exchange("x", "fanout", {})
@@ -135,7 +136,8 @@ class AnyCommands:
     def take(self) -> None:
         queue = self._queue()
         if queue not in self._consumers:
-            self._consumers[queue] = self.core.consumer(queue)
+            has_session = self.random.random() < 0.5
+            self._consumers[queue] = taker(self.core, queue) if has_session else self.core.consumer(queue)
         entries = self.core.take(queue, self._consumers[queue], self.random.randint(1, 4))
         self.held += [(queue, entry) for entry in entries]
 
@@ -190,6 +192,9 @@ class AnyCommands:
     def change_map(self) -> None:
         there = self.core.catalog
         self.core.resources.default.write(map_event(self.random, there.map, {*there.queues, *there.exchanges}))
+
+    def change_session(self) -> None:
+        self.core.resources.default.write(session_event(self.random, self.core.state.sessions))
 
     def purge(self) -> None:
         self.core.purge(self._queue())
@@ -246,8 +251,21 @@ def durable_picture(sets: ResourceSets) -> dict[str, object]:
         "generations": state.generations,
         "in sync": state.in_sync,
         "producers": [each.state.producers.items() for each in sets],
+        "sessions": sorted(state.sessions.by_id.values()),
+        "held": durable_held(sets),
         "map": list(state.map.events(0)),
     }
+
+
+def durable_held(sets: ResourceSets) -> list[object]:
+    """What of the durable messages is held for sessions, and that its messages know."""
+    found: list[object] = []
+    for link in sets.catalog.holdings:
+        entries = [entry for each in link.ids if (entry := link.queue.messages.find(each)) and entry.header.durable]
+        assert all(entry.holder is not None for entry in entries)
+        if entries:
+            found.append([link.session, link.name, link.link, link.queue.name, [entry.id for entry in entries]])
+    return sorted(found, key=str)
 
 
 def check_transient(facts: Recovered, core: KeptCore, commands: AnyCommands) -> None:

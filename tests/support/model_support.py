@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, Event, Scalar
@@ -19,6 +20,7 @@ from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry, load_bodies
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
 
+AnyConsumer = TypeVar("AnyConsumer", bound=Consumer)
 NOW_MS = 1_700_000_000_000
 WITNESS = "the test"
 PLENTY = 1 << 40
@@ -132,7 +134,10 @@ class Core:
         after: int | None = None,
     ) -> Consumer:
         """A consumer with no credit yet, which also owns itself."""
-        consumer = Consumer(browsing=browsing, accepts=accepts, after=after)
+        return self.add_consumer(queue, Consumer(browsing=browsing, accepts=accepts, after=after), owner_name)
+
+    def add_consumer(self, queue: Queue, consumer: AnyConsumer, owner_name: str = "") -> AnyConsumer:
+        """Subscribe one that the test has made."""
         self._inboxes[consumer] = []
         self.resources.subscribe(queue, consumer, consumer, owner_name)
         return consumer
@@ -219,6 +224,8 @@ class Core:
         for queue in self.catalog.queues.values():
             queue.messages.check_invariants()
         self.state.producers.check_invariants(self.log.last_lsn)
+        self.state.sessions.check_invariants()
+        self.catalog.holdings.check_invariants(self.catalog.queues.values())
         backup = self.followed()
         assert backup.default.log.last_lsn == self.log.last_lsn
         assert picture(backup.sets) == replicated_picture(self.sets)
@@ -269,8 +276,16 @@ def _picture(sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange],
         "generations": state.generations,
         "in sync": state.in_sync,
         "producers": state.producers.items(),
+        "sessions": sorted(state.sessions.by_id.values()),
+        "held": held_picture(sets),
         "map": list(state.map.events(0)),
     }
+
+
+def held_picture(sets: ResourceSets) -> list[tuple[int, str, str, str, list[int]]]:
+    """What is held for sessions, by link, of queues whose messages are replicated."""
+    links = [link for link in sets.catalog.holdings if link.queue.replication is Replicate.MESSAGES]
+    return sorted((link.session, link.name, link.link, link.queue.name, list(link.ids)) for link in links)
 
 
 def _queue_picture(queue: Queue) -> tuple[object, ...]:

@@ -12,10 +12,12 @@ from catchup_support import Pair
 from map_events import map_event
 from model_support import NOW_MS, Core, message, transaction_of
 from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.sequence import Entry
+from session_support import FIRST, session_event
 
 kinds: list[dict[str, Scalar]] = [
     {},
@@ -30,9 +32,12 @@ names = st.sampled_from("abc")
 operations = st.one_of(
     st.tuples(st.sampled_from(["publish", "publish", "publish", "route"]), names, st.integers(1, 9)),
     st.tuples(st.sampled_from(["consume", "consume", "fail", "hold"]), names, st.integers(1, 255)),
+    st.tuples(st.sampled_from(["hold for a session", "release"]), names, st.integers(1, 255)),
     st.tuples(st.sampled_from(["declare", "delete", "purge", "update", "bind", "unbind"]), names, st.integers(0, 6)),
     st.tuples(
-        st.sampled_from(["exchange", "drop exchange", "transaction", "level", "map"]), names, st.integers(1, 255)
+        st.sampled_from(["exchange", "drop exchange", "transaction", "level", "map", "session"]),
+        names,
+        st.integers(1, 255),
     ),
 )
 histories = st.lists(operations, max_size=12)
@@ -51,6 +56,8 @@ def perform(core: Core, what: str, name: str, number: int) -> None:
         elif what == "map":
             event = map_event(Random(number), there.map, {*there.queues, *there.exchanges})
             resources.default.write(event)
+        elif what == "session":
+            resources.default.write(session_event(Random(number), core.state.sessions))
         elif what == "drop exchange":
             configuration.delete_exchange("x")
         elif what == "route":
@@ -79,6 +86,13 @@ def perform_on_queue(core: Core, queue: Queue, what: str, number: int) -> None:
     elif what == "hold":
         for entry in picked(queue, number):
             queue.messages.hold(entry, core.consumer(queue))
+    elif what == "hold for a session":
+        free = [entry for entry in picked(queue, number) if entry.holder is None]
+        if free:
+            owner = SessionOwner(1, FIRST, f"link {number % 2}")
+            resources.sets.holding(queue).hold(queue, free, owner)
+    elif what == "release":
+        resources.release(queue, [entry for entry in picked(queue, number) if entry.id in queue.held], failed=False)
     elif what == "fail":
         resources.release(queue, picked(queue, number), failed=True)
     elif what == "delete":

@@ -39,6 +39,11 @@ from qpid_ha_broker.events.types import (
     QueueUpdated,
     Released,
     ReplicaPoliciesChanged,
+    SessionAcquired,
+    SessionDetached,
+    SessionEnded,
+    SessionResumed,
+    SessionStarted,
     SetDeleted,
     SetPlaced,
     SetRecorded,
@@ -125,6 +130,11 @@ EVENTS = st.one_of(
     st.builds(Dequeued, U64, IDS, st.sampled_from(DequeueReason)),
     st.builds(Acquired, U64, IDS),
     st.builds(Released, U64, IDS, st.booleans()),
+    st.builds(SessionAcquired, U64, U64, TEXT, TEXT, IDS),
+    st.builds(SessionStarted, TEXT, TEXT, U64, U64),
+    st.builds(SessionResumed, U64, U64, U64, U64),
+    st.builds(SessionDetached, U64, U64),
+    st.builds(SessionEnded, U64, st.booleans()),
     st.builds(ProducerAdvanced, st.binary(max_size=20), U64, U32),
     st.builds(TransactionCommitted, U32),
     st.builds(TransientsLost, U64),
@@ -182,6 +192,8 @@ MESSAGE = Enqueued((1,), b"hello", True, 4, 0, "")
         ("key", 1, MESSAGE._replace(key="\ud800")),
         ("queue", 1, QueueDeleted(-1)),
         ("ids", 1, Acquired(1, (1, -1))),
+        ("link", 1, SessionAcquired(1, 2, "name", None, (3,))),  # type: ignore[arg-type]
+        ("user", 1, SessionStarted("name", "u" * 65_536, 1, 1)),
         ("reason", 1, Dequeued(1, (1,), 77)),  # type: ignore[arg-type]
         ("name", 1, QueueDeclared("q" * 65_536, {})),
         ("kind", 1, ExchangeDeclared("e", None, {})),  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, value_text
 from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
+from qpid_ha_agent.cli.session import session
 from qpid_ha_agent.cli.sets import set_commands
 from qpid_ha_agent.cli.store import store
 from qpid_ha_agent.cli.tls import tls
@@ -56,7 +57,8 @@ def get(invocation: Invocation, key: str | None) -> None:
         print_facts(settings, invocation.format)
 
 
-for command in (*commands, *set_commands, pause, resume, watch, coordinator, queue, exchange, store, activation, tls):
+single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls
+for command in (*commands, *set_commands, *single):
     admin.add_command(command)
 
 

@@ -47,6 +47,11 @@ _UUID: Final = _type_of(b"\x98" + bytes(16))
 """What Proton makes of a uuid: its module is not for pure packages, for it can also make new ones."""
 
 
+def is_uuid(value: object) -> bool:
+    """Whether Proton has read it as a uuid."""
+    return isinstance(value, _UUID)
+
+
 def annotated(
     sections: MessageSections, message: Message, header_bytes: int, *, now_ms: int, with_numbers: bool
 ) -> Message:

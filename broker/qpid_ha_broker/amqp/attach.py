@@ -20,6 +20,9 @@ from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
 from qpid_ha_broker.amqp.relay import COORDINATOR, RelayRequest, check_path, read_request
+from qpid_ha_broker.amqp.session_consumer import SessionConsumer
+from qpid_ha_broker.amqp.session_request import CONFIRMED, check_link_name, producer_of
+from qpid_ha_broker.amqp.sessions import SessionAttachment
 from qpid_ha_broker.amqp.subscriptions import Subscriber
 from qpid_ha_broker.amqp.terminus import (
     AFTER,
@@ -45,17 +48,28 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     relayed = connection.relay.pending.pop(link._impl, None)
     if relayed is not None and relayed.is_attached:
         return relayed.finish()
+    session = connection.session
+    if session is not None and not session.is_granted:
+        raise AttachWaits(session.wait)
     relay = _read_relay(connection, link)
     try:
         return _attach_here(connection, link, relay)
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
+        elif session is not None:
+            raise _out_of_reach(elsewhere) from None
         elif connection.relay.relays is not None and _can_be_relayed(link):
             relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
             connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
         raise
+
+
+def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
+    """Of a link of a session: what it confirms and holds is of the broker that has the session."""
+    text = f"the links of a session are at the broker that leads `default`, and {elsewhere.description}"
+    return AmqpError(NOT_IMPLEMENTED, text)
 
 
 def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | None:
@@ -179,11 +193,34 @@ def _publisher(
         _check_one_way(connection, target.hosted, terminus.address)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
+    if connection.session is not None and not terminus.dynamic:
+        _tell_confirmed(connection, connection.session, link, target)
     handler = IncomingLink(connection, link, target, relay)
     if terminus.dynamic and isinstance(node, Queue):
         link.target.address = node.name
         handler.owned_queue = node
     return handler
+
+
+def _tell_confirmed(
+    connection: Connection, session: SessionAttachment, link: proton.Link, target: Target | None
+) -> None:
+    """Which number of a session's publisher was accepted last. Raises AttachWaits until that is committed.
+
+    Where its messages may be for several sets, each has a highest number of its own, and one that all have accepted is
+    not known: the client sends all again that it has no answer for, and copies are dropped.
+    """
+    check_link_name(link.name)
+    container = connection.container
+    hosted = container.default if target is None else target.hosted
+    wait = session.commit_wait(link._impl, hosted)
+    if wait is not None:
+        raise AttachWaits(wait)
+    spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
+    highest = 0
+    if not spans_sets:
+        highest = hosted.resources.deduplication.highest(producer_of(session.name, link.name))
+    link.properties = {proton.symbol(CONFIRMED): proton.ulong(highest)}
 
 
 def _attach_consumer(
@@ -237,7 +274,32 @@ def _consumer_of_queue(
     answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
     applied = filters.for_queue()
     answer_source(link.source, link.remote_source, applied)
+    session = connection.session
+    if session is not None and relay is None and not terminus.dynamic and _is_held(link, terminus):
+        return _session_consumer(connection, session, link, hosted, queue, applied)
     return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
+
+
+def _is_held(link: proton.Link, terminus: Terminus) -> bool:
+    """Whether there is something to hold for a session: not for who only looks, nor where nobody answers."""
+    return not terminus.browse and link.remote_snd_settle_mode != proton.Link.SND_SETTLED
+
+
+def _session_consumer(
+    connection: Connection,
+    session: SessionAttachment,
+    link: proton.Link,
+    hosted: HostedSet,
+    queue: Queue,
+    applied: Filters,
+) -> SessionConsumer:
+    """Raises AttachWaits until it is committed what the link holds."""
+    check_link_name(link.name)
+    connection.container.sessions.release_of_other_nodes(session.owner(link.name), queue)
+    wait = session.commit_wait(link._impl, hosted)
+    if wait is not None:
+        raise AttachWaits(wait)
+    return SessionConsumer(connection, link, hosted, queue, filters=applied, attachment=session)
 
 
 def _consumer_of_node(
@@ -269,8 +331,12 @@ def _consumer_of_node(
     applied = filters.for_exchange(route.exchange.kind)
     answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
     answer_source(link.source, link.remote_source, applied)
-    browsing = terminus.browse
-    handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
+    session = connection.session
+    if session is not None and terminus.durable and _is_held(link, terminus):
+        handler: OutgoingLink = _session_consumer(connection, session, link, target.hosted, queue, applied)
+    else:
+        browsing = terminus.browse
+        handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
     return handler
 

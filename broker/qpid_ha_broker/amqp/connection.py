@@ -7,6 +7,7 @@ share its `links`, `window`, `transactions` and `log`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -39,6 +40,8 @@ from qpid_ha_broker.amqp.relay import (
 )
 from qpid_ha_broker.amqp.relayer import Relayer
 from qpid_ha_broker.amqp.send_window import SendWindow
+from qpid_ha_broker.amqp.session_request import read_session
+from qpid_ha_broker.amqp.sessions import SessionAttachment
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
@@ -216,6 +219,8 @@ class Connection:
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
         self.relay = ConnectionRelay(connections.relays)
+        self.session: SessionAttachment | None = None
+        """The session that the client has opened with, which outlives the connection."""
         self.peer_channel: Channel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
@@ -340,9 +345,12 @@ class Connection:
     def opened(self) -> None:
         refusal = self._read_open() or self._admit(self)
         if refusal is None:
-            self._open(failed=False)
             self._connections.open[self] = None
             self.log.is_let_in = True
+            if self.session is None:
+                self._open(failed=False)
+            else:
+                self.container.sessions.begin(self.session)
         elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
@@ -358,6 +366,12 @@ class Connection:
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         self._reads_refusals = SOLE_CONNECTION in desired
         self.relay.opened(self.is_admin, desired)
+        try:
+            session = read_session(properties)
+        except AmqpError as error:
+            return error
+        if session is not None:
+            self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return None if self.is_admin else self.container.greeting.refusal
@@ -376,6 +390,8 @@ class Connection:
         else:
             servers = self.container.greeting.failover_servers
             properties["failover-server-list"] = [symbol_map(server) for server in servers]
+            if self.session is not None:
+                properties |= self.session.properties
         connection.properties = {proton.symbol(name): value for name, value in properties.items()}
         connection.open()
         self.is_open = True
@@ -394,6 +410,10 @@ class Connection:
         self.end(AmqpError(name, description))
 
     def session_opened(self, session: proton.Session) -> None:
+        if not self.is_open:  # Proton forgets what it is to say before our open
+            if self.session is not None:
+                self.session.begin_later(session)
+            return
         self._sessions += 1
         session.open()
         limit = self.container.settings.max_sessions_per_connection
@@ -402,6 +422,8 @@ class Connection:
             session.close()
 
     def session_closed(self, session: proton.Session) -> None:
+        if not self.is_open:
+            return
         self._sessions -= 1
         self.links.end_waits(session)
         endpoints = self.links.of_session(session)
@@ -480,6 +502,9 @@ class Connection:
         self.links.end_waits()
         for endpoint in self.links:
             endpoint.stop()
+        if self.session is not None:
+            ends = self.peer_has_closed and not lost and not self.session.request.is_kept
+            self.container.sessions.left(self.session, ends=ends)
         at_once = any(endpoint.must_end_at_once for endpoint in self.links)
         self.container.begin(self._end_links(lost=lost), self.budget(), at_once=at_once)
 

@@ -21,6 +21,7 @@ from qpid_ha_broker.amqp.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.nodes import Nodes, NodeSettings
 from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.amqp.sessions import ClientSessions
 from qpid_ha_broker.amqp.sets_administration import SetsAdministration
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
@@ -50,6 +51,10 @@ class ContainerSettings:
     max_sessions_per_connection: int = 256
     attach_timeout_s: float = 10.0
     """How long an attach waits for a node that is being made in another set."""
+    max_client_sessions: int = 10_000
+    """Sessions of clients, which outlive their connections; 0: there are none."""
+    max_session_timeout_ms: int = 300_000
+    """How long such a one may wait for its client."""
     max_unsettled_per_connection: int = 30_000
     """Messages that a client may have and not have answered: credit beyond it waits until some are."""
     publisher_credit: int = 1000
@@ -100,7 +105,6 @@ class Container:
     ) -> None:
         self.settings = settings
         self.sections = MessageSections()
-        self._log_acquisitions = log_acquisitions
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
@@ -113,7 +117,7 @@ class Container:
         """Those that had one in the last turn."""
         self.sets: dict[str, HostedSet] = {}
         """The sets that this broker has a replica of, by name."""
-        self.default = self.host(DEFAULT_SET)
+        self.default = self.host(DEFAULT_SET, self._new_resources(DEFAULT_SET, log_acquisitions=log_acquisitions))
         """The set that is always there, and has all exchanges and bindings."""
         self.default.is_touched = True  # always: it is in every turn, and nobody has to say so
         self.publisher = ExchangePublisher(self.default.resources, self._led, self.sections)
@@ -128,6 +132,7 @@ class Container:
         self.shared_peers: PeerListener | None = None
         """The same, of connections that carry sub-channels; None: there are none for this broker."""
         self.greeting = Greeting()
+        self.sessions = ClientSessions(self)
         self.partial_bytes = 0
         """In unfinished messages, of all connections."""
         self.unsettled_bytes = 0
@@ -177,7 +182,10 @@ class Container:
 
     def new_resources(self, name: str) -> Resources:
         """Of a set that is not hosted yet, so that it can be filled before it is."""
-        resources = Resources(self.sections, name, log_acquisitions=self._log_acquisitions)
+        return self._new_resources(name, log_acquisitions=self.default.resources.log_acquisitions)
+
+    def _new_resources(self, name: str, *, log_acquisitions: bool) -> Resources:
+        resources = Resources(self.sections, name, log_acquisitions=log_acquisitions)
         resources.deduplication.producers = self.settings.producers
         return resources
 
@@ -232,6 +240,7 @@ class Container:
         return (
             "ANONYMOUS-RELAY",
             *(("qpid.producer-deduplication",) if deduplicates else ()),
+            *self.sessions.capabilities,
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )
 
@@ -286,6 +295,7 @@ class Container:
     def tick(self) -> None:
         """Expire messages and delete queues whose time has come, where this broker leads: now, or in the next turn."""
         self.default.tick()
+        self.sessions.tick()
         if self.waiting:
             self._refuse_late()
         if len(self.sets) > 1:

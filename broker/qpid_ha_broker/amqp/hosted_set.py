@@ -20,7 +20,7 @@ from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.log import CommitToken, LogBatch
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.work import Task, used_up
@@ -95,6 +95,10 @@ class HostedSet:
         """Of connections that have, or had, something of this set in one."""
         self.garbage = resources.catalog.garbage
         self._withheld: deque[Handout] = deque()
+        self._withheld_of_sessions: deque[Handout] = deque()
+        """Apart from the others, which need not wait for what is committed."""
+        self._commit_waits: list[tuple[CommitToken, NodeWait]] = []
+        """What attaches and opens wait for."""
         self._awaited: dict[str, NodeWait] = {}
         """What attaches wait for, by name of a queue that is to be declared here."""
         self._unused: dict[str, int] = {}
@@ -142,7 +146,8 @@ class HostedSet:
     def awaits_turn(self) -> bool:
         """Whether a turn would find something to do."""
         is_heard = bool(self.accepting or self.resources.overrun)
-        return is_heard or self.has_work or bool(self._withheld and self._withheld[0].written.is_committed)
+        withheld = self._withheld, self._withheld_of_sessions
+        return is_heard or self.has_work or any(each and each[0].written.is_committed for each in withheld)
 
     def turn(self) -> LogBatch | None:
         """End a round; returns what witnesses must see. Call again when one has acknowledged."""
@@ -165,7 +170,9 @@ class HostedSet:
         # On a replica no time passes: what has expired there, the primary decides.
         catalog.now_ms = now_ms = 0 if self.read_only else host.now_ms
         if resources.has_work:
-            self._withheld += resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S))
+            for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
+                of_session = handout.consumer.session_owner is not None
+                (self._withheld_of_sessions if of_session else self._withheld).append(handout)
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
             consumer.deliver(entries)
@@ -177,10 +184,15 @@ class HostedSet:
 
     def tell_what_is_committed(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
+        while self._withheld_of_sessions and self._withheld_of_sessions[0].written.is_committed:
+            consumer, entries, _ = self._withheld_of_sessions.popleft()
+            consumer.deliver(entries)
+        if self._commit_waits:
+            self._tell_commit_waits()
         if self.unconfirmed:
             unconfirmed, self.unconfirmed = self.unconfirmed, {}
             self.unconfirmed |= {link: None for link in unconfirmed if link.confirm()}
-        if self.draining and not (self.resources.has_work or self._withheld):
+        if self.draining and not (self.resources.has_work or self._withheld or self._withheld_of_sessions):
             self.draining = {link: None for link in self.draining if not link.finish_drain()}
 
     def flush_accepted(self) -> None:
@@ -246,6 +258,9 @@ class HostedSet:
             transactions.set_ended(self, error)
         if self._awaited:
             self._tell_awaited()
+        waits, self._commit_waits = self._commit_waits, []
+        for _, wait in waits:
+            wait.fail(error)
         for link in list(self.links):
             if browsers or link.is_writer:
                 link.end(error)
@@ -274,6 +289,20 @@ class HostedSet:
         for link in links:
             link.stop()
         self.resources.begin(_ending(links, error), Budget(self._host.clock, PORTIONS_S))
+
+    def await_commit(self, token: CommitToken, reason: str) -> NodeWait:
+        """What to wait for until `token`, of this set, is committed; it fails when another broker leads the set."""
+        wait = NodeWait(reason)
+        self._commit_waits.append((token, wait))
+        return wait
+
+    def _tell_commit_waits(self) -> None:
+        waits, self._commit_waits = self._commit_waits, []
+        for token, wait in waits:
+            if token.is_committed:
+                wait.ready()
+            else:
+                self._commit_waits.append((token, wait))
 
     def await_queue(self, name: str) -> NodeWait:
         """What to wait for until there is a queue of that name, which is about to be declared here."""

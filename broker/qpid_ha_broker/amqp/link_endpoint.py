@@ -25,6 +25,9 @@ class LinkEndpoint:
     is_relayed = False
     """It is a link of another broker's client: that broker may attach it again when it is lost here."""
 
+    was_closed = False
+    """Its peer has closed it, and will not come back to it."""
+
     @property
     def is_writer(self) -> bool:
         """Whether it does more than a replica allows."""

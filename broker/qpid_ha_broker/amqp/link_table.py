@@ -74,6 +74,7 @@ class LinkTable:
         """
         del self._attached[endpoint.link._impl]
         self._engine.detach(endpoint.link)
+        endpoint.was_closed = closed
         endpoint.closed(lost=lost)
         queue = endpoint.owned_queue
         if queue is not None and endpoint.is_relayed and (lost or not by_peer):

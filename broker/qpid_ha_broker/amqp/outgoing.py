@@ -334,23 +334,27 @@ class OutgoingLink(Consumer, LinkEndpoint):
         self._count_unsettled()
         # In passes over lists: there may be a hundred thousand.
         container.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
-        entries = []
-        if not self.browsing:
-            entries = [entry for entry, _, _ in unsettled.values() if entry.holder is self]
-            if len(entries) != len(unsettled):
-                _abandon([entry for entry, _, _ in unsettled.values() if entry.holder is not self])
+        entries = [] if self.browsing else [entry for entry, _, _ in unsettled.values()]
         for collection in (unsettled, self._sender.take_tags()):
             if collection:
                 self.hosted.garbage.add(emptied(collection))
         self.accepts = None
-        if entries:
-            # Another broker that is lost tells nothing of its clients: they may still have what was sent to them.
-            failed = lost and self._relay is None
-            resources.release_in_portions(self.queue, self, entries, failed=failed)
+        if not self.browsing:
+            self._give_back(entries, lost=lost)
         keep_until_ms = container.now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
         resources.unsubscribe(self.queue, self, container.now_ms, keep_until_ms=keep_until_ms)
         self._window.forget(self)
         self.hosted.forget(self)
+
+    def _give_back(self, entries: list[Entry], *, lost: bool) -> None:
+        """`entries` were sent and not answered; what a transaction has accepted of them is no more this link's."""
+        mine = [entry for entry in entries if entry.holder is self]
+        if len(mine) != len(entries):
+            abandon([entry for entry in entries if entry.holder is not self])
+        if mine:
+            # Another broker that is lost tells nothing of its clients: they may still have what was sent to them.
+            failed = lost and self._relay is None
+            self.hosted.resources.release_in_portions(self.queue, self, mine, failed=failed)
 
 
 def _is_free(entry: Entry) -> bool:
@@ -358,7 +362,7 @@ def _is_free(entry: Entry) -> bool:
     return entry.holder is None and type(entry.body) is bytes
 
 
-def _abandon(entries: list[Entry]) -> None:
+def abandon(entries: list[Entry]) -> None:
     """Who accepted `entries` in a transaction is gone."""
     for entry in entries:
         if isinstance(entry.holder, Transaction):

@@ -57,6 +57,23 @@ _SYMBOLS = {
 }
 
 
+_MESSAGE_ID = b"\x00Sq\xc1\x1b\x02\xa3\x0fqpid.message-id\x80"
+"""Delivery annotations with one entry, whose value follows: 8 bytes of a ulong."""
+
+
+def with_message_id(payload: bytes, message_id: int) -> bytes:
+    """`payload`, which has a header, with the delivery annotation `qpid.message-id` in place of those that it had.
+
+    They are for the next hop alone (AMQP 1.0 section 3.2.2), which is here. Raises DecodeError.
+    """
+    _, start = section_at(payload, 0)
+    end = start
+    if payload[start : start + 3] == b"\x00Sq" or payload[start : start + 2] not in (b"\x00S", b""):
+        code, after = section_at(payload, start)
+        end = after if code == DELIVERY_ANNOTATIONS else start
+    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[end:]
+
+
 class Header(NamedTuple):
     """The header section. `length` is its size in bytes (0: the message has none); `ttl_ms` 0: none was given."""
 

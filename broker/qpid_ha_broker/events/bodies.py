@@ -14,11 +14,13 @@ from .fields import (
     read_arguments,
     read_counts,
     read_ids,
+    read_list_of_ids,
     read_text,
     read_texts,
     write_arguments,
     write_counts,
     write_ids,
+    write_list_of_ids,
     write_text,
     write_texts,
 )
@@ -47,6 +49,11 @@ from .types import (
     Released,
     ReplicaPoliciesChanged,
     ReplicationChanged,
+    SessionAcquired,
+    SessionDetached,
+    SessionEnded,
+    SessionResumed,
+    SessionStarted,
     SetDeleted,
     SetPlaced,
     SetRecorded,
@@ -166,6 +173,7 @@ _Spelling = tuple[Callable[[Any], bytes], Callable[[memoryview, int], tuple[Any,
 _TEXT: Final[_Spelling] = (write_text, read_text)
 _TEXTS: Final[_Spelling] = (write_texts, read_texts)
 _COUNTS: Final[_Spelling] = (write_counts, read_counts)
+_IDS: Final[_Spelling] = (write_list_of_ids, read_list_of_ids)
 _ARGUMENTS: Final[_Spelling] = (write_arguments, read_arguments)
 
 
@@ -224,6 +232,7 @@ _TABLE: Final = (
     _Row(RecordKind.ACQUIRED, Acquired, _write_acquired, _read_acquired),
     _Row(RecordKind.RELEASED, Released, _write_released, _read_released),
     _Row(RecordKind.PRODUCER_ADVANCED, ProducerAdvanced, _write_producer_advanced, _read_producer_advanced),
+    _row(RecordKind.SESSION_ACQUIRED, SessionAcquired, name=_TEXT, link=_TEXT, ids=_IDS),
     _row(RecordKind.TRANSACTION_COMMITTED, TransactionCommitted),
     _row(RecordKind.GENERATION_STARTED, GenerationStarted, primary=_TEXT, cluster=_TEXT, cause=_TEXT),
     _Row(RecordKind.IN_SYNC_CHANGED, InSyncChanged, _write_in_sync_changed, _read_in_sync_changed),
@@ -240,6 +249,10 @@ _TABLE: Final = (
     _row(RecordKind.QUEUE_PLACED, QueuePlaced, name=_TEXT, set=_TEXT, arguments=_ARGUMENTS),
     _row(RecordKind.QUEUE_REMOVED, QueueRemoved),
     _row(RecordKind.REPLICA_POLICIES_CHANGED, ReplicaPoliciesChanged, patterns=_TEXTS, counts=_COUNTS),
+    _row(RecordKind.SESSION_STARTED, SessionStarted, name=_TEXT, user=_TEXT),
+    _row(RecordKind.SESSION_RESUMED, SessionResumed),
+    _row(RecordKind.SESSION_DETACHED, SessionDetached),
+    _row(RecordKind.SESSION_ENDED, SessionEnded),
 )
 # fmt: on
 

@@ -58,6 +58,18 @@ def read_ids(body: bytes | memoryview, at: int, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}Q", body, at)
 
 
+def write_list_of_ids(values: tuple[int, ...]) -> bytes:
+    """How many there are, and each."""
+    return _U32.pack(len(values)) + write_ids(values)
+
+
+def read_list_of_ids(body: memoryview, at: int) -> tuple[tuple[int, ...], int]:
+    """The values, and where the next field begins."""
+    (count,) = _U32.unpack_from(body, at)
+    at += _U32.size
+    return read_ids(body, at, count), at + ID.size * count
+
+
 def write_text(value: str) -> bytes:
     """Length and UTF-8."""
     encoded = value.encode()
@@ -186,7 +198,7 @@ def _wrong(name: str, value: object) -> str | None:
             return None if type(value) is bool else f"expected a truth value, found {type(value).__name__}"
         case "name" | "kind" | "key" | "owner" | "primary" | "cluster" | "cause":
             return _wrong_text(value)
-        case "uuid" | "address" | "clients_url" | "zone" | "version" | "preferred" | "set":
+        case "user" | "link" | "uuid" | "address" | "clients_url" | "zone" | "version" | "preferred" | "set":
             return _wrong_text(value)
         case "members" | "replicas" | "leaving" | "patterns":
             return next((wrong for each in _as_tuple(value) if (wrong := _wrong_text(each))), None)

@@ -31,6 +31,7 @@ class RecordKind(IntEnum):
     ACQUIRED = 0x22
     RELEASED = 0x23
     PRODUCER_ADVANCED = 0x24
+    SESSION_ACQUIRED = 0x25
 
     TRANSACTION_COMMITTED = 0x30
 
@@ -47,6 +48,11 @@ class RecordKind(IntEnum):
     QUEUE_PLACED = 0x56
     QUEUE_REMOVED = 0x57
     REPLICA_POLICIES_CHANGED = 0x58
+
+    SESSION_STARTED = 0x60
+    SESSION_RESUMED = 0x61
+    SESSION_DETACHED = 0x62
+    SESSION_ENDED = 0x63
 
 
 VERSION: Final = 1
@@ -140,6 +146,7 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.ACQUIRED: _IDS,
         RecordKind.RELEASED: _IDS,
         RecordKind.PRODUCER_ADVANCED: {"sequence": "Q", "kept": "I", "producer_bytes": "H"},
+        RecordKind.SESSION_ACQUIRED: {"queue": "Q", "session": "Q"},
         RecordKind.TRANSACTION_COMMITTED: {"parts": "I"},
         RecordKind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
         RecordKind.IN_SYNC_CHANGED: {"epoch": "Q", "members": "H"},
@@ -153,6 +160,10 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.QUEUE_PLACED: {"deleting": "?"},
         RecordKind.QUEUE_REMOVED: {"queue": "Q"},
         RecordKind.REPLICA_POLICIES_CHANGED: {},
+        RecordKind.SESSION_STARTED: {"timeout_ms": "Q", "since_ms": "Q"},
+        RecordKind.SESSION_RESUMED: {"session": "Q", "epoch": "Q", "timeout_ms": "Q", "since_ms": "Q"},
+        RecordKind.SESSION_DETACHED: {"session": "Q", "since_ms": "Q"},
+        RecordKind.SESSION_ENDED: {"session": "Q", "failed": "?"},
     }.items()
 }
 """The fields of a fixed length with which the body of each kind begins; `events.bodies` knows what follows them."""

@@ -138,6 +138,23 @@ class Released(NamedTuple):
     failed: bool
 
 
+class SessionAcquired(NamedTuple):
+    """Messages went to a consumer of a client's session: they are held for it until they leave or are released.
+
+    Written before they go out, whatever `log_acquisitions` is. Who had one of them before has it no more.
+    """
+
+    queue: int
+    session: int
+    """The session's id in `default`."""
+    name: str
+    """Its UUID: an id may be given twice where the end of the log of `default` was lost."""
+    link: str
+    """The consumer's link."""
+    ids: tuple[int, ...]
+    """In the order in which they went out."""
+
+
 class ProducerAdvanced(NamedTuple):
     """A producer that numbers its messages has had one accepted: in one unit with the Enqueued of that message."""
 
@@ -277,6 +294,45 @@ class ReplicaPoliciesChanged(NamedTuple):
     """One for each pattern."""
 
 
+class SessionStarted(NamedTuple):
+    """A client's session came to be, with its client connected; its id is this event's LSN. In `default` only."""
+
+    name: str
+    """The UUID that the client has made, in lower case."""
+    user: str
+    """Who may resume it; empty: whoever has proved to be nobody."""
+    timeout_ms: int
+    """For so long it waits for its client."""
+    since_ms: int
+
+
+class SessionResumed(NamedTuple):
+    """The client of a session is connected, on another connection than before. In `default` only."""
+
+    session: int
+    epoch: int
+    """How many connections it has had: what an earlier one says of the session counts no more."""
+    timeout_ms: int
+    since_ms: int
+
+
+class SessionDetached(NamedTuple):
+    """A session waits for its client. In `default` only."""
+
+    session: int
+    since_ms: int
+
+
+class SessionEnded(NamedTuple):
+    """A session is gone; what its consumers hold goes back. In `default` only."""
+
+    session: int
+    failed: bool
+    """Its client did not end it: what goes back counts as delivered in vain."""
+
+
+SessionEvent = SessionStarted | SessionResumed | SessionDetached | SessionEnded
+
 MapEvent = (
     BrokerRegistered
     | BrokerChanged
@@ -304,10 +360,12 @@ Event = (
     | Dequeued
     | Acquired
     | Released
+    | SessionAcquired
     | ProducerAdvanced
     | TransactionCommitted
     | GenerationStarted
     | InSyncChanged
     | TransientsLost
     | MapEvent
+    | SessionEvent
 )

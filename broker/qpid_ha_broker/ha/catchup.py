@@ -12,6 +12,7 @@ What the stream says meanwhile of a message in a queue that is not level yet:
 3. It is at or below `high`, and is acquired or released: nothing. The chunk that comes later has the primary's count.
 4. Its queue is deleted or emptied: that queue is not brought level any more, and chunks for it are ignored.
 5. It removes a message in a transaction, and the primary dies before that is whole: the tombstone is void (`abandon`).
+6. It is at or below `high`, and is held for a session, or no more: that is noted by its id, for when its chunk comes.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class CatchUp:
         """Forget what the primary never had; returns the messages among it, which somebody may want to look at."""
         state, discarded = self._state, []
         state.producers.forget_after(self._common_lsn)
+        state.sessions.forget_after(self._common_lsn)
         for queue in state.queues():
             if queue.id > self._common_lsn:
                 discarded += _discarded(queue.name, sorted(queue.messages, key=_entry_id))
@@ -142,6 +144,8 @@ class CatchUp:
         for queue in self._state.queues():
             if has_replicated_messages(queue):
                 self._levels[queue.id] = _Level(queue, frame.lsn, self._catalog.emptied(queue))
+        for event in objects.held:
+            self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         self._set.log.reset(frame.lsn)
         return [each for name, entries in lost for each in _discarded(name, entries)]
 
@@ -160,6 +164,7 @@ class CatchUp:
         if failures:
             for entry in entries:
                 entry.delivery_count = failures.get(entry.id, 0)
+        self._catalog.holdings.put_back(level.queue, entries)
         self._catalog.prepended(level.queue, entries)
         del level.stash[at:]
         level.has_begun = True
@@ -237,7 +242,7 @@ class CatchUp:
     def _without_unseen(self, record: LogRecord) -> LogRecord:
         """The record without the messages that no chunk has brought yet."""
         event = record.event
-        if not isinstance(event, ev.Dequeued | ev.Acquired | ev.Released):
+        if not isinstance(event, ev.Dequeued | ev.Acquired | ev.Released | ev.SessionAcquired):
             return record
         level = self._levels.get(event.queue)
         if level is None:
@@ -248,6 +253,10 @@ class CatchUp:
         if isinstance(event, ev.Dequeued):
             level.tombstones.update(unseen)
             self._unit_tombstones.append((level, unseen))
+        if isinstance(event, ev.SessionAcquired):
+            self._catalog.holdings.acquire(level.queue, event._replace(ids=tuple(unseen)))
+        else:
+            self._catalog.holdings.drop(level.queue, unseen)
         seen = tuple([message_id for message_id in event.ids if message_id > level.high])
         return record._replace(event=event._replace(ids=seen))
 
@@ -272,7 +281,9 @@ class CatchUp:
         for level, ids in self._unit_tombstones:
             level.tombstones.difference_update(ids)
         for level in self._levels.values():
-            self._catalog.prepended(level.queue, level.remaining(level.stash))
+            remaining = level.remaining(level.stash)
+            self._catalog.holdings.put_back(level.queue, remaining)
+            self._catalog.prepended(level.queue, remaining)
         self._levels.clear()
         self._unit_tombstones.clear()
 

@@ -184,4 +184,5 @@ class Member:
             raise AssertionError(f"the status is {self._look()}, and the last that was told {self.status}")
         resource_set = self._ctx.resource_set
         resource_set.state.producers.check_invariants(resource_set.log.last_lsn)
+        resource_set.state.sessions.check_invariants()
         role.check_invariants()

@@ -21,9 +21,11 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
 from qpid_ha_broker.model.replication import has_replicated_messages, is_local, is_local_binding
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.sessions import SessionRegistry
 from qpid_ha_broker.model.state import SetState
 
 _MAP_EVENTS = get_args(ev.MapEvent)
+_SESSION_EVENTS = get_args(ev.SessionEvent)
 
 
 class ObjectsError(Exception):
@@ -41,6 +43,9 @@ class Configured(NamedTuple):
     producers: list[tuple[int, ev.ProducerAdvanced]]
     """In the order in which they advanced last."""
     map: ClusterMap
+    sessions: SessionRegistry
+    held: list[ev.SessionAcquired]
+    """By consumers of sessions; the messages come later."""
 
 
 def objects_frame(state: SetState, generation: int, lsn: int) -> Objects:
@@ -70,6 +75,10 @@ def _records(state: SetState, queues: list[Queue], lsn: int) -> Iterator[bytes]:
             yield encode(lsn, ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
     for advanced_lsn, event in state.producers.events():
         yield encode(advanced_lsn, event)
+    for session_lsn, session_event in state.sessions.events(lsn):
+        yield encode(session_lsn, session_event)
+    for _, acquired in state.catalog.holdings.events(is_local=False, lsn=lsn):
+        yield encode(lsn, acquired)
 
 
 def _replicated_bindings(catalog: Catalog, exchange: Exchange) -> list[Binding]:
@@ -86,7 +95,7 @@ def read_objects(frame: Objects) -> Configured:
     records, _, problem = decode(frame.data)
     if problem is not None:
         raise ObjectsError(f"damaged at byte {problem.offset}: {problem.text}")
-    objects = Configured(frame, {}, {}, {}, [], ClusterMap())
+    objects = Configured(frame, {}, {}, {}, [], ClusterMap(), SessionRegistry(), [])
     for record in records:
         try:
             _read(objects, record)
@@ -141,6 +150,12 @@ def _read(objects: Configured, record: LogRecord) -> None:
         objects.producers.append((lsn, event))
     elif isinstance(event, _MAP_EVENTS):
         objects.map.apply(lsn, event)
+    elif isinstance(event, _SESSION_EVENTS):
+        objects.sessions.apply(lsn, event)
+    elif isinstance(event, ev.SessionAcquired):
+        if event.queue not in objects.queues or event.queue in objects.frame.unreplicated:
+            raise ValueError(f"messages of queue {event.queue}, which are not here, are held for {event.name}")
+        objects.held.append(event)
     else:
         raise ValueError(f"expected what is no message, found {type(event).__name__}")
 
@@ -216,3 +231,4 @@ def _set_marks(state: SetState, objects: Configured) -> None:
     state.producers.clear()
     for lsn, event in objects.producers:
         state.producers.advanced(lsn, event)
+    state.sessions.replace(objects.sessions)

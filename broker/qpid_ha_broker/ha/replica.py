@@ -23,6 +23,7 @@ from qpid_ha_broker.events.types import (
     QueueDeclared,
     QueueDeleted,
     Released,
+    SessionAcquired,
 )
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
@@ -303,7 +304,7 @@ class Replica:
     def _without_lost(self, record: LogRecord) -> LogRecord:
         """The record without the messages that were not durable, and did not come back with the store."""
         event = record.event
-        if not isinstance(event, Dequeued | Acquired | Released):
+        if not isinstance(event, Dequeued | Acquired | Released | SessionAcquired):
             return record
         queue = self._set.catalog.queues_by_id.get(event.queue)
         ids = tuple([id_ for id_ in event.ids if queue is None or queue.messages.find(id_) is not None])
@@ -436,6 +437,8 @@ class Replica:
         self._set.drop_open_unit()
         if not self._follows_from_log:  # by force
             self._set.state.producers.clear()  # their messages may not be here: better twice than never
+            self._set.state.sessions.clear()
+            self._set.catalog.holdings.clear()
             self.durable.begin_checkpoint(self._set.log.last_lsn)
             self.durable.write_checkpoint_later()
         self._is_whole()

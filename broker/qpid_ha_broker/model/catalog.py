@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.map import ClusterMap, PlacedQueue
+from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.errors import NotFound, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
 from qpid_ha_broker.model.paged import Body
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.sessions import SessionHoldings
 from qpid_ha_broker.model.work import WorkQueue
 
 MESSAGE_OVERHEAD = 300
@@ -43,6 +45,8 @@ class Catalog:
         self.exchanges_by_id: dict[int, Exchange] = {}
         self.map = ClusterMap()
         """State of `default`: it has the names of the queues of other sets, to which exchanges may lead."""
+        self.holdings = SessionHoldings()
+        """What is held for sessions of clients."""
         self.headers = MessageHeaders()
         self.memory_bytes = 0
         """What the messages take, roughly: payloads but those on disk alone, and the overhead of each.
@@ -75,6 +79,8 @@ class Catalog:
         """`queue` is no more, with its messages and bindings."""
         del self.queues_by_id[queue.id]
         del self.queues[queue.name]
+        if queue.held:
+            self.holdings.drop_queue(queue)
         queue.mark_deleted()
         self.memory_bytes -= queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
         self.unbind_everywhere(queue.id)
@@ -176,6 +182,8 @@ class Catalog:
 
     def removed(self, queue: Queue, entries: list[Entry]) -> None:
         """What applying Dequeued comes to once the messages are found."""
+        if queue.held:
+            self.holdings.drop(queue, [entry.id for entry in entries])
         messages = queue.messages
         before = messages.resident
         for entry in entries:
@@ -196,8 +204,25 @@ class Catalog:
         messages.replace_body(entry, body)
         self.memory_bytes -= messages.paged - before
 
+    def released(self, queue: Queue, entries: Sequence[Entry], failed: bool) -> None:
+        """What applying Released comes to once the messages are found."""
+        if queue.held:
+            self.holdings.drop(queue, [entry.id for entry in entries])
+        for entry in entries:
+            queue.messages.give_back(entry, failed)
+
+    def session_acquired(self, queue: Queue, entries: Sequence[Entry], event: SessionAcquired) -> None:
+        """What applying SessionAcquired comes to once the messages are found."""
+        link = self.holdings.acquire(queue, event)
+        for entry in entries:
+            queue.messages.hold(entry, link)
+
     def emptied(self, queue: Queue) -> list[Entry]:
         """Take all messages out of `queue`, as if they had not come: see `QueuedMessages.take_all`."""
+        if queue.held:
+            for entry in queue.messages.find_all(sorted(queue.held)):
+                entry.holder = None
+            self.holdings.drop_queue(queue)
         self.memory_bytes -= queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
         return queue.messages.take_all()
 

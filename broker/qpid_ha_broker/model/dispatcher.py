@@ -19,12 +19,24 @@ Accepts = Callable[[bytes], bool]
 """Whether a consumer wants a message, by its body."""
 
 
+class SessionOwner(NamedTuple):
+    """A link of a client's session."""
+
+    id: int
+    name: str
+    """The session's UUID."""
+    link: str
+
+
 class Consumer(Holder):
     """One who takes messages, or only looks at them (`browsing`), as far as its credit and its window go.
 
     `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. A
     driver's link is a consumer: what is handed out to it, it sends.
     """
+
+    session_owner: SessionOwner | None = None
+    """For whom the log holds what is handed out to it; None: it goes back when the consumer does."""
 
     __slots__ = ("accepts", "after", "browsing", "credit", "position", "window_bytes")
 

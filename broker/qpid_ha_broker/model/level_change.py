@@ -51,6 +51,11 @@ class LevelChange:
         """Why `queue` cannot have `level` now; empty: it can. `most`: messages and bindings that may be moved."""
         if queue.replication is level:
             return ""
+        if queue.held:
+            return (
+                f"queue {queue.name} stays at {queue.replication}: {len(queue.held)} of its messages are held for"
+                " sessions of clients, which know them by their ids; end those (`qpid-ha session end`), and try again"
+            )
         bindings = sum(exchange.count_of(queue.id) for exchange in self._catalog.exchanges.values())
         count = queue.messages.count
         if most is not None and count + bindings > most:

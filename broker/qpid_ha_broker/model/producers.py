@@ -97,6 +97,10 @@ class Deduplication:
             return False
         return sequence <= self._replicated.sequence_of(producer) or sequence <= self._local.sequence_of(producer)
 
+    def highest(self, producer: bytes) -> int:
+        """The highest number that was accepted of it; 0: none is known."""
+        return max(0, self._replicated.sequence_of(producer), self._local.sequence_of(producer))
+
     def new_among(self, published: list[Publish]) -> list[Publish]:
         """What was not accepted before, and comes in the order of its numbers: what a transaction has to bring."""
         new: list[Publish] = []

@@ -6,8 +6,10 @@ the log; the resource set does, and lets every event count here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
+from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.dispatcher import Consumer, Dispatcher
 from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.limits import QueueLimits
@@ -15,6 +17,7 @@ from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.orders import make_order
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.queued_messages import QueuedMessages
+from qpid_ha_broker.model.sequence import Holder
 
 
 class Queue:
@@ -26,6 +29,7 @@ class Queue:
         "dispatcher",
         "durable_headers",
         "exclusive_owner",
+        "held",
         "id",
         "ids",
         "limits",
@@ -67,6 +71,8 @@ class Queue:
         """The container id of who has it alone, as the log tells."""
         self.reserved_until_ms = 0
         """Until then nobody but `owner` gets it, and it does not delete itself: its users may be on their way here."""
+        self.held = NOTHING_HELD
+        """By id: messages that are held for sessions of clients, which `SessionHoldings` changes."""
         self.redelivered_below = 0
         """Messages up to this id may have been given to somebody by a primary before."""
         self.unused_since_ms: int | None = None
@@ -138,3 +144,31 @@ class Queue:
         if not self.arguments.auto_delete or self.unused_since_ms is None or self.dispatcher.consumers:
             return False
         return now_ms - self.unused_since_ms >= self.arguments.auto_delete_delay_s * 1000
+
+
+class SessionLink(Holder):
+    """What one consumer of a session holds of one queue: `ids`, in the order in which they went out; one at least."""
+
+    __slots__ = ("ids", "link", "name", "queue", "session")
+
+    def __init__(self, session: int, name: str, link: str, queue: Queue) -> None:
+        self.session = session
+        """The session's id."""
+        self.name = name
+        """Its UUID."""
+        self.link = link
+        self.queue = queue
+        self.ids: dict[int, None] = {}
+
+    @property
+    def key(self) -> tuple[int, str, str, Queue]:
+        """What it is found by."""
+        return self.session, self.name, self.link, self.queue
+
+    def acquired(self, ids: Iterable[int]) -> SessionAcquired:
+        """The event that gives it `ids`."""
+        return SessionAcquired(self.queue.id, self.session, self.name, self.link, tuple(ids))
+
+
+NOTHING_HELD: Final[dict[int, SessionLink]] = {}
+"""Of nearly all queues; never changed."""

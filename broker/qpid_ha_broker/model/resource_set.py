@@ -14,6 +14,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
+from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.following import take_over_queues
 from qpid_ha_broker.model.local_log import LocalLog
 from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken, Log
@@ -70,11 +71,16 @@ class ResourceSet(WriteAdmission):
         """Write that consumers hold `entries`: they do already."""
         self.log.append(ev.Acquired(queue.id, _ids(entries)))
 
+    def hold(self, queue: Queue, entries: Sequence[Entry], owner: SessionOwner) -> None:
+        """Write that `entries` are held for a link of a client's session."""
+        event = ev.SessionAcquired(queue.id, *owner, _ids(entries))
+        self.log.append(event)
+        self.catalog.session_acquired(queue, entries, event)
+
     def release(self, queue: Queue, entries: Sequence[Entry], failed: bool) -> None:
         """Write that `entries` come back to their places."""
         self.log.append(ev.Released(queue.id, _ids(entries), failed))
-        for entry in entries:
-            queue.messages.give_back(entry, failed)
+        self.catalog.released(queue, entries, failed)
 
     def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> None:
         """Write that `entries` leave `queue`."""

@@ -13,7 +13,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
-from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning
+from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning, SessionOwner
 from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
@@ -22,7 +22,7 @@ from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.purge import Purges
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue import Queue, SessionLink
 from qpid_ha_broker.model.replication import is_local
 from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.model.sequence import Entry, Holder, load_bodies
@@ -265,6 +265,9 @@ class Resources:
                 self.catalog.awake[queue] = None
 
     def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> CommitToken:
+        if consumer.session_owner is not None:
+            self.sets.holding(queue).hold(queue, entries, consumer.session_owner)
+            return queue.log.written
         if consumer.browsing or not self.log_acquisitions:
             return COMMITTED
         self.sets.holding(queue).acquire(queue, entries)
@@ -295,7 +298,9 @@ class Resources:
         if outdated:
             self._dequeue(queue, outdated, DequeueReason.DISPLACED)
         returning = [entry for entry in entries if entry.body is not None]
-        if returning and (failed or self.log_acquisitions):
+        held = queue.held
+        is_written = failed or self.log_acquisitions or (held and any(entry.id in held for entry in returning))
+        if returning and is_written:
             self.sets.holding(queue).release(queue, returning, failed)
         else:
             for entry in returning:
@@ -346,7 +351,9 @@ class Resources:
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:
         """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
         for entry in entries:
-            if entry.body is not None:
+            if entry.id in queue.held:  # as the log says
+                queue.messages.hold(entry, queue.held[entry.id])
+            elif entry.body is not None:
                 queue.messages.give_back(entry, failed=False)
         return self.written
 
@@ -432,7 +439,7 @@ class Resources:
                 continue
             consumer = transaction.consumer_of(entry)
             if consumer is not None:
-                queue.messages.hold(entry, consumer)
+                queue.messages.hold(entry, queue.held.get(entry.id, consumer))
             else:
                 returning.setdefault(queue, []).append(entry)
         for queue, entries in returning.items():
@@ -451,3 +458,26 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
     for message in new[1:]:
         plan.add((queue,), message, now_ms, routed=False)
     return resources.carry_out(plan, [])
+
+
+def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[Entry]:
+    """What is held for a link of a client's session, in the order in which it went out."""
+    link = resources.catalog.holdings.find(*owner, queue)
+    if link is None:
+        return []
+    by_id = {entry.id: entry for entry in queue.messages.find_all(sorted(link.ids))}
+    return [by_id[message_id] for message_id in link.ids]
+
+
+def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
+    """Give back what a link of a client's session holds, but for what an open transaction has accepted."""
+    entries = link.queue.messages.find_all(sorted(link.ids))
+    resources.release(link.queue, [entry for entry in entries if entry.holder is link], failed)
+
+
+def bodies_of(entries: list[Entry]) -> list[bytes]:
+    """The bodies of what is held for a session. Those that are paged out are read now: for few at a time.
+
+    What consumers hold is in memory, but not where it was acquired at another broker, or before a restart.
+    """
+    return load_bodies(entries)

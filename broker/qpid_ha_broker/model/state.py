@@ -23,6 +23,7 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import has_replicated_messages, is_local
 from qpid_ha_broker.model.sequence import ELSEWHERE, Entry
+from qpid_ha_broker.model.sessions import SessionRegistry
 
 T = TypeVar("T", Queue, Exchange)
 
@@ -45,6 +46,8 @@ class SetState:
         self.in_sync = ev.InSyncChanged(0, ())
         self.producers = Producers()
         """How far those have come that number their messages."""
+        self.sessions = SessionRegistry()
+        """Those of clients; in `default` alone."""
         self.transients_lost_lsn = 0
         """The last LSN with which messages that are not durable were given up."""
         self.open_unit: list[LogRecord] = []
@@ -66,7 +69,9 @@ class SetState:
             ev.Dequeued: self._dequeued,
             ev.Acquired: self._acquired,
             ev.Released: self._released,
+            ev.SessionAcquired: self._session_acquired,
             ev.ProducerAdvanced: self._producer_advanced,
+            **dict.fromkeys(get_args(ev.SessionEvent), self.sessions.apply),
             **dict.fromkeys(get_args(ev.MapEvent), self._map_changed),
         }
 
@@ -221,8 +226,11 @@ class SetState:
 
     def _released(self, lsn: int, event: ev.Released) -> None:
         queue = self.catalog.queues_by_id[event.queue]
-        for entry in _find(queue, event.ids):
-            queue.messages.give_back(entry, event.failed)
+        self.catalog.released(queue, _find(queue, event.ids), event.failed)
+
+    def _session_acquired(self, lsn: int, event: ev.SessionAcquired) -> None:
+        queue = self.catalog.queues_by_id[event.queue]
+        self.catalog.session_acquired(queue, _find(queue, event.ids), event)
 
 
 def _find(queue: Queue, ids: tuple[int, ...]) -> list[Entry]:

@@ -39,6 +39,7 @@ from qpid_ha_broker.server.membership_setup import make_membership
 from qpid_ha_broker.server.proxying import Proxying
 from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
+from qpid_ha_broker.server.session_methods import SessionMethods
 from qpid_ha_broker.server.set_cluster import SetCluster, make_set_cluster
 from qpid_ha_broker.server.set_methods import SetMethods
 from qpid_ha_broker.server.store import make_store
@@ -113,6 +114,7 @@ class Broker:
         name, administration = self._settings.name, self.container.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "replicate": self.copies.replicate,
+            "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
             "reload-tls": self.reload_tls,
         }
 
@@ -438,6 +440,7 @@ class Broker:
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
+            "sessions": len(self.container.default.resources.default.state.sessions),
             "queues": len(queues),
             "exchanges": len(catalog.exchanges),
             "messages": sum(queue.messages.count for queue in queues),
@@ -487,6 +490,8 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         max_transaction_messages=settings.max_transaction_messages,
         publisher_credit=settings.publisher_credit,
         producers=settings.deduplication.producers,
+        max_client_sessions=settings.sessions.most,
+        max_session_timeout_ms=int(settings.sessions.max_timeout_s * 1000),
         peer_user=settings.ha.username or "",
         confirm_dequeue=settings.ha.confirm_dequeue,
         memory_limit_bytes=settings.memory_limit_bytes,

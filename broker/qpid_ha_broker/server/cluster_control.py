@@ -50,6 +50,7 @@ def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapp
         "events": control.events,
         "queues": control.on_primary(others["queues"]),
         "exchanges": control.on_primary(others["exchanges"]),
+        "sessions": control.on_primary(others["sessions"]),
     }
 
 

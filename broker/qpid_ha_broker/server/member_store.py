@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qpid_ha_broker.events.codec import decode
-from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, TransactionCommitted
+from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, SessionAcquired, TransactionCommitted
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.catalog import Catalog
@@ -83,7 +83,7 @@ class MemberStore:
         for _, event, _ in decode(effect.data).records:
             if isinstance(event, Enqueued):
                 queues = event.queues if event.durable else ()
-            elif isinstance(event, Dequeued | Acquired | Released):
+            elif isinstance(event, Dequeued | Acquired | Released | SessionAcquired):
                 queues = (event.queue,)
             elif isinstance(event, TransactionCommitted) or policy is Policy.CONTINUE:
                 continue

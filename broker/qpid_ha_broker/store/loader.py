@@ -104,6 +104,8 @@ class Loader:
         self._unit: list[LogRecord] = []
         self._base: SnapshotEnd | None = None
         self._is_snapshot = False
+        self._has_held = False
+        """Something was held for a session of a client."""
         self.enqueued = 0
         """Messages that were loaded, whether or not they have left again."""
         self.transient = 0
@@ -173,6 +175,8 @@ class Loader:
             return False
         ids = _unpack_id(data, offset + _IDS_AT) if count == 1 else read_ids(data, offset + _IDS_AT, count)
         self._dequeued(lsn, contents, ids)
+        if self._has_held:
+            self._drop_held(queue, ids)
         return True
 
     def _load_others(self, data: bytes, offset: int) -> int:
@@ -220,8 +224,14 @@ class Loader:
             self._enqueued(lsn, event)
         elif isinstance(event, ev.Dequeued):
             self._dequeued(lsn, self._contents[event.queue], event.ids)
+            self._drop_held(event.queue, event.ids)
         elif isinstance(event, ev.Released):
             self._released(lsn, event, self._contents[event.queue])
+            if not self._is_snapshot:  # there they count failed deliveries, whoever holds the messages now
+                self._drop_held(event.queue, event.ids)
+        elif isinstance(event, ev.SessionAcquired):
+            self._has_held = True
+            self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         elif not isinstance(event, ev.Acquired):
             self._sets.of(lsn).state.apply(lsn, event)
             self._configured(lsn, event)
@@ -241,6 +251,9 @@ class Loader:
         for message_id in ids:
             if pop(message_id, None) is None and not self.is_doubtful(lsn, contents, message_id):
                 self.unknown += 1
+
+    def _drop_held(self, queue_id: int, ids: tuple[int, ...]) -> None:
+        self._catalog.holdings.drop(self._catalog.queues_by_id[queue_id], ids)
 
     def is_doubtful(self, lsn: int, contents: Contents, message_id: int) -> bool:
         """Whether nobody knows if what `lsn` removed from `contents`, and is not there, was durable.
@@ -281,9 +294,11 @@ class Loader:
         """Put the messages into their queues; returns how many there are."""
         total = 0
         for queue_id, contents in self._contents.items():
-            entries = contents.entries()
+            entries, queue = contents.entries(), self._catalog.queues_by_id[queue_id]
+            if queue.held:
+                self._catalog.holdings.keep_only(queue, entries)
             if entries:
-                self._catalog.prepended(self._catalog.queues_by_id[queue_id], entries)
+                self._catalog.prepended(queue, entries)
                 total += len(entries)
         self._catalog.deleted_queues.clear()
         self._catalog.garbage.run()
