@@ -182,6 +182,8 @@ def _publisher(
     relays = connection.relay.relays
     if not (terminus.dynamic or terminus.address) and relays is not None:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
+        if connection.session is not None:
+            _tell_confirmed(connection, connection.session, link, None)
         return AnonymousRelay(connection, link, relays)
     if terminus.dynamic:
         own = _own_queue(connection, relay)
