@@ -374,7 +374,7 @@ class Connection:
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         else:
-            servers = self.container.greeting.failover_servers
+            servers = self.container.greeting.servers_for_next_client()
             properties["failover-server-list"] = [symbol_map(server) for server in servers]
         connection.properties = {proton.symbol(name): value for name, value in properties.items()}
         connection.open()
