@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HOMES = [home for name in ("agent", "broker", "config", "pipeline") if (home := ROOT / name).is_dir()]
+HOMES = [home for name in ("agent", "broker", "client", "config", "pipeline") if (home := ROOT / name).is_dir()]
 
 
 @pytest.fixture
