@@ -244,6 +244,7 @@ class Container:
         deduplicates = self.default.resources.deduplication.producers > 0
         return (
             "ANONYMOUS-RELAY",
+            "qpid.known-hosts",
             *(("qpid.producer-deduplication",) if deduplicates else ()),
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )

@@ -40,6 +40,8 @@ from qpid_ha_client.core.events import Effect, EndReason, Guarantee, OpenFacts
 from qpid_ha_client.core.links import ClientLinks
 
 SESSIONS: Final = "qpid.sessions"
+KNOWN_HOSTS: Final = "qpid.known-hosts"
+"""Without it, the address of the notices may be a queue that an attach makes."""
 DEDUPLICATION: Final = "qpid.producer-deduplication"
 TAKEN_TEXT: Final = "the session was resumed on another connection"
 CONNECTION_REDIRECT, CONNECTION_FORCED = "amqp:connection:redirect", "amqp:connection:forced"
@@ -270,7 +272,7 @@ class ClientCore:
             state.guarantee = Guarantee.DEDUPLICATED
         self.brokers.learn(read_server_list(facts.properties.get("failover-server-list"), state.broker.scheme))
         effects.append(ev.Connected(state.broker, state.guarantee))
-        if self.settings.listens_for_hosts:
+        if self.settings.listens_for_hosts and KNOWN_HOSTS in facts.capabilities:
             effects.append(ev.ListenForHosts())
         return effects + self.links.attach(self.links.names)
 

@@ -50,6 +50,10 @@ class MessageWithdrawn(ClientError):
     """A received message is not this client's any more: the broker gave it to others, or nobody has it."""
 
 
+class MessageAbandoned(ClientError):
+    """A message was sent in a session that was lost, and is not sent again: nobody knows whether it is queued."""
+
+
 class LinkDoubt(NamedTuple):
     """What is not certain of one link after its session was lost. All lists are tickets, in order."""
 
