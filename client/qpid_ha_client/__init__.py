@@ -22,6 +22,8 @@ from qpid_ha_client.proton_driver import ConnectOptions
 from qpid_ha_client.session_client import SessionClient
 from qpid_ha_client.session_handler import ReceivedMessage, SessionHandler, SessionReceiver, SessionSender
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Backoff",
     "ClientClosed",

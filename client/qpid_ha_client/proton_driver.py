@@ -150,7 +150,7 @@ class ProtonDriver:
         self._tell = tell
         self.link_options: dict[str, Sequence[Any]] = {}
         """Proton's link options, by the link's name."""
-        self._connection: _Connection | None = None
+        self._connection: DriverConnection | None = None
         self.handles = 0
         """So many messages have come, on all connections."""
         self._inputs: deque[ev.Input] = deque()
@@ -214,7 +214,7 @@ class ProtonDriver:
         more = dict(self._options.more)
         if self._options.user is not None:
             more |= {"user": self._options.user, "password": self._options.password}
-        self._connection = _Connection(self, effect.attempt)
+        self._connection = DriverConnection(self, effect.attempt)
         self._connection.connection = self._container.connect(
             url=str(effect.broker),
             handler=self._connection,
@@ -232,7 +232,7 @@ class ProtonDriver:
         return self._container
 
 
-class _Connection(Handler):
+class DriverConnection(Handler):
     """Proton's events of one connection, as inputs, and the calls on its links."""
 
     def __init__(self, driver: ProtonDriver, attempt: int) -> None:

@@ -41,7 +41,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class SentMessage:
-    """A message that was given to `Sender.send_soon`. It is safe when `wait` returns."""
+    """A message that was given to `BlockingSender.send_soon`. It is safe when `wait` returns."""
 
     def __init__(self, client: SessionClient, link: str, ticket: int) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class SentMessage:
             raise self.error
 
 
-class Sender:
+class BlockingSender:
     """Publishes, in order. What `send` returns from is queued, once."""
 
     def __init__(self, client: SessionClient, link: SessionSender) -> None:
@@ -93,7 +93,7 @@ class Sender:
 class Received:
     """A message that this client has, until it is answered: `accept`, `reject` or `release`, once."""
 
-    def __init__(self, receiver: Receiver, received: ReceivedMessage) -> None:
+    def __init__(self, receiver: BlockingReceiver, received: ReceivedMessage) -> None:
         self._receiver = receiver
         self.ticket = received.ticket
         self.message: Any = received.message
@@ -136,7 +136,7 @@ class Received:
             self.wait_settled(timeout_s)
 
 
-class Receiver:
+class BlockingReceiver:
     """Consumes. No message comes twice, as far as the client's `guarantee` says."""
 
     def __init__(self, client: SessionClient, link: SessionReceiver) -> None:
@@ -251,8 +251,8 @@ class SessionClient:
         self.reconnects = 0
         self.lost: SessionLost | None = None
         self.failed_links: dict[str, LinkUnusable] = {}
-        self._senders: dict[str, Sender] = {}
-        self._receivers: dict[str, Receiver] = {}
+        self._senders: dict[str, BlockingSender] = {}
+        self._receivers: dict[str, BlockingReceiver] = {}
         self._news = threading.Condition()
         self._has_ended = False
         self._error: ClientError | None = None
@@ -289,29 +289,29 @@ class SessionClient:
         """Until a broker serves us. Raises TimeoutError."""
         self.wait(lambda: bool(self.broker), timeout_s)
 
-    def sender(self, address: str, name: str = "", *, options: Iterable[Any] = ()) -> Sender:
+    def sender(self, address: str, name: str = "", *, options: Iterable[Any] = ()) -> BlockingSender:
         """Publish to `address`. `name`: of the link, the same whenever the session is resumed. Raises ValueError."""
 
-        def made() -> Sender:
-            sender = Sender(self, self._handler.create_sender(address, name, options=options))
+        def made() -> BlockingSender:
+            sender = BlockingSender(self, self._handler.create_sender(address, name, options=options))
             self._senders[sender.name] = sender
             return sender
 
-        found: Sender = self._call(made)
+        found: BlockingSender = self._call(made)
         return found
 
     def receiver(
         self, address: str, name: str = "", *, prefetch: int = PREFETCH, options: Iterable[Any] = ()
-    ) -> Receiver:
+    ) -> BlockingReceiver:
         """Consume from `address`; `prefetch` messages come before the first is answered. Raises ValueError."""
 
-        def made() -> Receiver:
+        def made() -> BlockingReceiver:
             link = self._handler.create_receiver(address, name, prefetch=prefetch, options=options)
-            receiver = Receiver(self, link)
+            receiver = BlockingReceiver(self, link)
             self._receivers[receiver.name] = receiver
             return receiver
 
-        found: Receiver = self._call(made)
+        found: BlockingReceiver = self._call(made)
         return found
 
     def begin_anew(self, *, resend: bool = True) -> None:

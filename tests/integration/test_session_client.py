@@ -120,7 +120,7 @@ def test_a_link_that_belongs_to_another_set_takes_the_client_to_its_primary(
         create_set(cluster, "orders", preferred=cluster.broker(1).name)
         wait_whole(cluster, 0, "orders")
         create_queue(cluster, 0, "q", "orders")
-        with SessionClient(cluster.urls) as client:
+        with SessionClient(cluster.urls, session_timeout_s=0) as client:  # a session is where `default` is led
             client.sender("q").send(Message("a"), timeout_s=10.0)
             assert client.broker == cluster.urls[1]
             with pytest.raises(LinkUnusable, match="use a client for each"):

@@ -19,6 +19,7 @@ from qpid_ha_client.core.errors import (
     SessionsNotOffered,
     SessionTaken,
 )
+from qpid_ha_client.core.events import Guarantee
 from session_broker import TIMEOUT_S, SessionBroker
 
 ADDRESSES = parse_addresses("amqp://a:1,b:2,c:3")
@@ -347,6 +348,19 @@ def test_a_demanded_session_that_no_broker_offers_is_told() -> None:
     broker.feed(ev.Begun())
     broker.settle_down()
     assert isinstance(ended_with(broker), SessionsNotOffered)
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+def test_a_broker_that_lets_nobody_in_with_a_session_is_asked_without_one(is_required: bool) -> None:
+    broker = broker_of("numbers", require_session=is_required)
+    broker.feed(ev.Begun())
+    refusal = ev.EndReason("amqp:not-implemented", "sessions.max is 0")
+    broker.feed(ev.BrokerClosed(broker.core._connection.attempt, refusal))
+    broker.settle_down()
+    if is_required:
+        assert isinstance(ended_with(broker), SessionsNotOffered)
+    else:
+        assert broker.core.guarantee is Guarantee.DEDUPLICATED
 
 
 def test_a_broker_without_sessions_is_left_as_long_as_another_may_have_ours() -> None:

@@ -46,6 +46,7 @@ DEDUPLICATION: Final = "qpid.producer-deduplication"
 TAKEN_TEXT: Final = "the session was resumed on another connection"
 CONNECTION_REDIRECT, CONNECTION_FORCED = "amqp:connection:redirect", "amqp:connection:forced"
 LINK_REDIRECT, NOT_FOUND = "amqp:link:redirect", "amqp:not-found"
+NOT_IMPLEMENTED: Final = "amqp:not-implemented"
 REFUSALS: Final = ("amqp:unauthorized-access", "amqp:invalid-field", "amqp:not-allowed")
 PASSING: Final = (
     "", "amqp:resource-locked", "amqp:internal-error", "amqp:link:detach-forced", "amqp:connection:forced",
@@ -106,6 +107,8 @@ class SessionKnowledge:
     """When we were last sure of that."""
     timeout_s: float = 0.0
     """As granted; 0: it was not yet."""
+    is_unwanted: bool = False
+    """A broker has said that it keeps no sessions, by not letting in who asks for one."""
 
 
 @dataclass
@@ -209,7 +212,7 @@ class ClientCore:
         state.apart_since_s.clear()
         self.phase, state.deadline_s = ClientPhase.CONNECTING, self._now_s + self.settings.connect_timeout_s
         properties: dict[str, object] = {}
-        if self.settings.session_timeout_s > 0:
+        if self.settings.session_timeout_s > 0 and not self.session.is_unwanted:
             properties = {
                 "qpid.session": self.session.id,
                 "qpid.session-timeout": self.settings.session_timeout_s,
@@ -241,7 +244,8 @@ class ClientCore:
             or facts.properties.get("amqp:connection-establishment-failed") is True
         ):
             return []  # the close that follows says why
-        offers_session = SESSIONS in facts.capabilities and self.settings.session_timeout_s > 0
+        wants_session = self.settings.session_timeout_s > 0 and not self.session.is_unwanted
+        offers_session = SESSIONS in facts.capabilities and wants_session
         if not offers_session:
             if self.settings.require_session:
                 text = f"broker {facts.container} keeps no sessions, and one was demanded: {state.broker}"
@@ -286,6 +290,11 @@ class ClientCore:
             return [ev.CutConnection(event.attempt), *self._end(SessionTaken(reason.description))]
         if reason.name == NOT_FOUND and self.session.is_established:
             return [ev.CutConnection(event.attempt), *self._session_gone()]
+        if reason.name == NOT_IMPLEMENTED and self.phase is ClientPhase.CONNECTING:
+            if self.settings.require_session:
+                error = SessionsNotOffered(f"{self._connection.broker}: {reason.description}")
+                return [ev.CutConnection(event.attempt), *self._end(error)]
+            self.session.is_unwanted = not self.session.is_established
         if reason.name in REFUSALS:
             text = f"{self._connection.broker}: {reason.name}: {reason.description}"
             return [ev.CutConnection(event.attempt), *self._end(SessionRefused(text))]
