@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -29,6 +30,7 @@ from qpid_ha_demo.history import write_history
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from qpid_ha_demo.outages import FAULTS, NAMESPACE, SESSION_S, Outage, Scene, inject
+from qpid_ha_demo.proxies import show_proxies
 from qpid_ha_demo.sets import show_sets
 from qpid_ha_demo.stage import LiveTable, Stage
 from qpid_ha_demo.zookeeper_ensemble import EnsembleFailed, ZookeeperEnsemble, why_not_here
@@ -193,13 +195,12 @@ def _settings(ensemble: ZookeeperEnsemble | None) -> dict[str, object]:
     return {"ha": {"coordinator": ensemble.url(NAMESPACE), "coordinator-timeout": f"{SESSION_S:g}s"}}
 
 
-def _show_sets(stage: Stage) -> NoReturn:
-    """Ends the program."""
-    title = "qpid-ha: five brokers, twelve resource sets, kill -9"
+def _show_apart(stage: Stage, title: str, show: Callable[[Stage, Path], bool]) -> NoReturn:
+    """A story of its own. Ends the program."""
     stage.console.print(Panel(Text(title, justify="center"), style="bold"))
     try:
         with tempfile.TemporaryDirectory(prefix="qpid-ha-demo-") as directory:
-            good = show_sets(stage, Path(directory))
+            good = show(stage, Path(directory))
     except (ClusterFailed, ControlFailure) as error:
         sys.exit("\n".join([f"demo: {error}", *getattr(error, "__notes__", [])]))
     except (KeyboardInterrupt, _Ended):
@@ -214,16 +215,22 @@ def _show_sets(stage: Stage) -> NoReturn:
     "--zookeeper", is_flag=True, help="With three ZooKeeper servers. Each round also kills one, and cuts a broker off."
 )
 @click.option("--sets", is_flag=True, help="Five brokers in three zones, with twelve resource sets.")
+@click.option("--proxy", is_flag=True, help="Three brokers that all serve, clients at each; primary and proxies die.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to kill.")
 @click.option("--rate", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Messages a second.")
 @click.option(
     "--keep", type=click.Path(file_okay=False, path_type=Path),
     help="Give the brokers stores below this directory, and leave them there with what the clients saw.",
 )  # fmt: skip
-def main(once: bool, leave: bool, zookeeper: bool, sets: bool, rounds: int, rate: int, keep: Path | None) -> None:
+def main(
+    once: bool, leave: bool, zookeeper: bool, sets: bool, proxy: bool, rounds: int, rate: int, keep: Path | None
+) -> None:
     """Run three brokers, kill the primary under load, and show what became of every message."""
     if sets:
-        _show_sets(Stage())
+        _show_apart(Stage(), "qpid-ha: five brokers, twelve resource sets, kill -9", show_sets)
+    if proxy:
+        title = "qpid-ha: three brokers that all serve clients, kill -9"
+        _show_apart(Stage(), title, partial(show_proxies, rounds=1 if once else rounds))
     if zookeeper and (problem := why_not_here()):
         sys.exit(f"demo: {problem}")
     stage = Stage()

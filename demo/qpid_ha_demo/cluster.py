@@ -173,26 +173,40 @@ class LocalCluster:
         With `stores` each broker has a data directory of its own there, named as it is; without, it keeps nothing.
         """
         self._stack = ExitStack()
+        self._directory, self._has_agents = directory, agents
+        self._sockets_in, self._stores_in = sockets or directory, stores
         self.urls = [f"amqp://127.0.0.1:{self._reserve_port()}" for _ in range(count)]
         record: dict[str, object] = {}
         if agents:
             (directory / "coordinator").mkdir()
             record["coordinator"] = f"file:{directory / 'coordinator'}"
-        given = dict(settings or {})
-        ha = {"cluster": True, "brokers-url": list(self.urls), **record, **_section(given.pop("ha", {}))}
-        self.brokers: list[LocalBroker] = []
-        for number, url in enumerate(self.urls, start=1):
-            name = f"broker{number}"
-            own: dict[str, object] = {
-                "name": name,
-                "listen": [url],
-                "control-socket": str((sockets or directory) / f"{name}.sock"),
-            }
-            if stores is not None:
-                own["data-dir"] = str(stores / name)
-            if own_settings:
-                own |= own_settings[number - 1]
-            self.brokers.append(LocalBroker(directory, {**own, **given, "ha": ha}, has_agent=agents))
+        self._given = dict(settings or {})
+        self._ha = {"cluster": True, **record, **_section(self._given.pop("ha", {}))}
+        self.brokers = [
+            self._make_broker(url, own_settings[number] if own_settings else {}) for number, url in enumerate(self.urls)
+        ]
+
+    def _make_broker(self, url: str, own_settings: Mapping[str, object]) -> LocalBroker:
+        """One of `urls`."""
+        name = f"broker{self.urls.index(url) + 1}"
+        own: dict[str, object] = {
+            "name": name,
+            "listen": [url],
+            "control-socket": str(self._sockets_in / f"{name}.sock"),
+        }
+        if self._stores_in is not None:
+            own["data-dir"] = str(self._stores_in / name)
+        ha = {"brokers-url": list(self.urls), **self._ha}
+        settings = {**own, **own_settings, **self._given, "ha": ha}
+        return LocalBroker(self._directory, settings, has_agent=self._has_agents)
+
+    def add_broker(self) -> LocalBroker:
+        """Start one more, which knows all others; they hear of it when it comes."""
+        self.urls.append(f"amqp://127.0.0.1:{self._reserve_port()}")
+        broker = self._make_broker(self.urls[-1], {})
+        broker.start()
+        self.brokers.append(broker)
+        return broker
 
     def _reserve_port(self) -> int:
         """A free port that stays ours while its broker is down: bound here, and never listened on."""

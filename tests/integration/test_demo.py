@@ -52,6 +52,13 @@ def test_one_round_tells_its_story_into_a_pipe_and_leaves_nothing_behind() -> No
     assert "\x1b[" not in shown.stdout
 
 
+def test_clients_of_proxies_are_told_of_no_error_while_the_primary_and_a_proxy_die() -> None:
+    shown = play_demo("--proxy", "--once", PYTHONIOENCODING="ascii")
+    assert (shown.returncode, shown.stderr) == (0, ""), shown.stdout
+    for part in ("the primary: ", "a proxy: ", "orders-3", "no client was told of an error"):
+        assert part in shown.stdout
+
+
 def rows_of(shown: str) -> list[list[str]]:
     """The cells of each row of the table of outages."""
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in shown.splitlines()]

@@ -22,6 +22,7 @@ RECORD = "qpid_ha_broker.ha.effects.ClusterRecord"  # one value: what a coordina
 VERSION = "qpid_ha_broker.__version__"
 AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
 AGENT = "qpid_ha_agent"
+CLIENT, CLIENT_CORE = "qpid_ha_client", "qpid_ha_client.core"
 PIPELINE = "qpid_ha_pipeline"
 SECTIONS = ("qpid_ha_broker.amqp.sections", "qpid_ha_broker.amqp.conditions")  # what is in a message, without links
 WIRE = ("qpid_ha_broker.amqp.engine", "qpid_ha_broker.amqp.values", "qpid_ha_broker.amqp.conditions")  # a client's end
@@ -43,11 +44,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
     SERVER: (EVENTS, CLUSTER, MODEL, HA, AMQP, COORDINATION, STORE, CONFIG, VERSION),
+    CLIENT: (CLIENT_CORE,),
+    CLIENT_CORE: (),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, CONFIG),
     PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG, VERSION),
 }
 
-PURE = (EVENTS, CLUSTER, MODEL, HA, AMQP)
+PURE = (EVENTS, CLUSTER, MODEL, HA, AMQP, CLIENT_CORE)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",
@@ -87,7 +90,7 @@ def package_of(module: str) -> str:
 def why_forbidden(module: str, package: str, name: str) -> str | None:
     """What is wrong with `module`, which belongs to `package`, importing `name`; None when it may."""
     top = name.split(".")[0]
-    if top in ("qpid_ha_broker", "qpid_ha_agent", "qpid_ha_config", "qpid_ha_pipeline", DEMO):
+    if top in ("qpid_ha_broker", "qpid_ha_agent", "qpid_ha_client", "qpid_ha_config", "qpid_ha_pipeline", DEMO):
         reachable = MAY_IMPORT[package] if package == "qpid_ha_broker" else (package, *MAY_IMPORT[package])
         if not any(is_within(name, allowed) for allowed in reachable):
             return f"{package} may not import {name}"
@@ -111,7 +114,7 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
 
 def source_files() -> Iterator[tuple[Path, str, bool]]:
     """Path, dotted module name and whether it is a package, for each file that is packaged."""
-    for top in (ROOT / "agent", ROOT / "broker", ROOT / "config", ROOT / "pipeline"):
+    for top in (ROOT / "agent", ROOT / "broker", ROOT / "client", ROOT / "config", ROOT / "pipeline"):
         for path in sorted(top.rglob("*.py")):
             parts = path.relative_to(top).with_suffix("").parts
             is_package = parts[-1] == "__init__"
@@ -160,6 +163,11 @@ def test_the_rule_is_read_from_real_files() -> None:
         ("qpid_ha_pipeline.main", "from qpid_ha_broker.amqp import connection"),
         ("qpid_ha_broker.newcomer.module", "import heapq"),
         ("qpid_ha_broker.stray_module", "import heapq"),
+        ("qpid_ha_client.blocking", "from qpid_ha_broker.amqp import values"),
+        ("qpid_ha_client.blocking", "from qpid_ha_config.addresses import Address"),
+        ("qpid_ha_client.core.publishing", "import time"),
+        ("qpid_ha_client.core.publishing", "from qpid_ha_client import blocking"),
+        ("qpid_ha_broker.server.main", "from qpid_ha_client import blocking"),
         ("qpid_ha_config.settings", "from qpid_ha_broker.server import broker"),
         ("qpid_ha_config.settings", "from qpid_ha_broker.model import state"),
         ("qpid_ha_broker.model.queue", "from qpid_ha_config import settings"),

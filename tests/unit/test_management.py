@@ -98,9 +98,9 @@ def test_a_queue_lives_from_create_to_delete(node: Node) -> None:
         "consumers": 0,
         "enqueued": 0,
         "dequeued": 0,
-        "id": 5,
+        "id": 6,
         "newest_message": 0,
-        "log_position": 5,
+        "log_position": 6,
         "arguments": {"qpid.max_count": 5},
     }
     assert node.configuration.queue("orders").arguments.max_count == 5
@@ -273,6 +273,7 @@ def test_a_query_of_everything_leaves_empty_what_an_object_does_not_have(node: N
         [EXCHANGE, "amq.topic", "topic"],
         [EXCHANGE, "amq.fanout", "fanout"],
         [EXCHANGE, "amq.match", "headers"],
+        [EXCHANGE, "amq.qpid", "direct"],
         [BINDING, "amq.topic/a/k", None],
     ]
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import qpid_ha_broker
+import qpid_ha_client
+
 ROOT = Path(__file__).resolve().parents[2]
-HOMES = [home for name in ("agent", "broker", "config", "pipeline") if (home := ROOT / name).is_dir()]
+HOMES = [home for name in ("agent", "broker", "client", "config", "pipeline") if (home := ROOT / name).is_dir()]
 
 
 @pytest.fixture
@@ -68,6 +71,18 @@ def test_every_command_has_its_function(setup_cfg: configparser.ConfigParser) ->
         package, _, name = module.rpartition(".")
         tree = ast.parse((packages[package] / f"{name}.py").read_text(encoding="utf-8"))
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
+
+
+def test_the_wheel_for_applications_has_the_client_and_wants_proton_alone(setup_cfg: configparser.ConfigParser) -> None:
+    slim = configparser.ConfigParser()
+    slim.read(ROOT / "client" / "setup.cfg", encoding="utf-8")
+    packages = [name for name in setup_cfg["options"]["packages"].split() if name.startswith("qpid_ha_client")]
+    assert slim["options"]["packages"].split() == packages
+    (proton,) = words(slim["options"]["install_requires"])
+    assert proton in words(setup_cfg["options"]["install_requires"])
+    assert proton.startswith("python-qpid-proton")
+    assert qpid_ha_client.__version__ == qpid_ha_broker.__version__
+    assert slim["options"]["python_requires"] == setup_cfg["options"]["python_requires"]
 
 
 def words(text: str) -> list[str]:

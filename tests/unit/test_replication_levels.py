@@ -224,7 +224,7 @@ def test_standard_exchanges_stay_replicated() -> None:
     core = Core()
     core.resources.default.declare_standard_exchanges()
     core.configuration.set_replication([], Replicate.NONE)
-    assert len(core.followed().catalog.exchanges) == 4
+    assert len(core.followed().catalog.exchanges) == 5
 
 
 def test_a_queue_that_is_too_large_to_be_told_in_one_piece_stays_and_the_note_says_so(

@@ -107,7 +107,7 @@ def test_without_a_store_nothing_is_encoded_for_nobody() -> None:
 def test_a_new_log_begins_with_the_standard_exchanges_and_no_generation() -> None:
     (keep,) = Alone().turn()
     assert {type(record.event) for record in decode(keep.data).records} == {ExchangeDeclared}
-    assert (keep.first_lsn, keep.last_lsn) == (1, 4)
+    assert (keep.first_lsn, keep.last_lsn) == (1, 5)
 
 
 def test_the_log_of_a_cluster_is_gone_on_with_as_it_is() -> None:
@@ -127,7 +127,7 @@ def test_what_nobody_may_have_confirmed_counts_because_there_is_nobody_to_say_ot
     held = (Held(3, [LogRecord(3, QueueDeclared("q", {}), False)]),)
     alone = Alone(WITH_STORE, *FROM_A_CLUSTER, held=held)
     assert list(alone.resources.catalog.queues) == ["q"]
-    assert alone.resources.default.log.last_lsn == 3 + 4  # the standard exchanges
+    assert alone.resources.default.log.last_lsn == 3 + 5  # the standard exchanges
 
 
 def test_its_end_is_a_clean_one_after_all_that_was_written() -> None:

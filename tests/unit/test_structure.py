@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {part: f"qpid_ha_{part}" for part in ("broker", "agent", "config", "pipeline")}
+PACKAGES = {part: f"qpid_ha_{part}" for part in ("broker", "agent", "client", "config", "pipeline")}
 FIELDS_MAX, METHODS_MAX = 25, 30
 
 TOO_LARGE = {

@@ -388,7 +388,7 @@ class Connection:
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         else:
-            servers = self.container.greeting.failover_servers
+            servers = self.container.greeting.servers_for_next_client()
             properties["failover-server-list"] = [symbol_map(server) for server in servers]
             if self.session is not None:
                 properties |= self.session.properties

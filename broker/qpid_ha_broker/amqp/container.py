@@ -91,6 +91,19 @@ class Greeting:
         """Why ordinary clients are not served, which each is told once it has opened."""
         self.failover_servers: list[dict[str, object]] = []
         """Where clients find the cluster: network-host, port, scheme of each broker."""
+        self.interchangeable = 0
+        """So many of them, from the first on, serve alike: each client has another one of these at the top, so that
+        those who lose this broker do not all go to the same one."""
+        self._greeted = 0
+
+    def servers_for_next_client(self) -> list[dict[str, object]]:
+        """`failover_servers`, in the order in which the client that opens now should try them."""
+        servers, alike = self.failover_servers, self.interchangeable
+        if alike < 2:
+            return servers
+        first = self._greeted % alike
+        self._greeted += 1
+        return servers[first:alike] + servers[:first] + servers[alike:]
 
 
 class Container:
@@ -239,6 +252,7 @@ class Container:
         deduplicates = self.default.resources.deduplication.producers > 0
         return (
             "ANONYMOUS-RELAY",
+            "qpid.known-hosts",
             *(("qpid.producer-deduplication",) if deduplicates else ()),
             *self.sessions.capabilities,
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),

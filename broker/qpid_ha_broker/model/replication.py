@@ -23,6 +23,7 @@ STANDARD_EXCHANGES = {
     "amq.topic": ExchangeKind.TOPIC,
     "amq.fanout": ExchangeKind.FANOUT,
     "amq.match": ExchangeKind.HEADERS,
+    "amq.qpid": ExchangeKind.DIRECT,
 }
 """There from the first start, as users of Qpid expect; they cannot be deleted, and are always replicated."""
 

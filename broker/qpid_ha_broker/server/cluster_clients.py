@@ -13,12 +13,16 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.host import Host
-from qpid_ha_config.addresses import Address
-from qpid_ha_config.settings import HaSettings
+from qpid_ha_broker.server.known_hosts import (
+    HostNotices,
+    NoticeHost,
+    failover_entries,
+    first_address,
+    serving_brokers,
+)
 
 
-class ClientsHost(Host, Protocol):
+class ClientsHost(NoticeHost, Protocol):
     """What is needed of the broker to serve clients, or to end them."""
 
     waiters: CommitWaiters
@@ -41,6 +45,7 @@ class ClientAccess:
     ) -> None:
         self._broker = broker
         self._member = member
+        self._notices = HostNotices(broker)
         self._feed = feed
         self._announce = announce
         self._status = member.status
@@ -60,10 +65,24 @@ class ClientAccess:
         """Serve clients, or refuse them and name the primary: as it is now."""
         container, member = self._broker.container, self._member
         relays = self._broker.current().ha.clients == "proxy"
-        serves_some = self.is_serving or relays or container.directory.has_many_sets
-        container.greeting.refusal = None if serves_some else refusal(member)
+        every_broker = relays or bool(container.directory.has_many_sets)
+        container.greeting.refusal = None if self.is_serving or every_broker else refusal(member)
         container.default.read_only = not self.is_serving
-        container.greeting.failover_servers = failover_servers(self._broker.current().ha, member)
+        self._tell_who_serves(every_broker)
+
+    def _tell_who_serves(self, every_broker: bool) -> None:
+        """Clients that open from now on, and those who listen."""
+        container, member = self._broker.container, self._member
+        ha, cluster_map = self._broker.current().ha, container.default.resources.catalog.map
+        serving = serving_brokers(ha, member, cluster_map, every_broker=every_broker)
+        own = cluster_map.brokers.get(member.settings.name)
+        itself = first_address(member.settings.own_address if own is None else own.clients_url or own.address)
+        # Of brokers that serve alike, a client that loses this one should not try it first.
+        others = [address for address in serving.addresses if not serving.alike or address != itself]
+        last = [address for address in serving.addresses if address not in others]
+        container.greeting.interchangeable = len(others) if serving.alike else 0
+        container.greeting.failover_servers = failover_entries((*others, *last))
+        self._notices.update(serving.addresses, leads=self.is_serving and not self._is_stopped)
 
     def status_changed(self, status: fx.MemberStatus) -> None:
         """The core told of it."""
@@ -110,6 +129,7 @@ class ClientAccess:
     def stop(self) -> None:
         """The broker ends its clients itself."""
         self._is_stopped = True
+        self._notices.stop()
 
 
 def refusal(member: Member) -> AmqpError:
@@ -117,28 +137,9 @@ def refusal(member: Member) -> AmqpError:
     name, state = member.settings.name, member.status.state
     if state is State.PRIMARY:
         return AmqpError(CONNECTION_FORCED, f"broker {name} hands over: another broker is about to be primary")
-    primary = _first_address(member.status.primary_address)
+    primary = first_address(member.status.primary_address)
     if primary is None:
         text = f"broker {name} is {state}, not primary, and knows of no primary: try again, or another broker"
         return AmqpError(CONNECTION_FORCED, text)
     text = f"broker {name} is {state}; the primary is {member.status.primary} at {primary}"
     return AmqpError(CONNECTION_FORCED, text, {"network-host": primary.host, "port": primary.port})
-
-
-def failover_servers(ha: HaSettings, member: Member) -> list[dict[str, object]]:
-    """Where clients find the cluster, the primary first; entries as in the open property `failover-server-list`."""
-    addresses = list(ha.public_url or ha.brokers_url) if ha.cluster else []
-    primary = _first_address(member.status.primary_address or member.settings.own_address)
-    if not member.status.primary_address and not member.status.primary:
-        primary = None
-    if primary in addresses:
-        addresses.remove(primary)
-        addresses.insert(0, primary)
-    return [{"network-host": address.host, "port": address.port, "scheme": address.scheme} for address in addresses]
-
-
-def _first_address(url: str) -> Address | None:
-    try:
-        return Address.parse(url.partition(",")[0])
-    except ValueError:  # empty, or a peer's invention
-        return None

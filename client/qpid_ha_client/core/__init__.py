@@ -1,0 +1,1 @@
+"""What a client does with its session, without I/O: inputs in, effects out."""

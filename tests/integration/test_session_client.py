@@ -1,0 +1,186 @@
+"""`qpid_ha_client` against real brokers that die: what it sends is queued once, and what it is handed comes once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from proton import Message
+from proton.reactor import Container
+
+from blocking_client import BlockingClient, bodies
+from exact_load import ExactLoad
+from qpid_ha_client import (
+    ConnectOptions,
+    Guarantee,
+    LinkUnusable,
+    MessageRefused,
+    ReceivedMessage,
+    SessionClient,
+    SessionHandler,
+    SessionReceiver,
+    SessionSender,
+)
+from qpid_ha_client.core.errors import ClientError
+from running_cluster import RunningCluster
+from sets_cluster import create_queue, create_set, wait_whole
+
+SETTINGS = {"ha": {"failure-timeout": "1s", "clients": "proxy"}}
+COUNT = 6000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    """Three brokers that relay, the first of which leads."""
+    with RunningCluster(tmp_path, settings=SETTINGS) as cluster:
+        cluster.form()
+        yield cluster
+
+
+def test_messages_go_and_come_and_answers_count(cluster: RunningCluster) -> None:
+    with SessionClient(cluster.urls) as client:
+        sender = client.sender("q")
+        for number in range(3):
+            sender.send(Message(number))
+        receiver = client.receiver("q")
+        first, second, third = (receiver.receive(10.0) for _ in range(3))
+        assert [first.body, second.body, third.body] == [0, 1, 2]
+        first.accept(wait=True, timeout_s=10.0)
+        second.release(wait=True, timeout_s=10.0)
+        third.reject(wait=True, timeout_s=10.0)
+        assert receiver.receive(10.0).body == 1
+        assert client.guarantee is not Guarantee.AT_LEAST_ONCE
+    with BlockingClient(cluster.urls[0]) as reader:
+        assert bodies(reader.consume("q")) == [1]
+
+
+def test_what_is_refused_is_told_with_the_reason_and_nothing_else_is(cluster: RunningCluster) -> None:
+    arguments = {"qpid.max_count": 1, "qpid.policy_type": "reject"}
+    cluster.broker(0).ask("queues", action="create", name="small", arguments=arguments)
+    with SessionClient(cluster.urls) as client:
+        sender = client.sender("small")
+        sender.send(Message("a"))
+        with pytest.raises(MessageRefused, match="resource-limit-exceeded"):
+            sender.send(Message("b"))
+        receiver = client.receiver("small")
+        receiver.receive(10.0).accept(wait=True)
+        sender.send(Message("c"))
+        receiver.receive(10.0).accept(wait=True)
+        cluster.broker(0).ask("queues", action="delete", name="small")
+        with pytest.raises(LinkUnusable, match="resource-deleted"):
+            receiver.receive(10.0)
+        client.sender("q").send(Message("d"), timeout_s=10.0)
+
+
+def test_a_message_is_sent_as_it_was_when_it_was_given_and_keeps_its_annotations(cluster: RunningCluster) -> None:
+    with SessionClient(cluster.urls) as client, BlockingClient(cluster.urls[1]) as reader:
+        sender = client.sender("q")
+        message = Message("before", annotations={"x-opt-colour": "red"}, durable=True, priority=7)
+        sent = sender.send_soon(message)
+        message.body = "after"
+        sent.wait(10.0)
+        (found,) = reader.consume("q")
+        assert (found.body, found.durable, found.priority) == ("before", True, 7)
+        assert found.annotations["x-opt-colour"] == "red"
+        assert message.annotations == {"x-opt-colour": "red"}
+
+
+def test_a_killed_primary_and_a_killed_proxy_cost_no_message_and_make_none_twice(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
+        cluster.wait_whole()
+        with ExactLoad(cluster.urls, "q", COUNT) as load:
+            load.wait_received(1000)
+            cluster.kill(cluster.the_primary())
+            cluster.wait_whole()
+            load.wait_received(3000)
+            cluster.kill(cluster.urls.index(load.consumer.broker))
+            load.finish()
+        assert load.consumer.reconnects >= 1
+
+
+def test_a_client_that_is_redirected_follows_to_the_primary_and_to_the_next_one(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, agents=True) as cluster:
+        cluster.wait_whole()
+        with ExactLoad(cluster.urls, "q", COUNT) as load:
+            load.wait_received(1000)
+            cluster.kill(cluster.the_primary())
+            load.finish()
+        assert (
+            load.publisher.broker == load.consumer.broker == cluster.urls[cluster.brokers.index(cluster.the_primary())]
+        )
+
+
+def test_a_link_that_belongs_to_another_set_takes_the_client_to_its_primary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qpid_ha_client.core.client_core.APART_S", 0.5)
+    with RunningCluster(tmp_path) as cluster:
+        cluster.form()
+        create_set(cluster, "orders", preferred=cluster.broker(1).name)
+        wait_whole(cluster, 0, "orders")
+        create_queue(cluster, 0, "q", "orders")
+        with SessionClient(cluster.urls, session_timeout_s=0) as client:  # a session is where `default` is led
+            client.sender("q").send(Message("a"), timeout_s=10.0)
+            assert client.broker == cluster.urls[1]
+            with pytest.raises(LinkUnusable, match="use a client for each"):
+                client.sender("elsewhere").send(Message("b"), timeout_s=20.0)
+
+
+def test_a_client_finds_a_broker_that_joined_after_it_had_begun(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, settings=SETTINGS) as cluster:
+        cluster.form()
+        create_set(cluster, "orders", preferred=cluster.broker(0).name)
+        wait_whole(cluster, 0, "orders")
+        with SessionClient(cluster.urls[0]) as client:
+            sender, receiver = client.sender("q"), client.receiver("q")
+            sender.send(Message("before"))
+            assert receiver.receive(10.0).body == "before"
+            known = client._handler.core.brokers
+            joined = cluster.add_broker()
+            cluster.wait_until(lambda: cluster.urls[3] in map(str, known.known), "a notice has come")
+            assert joined.name == "broker4"
+            cluster.wait_whole()
+
+
+def test_a_login_that_is_refused_ends_the_client_with_the_reason(cluster: RunningCluster) -> None:
+    options = ConnectOptions("nobody", "secret", more={"allowed_mechs": "PLAIN", "allow_insecure_mechs": True})
+    client = SessionClient(cluster.urls, options=options)
+    with pytest.raises(ClientError) as refused:
+        client.wait_connected(10.0)
+    assert "secret" not in f"{refused.value!r} {options!r}"
+    client.close()
+
+
+class Echo(SessionHandler):
+    """Sends three messages, and takes them."""
+
+    def __init__(self, urls: list[str]) -> None:
+        super().__init__(urls)
+        self.confirmed: list[int] = []
+        self.bodies: list[object] = []
+        self.answered = 0
+
+    def on_start(self, event: object) -> None:
+        sender = self.create_sender("q")
+        self.tickets_sent = [sender.send(Message(number)) for number in range(3)]
+        self.create_receiver("q", prefetch=1)
+
+    def on_confirmed(self, sender: SessionSender, ticket: int) -> None:
+        self.confirmed.append(ticket)
+
+    def on_message(self, received: ReceivedMessage) -> None:
+        self.bodies.append(received.body)
+        received.accept()
+
+    def on_answered(self, receiver: SessionReceiver, ticket: int) -> None:
+        self.answered += 1
+        if self.answered == 3:
+            self.close()
+
+
+def test_the_handler_for_protons_reactor_tells_what_becomes_of_messages(cluster: RunningCluster) -> None:
+    echo = Echo(cluster.urls)
+    Container(echo).run()
+    assert echo.bodies == [0, 1, 2]
+    assert echo.confirmed == echo.tickets_sent
