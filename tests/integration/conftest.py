@@ -1,16 +1,25 @@
-"""One broker per module, a client per test, and an address that no other test uses."""
+"""One broker per module, a client per test, and an address that no other test uses.
+
+Whatever clients ask of a broker they ask twice: of one by itself, and through a proxy, as `served_by` says. So every
+test that speaks AMQP is also one of relaying. What is about the process that clients talk to, and not about what it
+serves, is marked `direct_only`, with the reason. Tests that start a `RunningBroker` of their own are direct as well:
+they are about one process, its start, end and store (`test_bad_start`, `test_durable_broker`, `test_graceful_stop`,
+`test_paged_broker`, `test_numbered_messages`), its descriptors, connections and memory (`test_connection_floods`,
+`test_backpressure`, parts of `test_bad_clients` and `test_bad_peers`), or about a setting that one broker alone has.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from blocking_client import BlockingClient, Management
 from etcd_ensemble import EtcdEnsemble
+from proxied_broker import ProxiedBroker, Serve, Served
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_config.coordinator import CoordinatorUrl
@@ -21,17 +30,43 @@ Connect = Callable[..., BlockingClient]
 Open = Callable[..., Coordinator]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have each test that asks for a broker to be served run by one by itself, and through a proxy."""
+    if "served_by" in metafunc.fixturenames:
+        is_direct = metafunc.definition.get_closest_marker("direct_only") is not None
+        ways = ["direct"] if is_direct else ["direct", "proxy"]
+        metafunc.parametrize("served_by", ways, scope="module", indirect=True)
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    """A broker with default settings. Whatever the module's tests did, it stops cleanly and has met no bug."""
-    with RunningBroker() as running:
+def served_by(request: pytest.FixtureRequest) -> str:
+    """`direct`: clients are at the broker that has what they use. `proxy`: at one that relays what they do."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def serve(served_by: str) -> Serve:
+    """Starts a broker with these settings. Whatever is done to it, it stops cleanly and has met no bug."""
+
+    @contextmanager
+    def run(settings: Mapping[str, object] | None = None) -> Iterator[Served]:
+        with (RunningBroker if served_by == "direct" else ProxiedBroker)(settings) as running:
+            yield running
+            assert running.stop() == 0, running.all_logs()
+            assert "Traceback" not in running.all_logs(), running.all_logs()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def broker(serve: Serve) -> Iterator[Served]:
+    """A broker with default settings."""
+    with serve() as running:
         yield running
-        assert running.stop() == 0, running.log()
-        assert "Traceback" not in running.log(), running.log()
 
 
 @pytest.fixture
-def connect(broker: RunningBroker) -> Iterator[Connect]:
+def connect(broker: Served) -> Iterator[Connect]:
     """Opens connections that are closed when the test is over."""
     with ExitStack() as stack:
 

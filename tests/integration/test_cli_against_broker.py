@@ -14,6 +14,8 @@ import pytest
 from blocking_client import BlockingClient, bodies
 from running_broker import RunningBroker
 
+pytestmark = pytest.mark.direct_only("an operator asks a broker about itself, over its socket")
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

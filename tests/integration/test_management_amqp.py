@@ -8,7 +8,7 @@ import pytest
 from proton import Delivery, Message
 
 from blocking_client import BlockingClient, Management, bodies
-from running_broker import RunningBroker
+from proxied_broker import Served
 
 Connect = Callable[..., BlockingClient]
 
@@ -111,7 +111,7 @@ def test_replies_can_come_over_a_link_on_the_node_itself(client: BlockingClient)
 
 
 def test_a_command_that_wants_no_answer_is_carried_out_all_the_same(
-    client: BlockingClient, broker: RunningBroker, management: Management, address: str
+    client: BlockingClient, broker: Served, management: Management, address: str
 ) -> None:
     command = Message(properties={"operation": "CREATE", "type": "queue", "name": address})
     assert client.send("$management", command)[0].state == Delivery.ACCEPTED

@@ -13,6 +13,7 @@ from proton.reactor import AtLeastOnce, Container
 from proton.utils import LinkDetached, SyncRequestResponse
 
 from blocking_client import BlockingClient, Management, bodies
+from proxied_broker import Served
 from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
@@ -42,7 +43,7 @@ class UpperCaseService(MessagingHandler):
 
 
 @pytest.fixture
-def service(broker: RunningBroker, client: BlockingClient, address: str) -> Iterator[str]:
+def service(broker: Served, client: BlockingClient, address: str) -> Iterator[str]:
     """The address of a running service."""
     thread = Thread(target=Container(UpperCaseService(broker.url, address)).run)
     thread.start()

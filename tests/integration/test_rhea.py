@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from blocking_client import BlockingClient, Management, bodies
-from running_broker import RunningBroker
+from proxied_broker import Served
 
 NODE_DIRECTORY = Path(__file__).parent / "node"
 Play = Callable[[str], dict[str, Any]]
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def play(broker: RunningBroker, address: str) -> Play:
+def play(broker: Served, address: str) -> Play:
     """Plays a story at the test's address; what rhea saw."""
 
     def run(story: str) -> dict[str, Any]:

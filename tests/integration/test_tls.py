@@ -21,6 +21,7 @@ from proton.utils import BlockingConnection
 from blocking_client import BlockingClient, bodies
 from certificate_authority import Authority
 from doc_blocks import titled_blocks
+from proxied_broker import Serve, Served
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.loading import load_settings
 from raw_peer import AMQP_HEADER, RawPeer
@@ -37,7 +38,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def secure(authority: Authority) -> Iterator[RunningBroker]:
+def secure(serve: Serve, authority: Authority) -> Iterator[Served]:
     """A broker that takes TLS only, and logs in whoever shows a certificate of the authority."""
     certificate, key = authority.issue("localhost")
     settings: dict[str, object] = {
@@ -47,10 +48,8 @@ def secure(authority: Authority) -> Iterator[RunningBroker]:
         "tls.ca": authority.certificate,
         "handshake-timeout": "1s",
     }
-    with RunningBroker(settings) as running:
+    with serve(settings) as running:
         yield running
-        assert running.stop() == 0
-        assert "Traceback" not in running.log()
 
 
 def trusting(authority: Authority) -> SSLDomain:
@@ -61,31 +60,32 @@ def trusting(authority: Authority) -> SSLDomain:
     return domain
 
 
-def by_name(broker: RunningBroker) -> str:
+def by_name(broker: Served) -> str:
     """The broker's URL with the name that its certificate has."""
     return f"amqps://localhost:{broker.port}"
 
 
-def works(broker: RunningBroker, authority: Authority, **options: object) -> bool:
+def works(broker: Served, authority: Authority, **options: object) -> bool:
     with BlockingClient(by_name(broker), ssl_domain=trusting(authority), **options) as client:
         client.send("secret", "x" * 100_000)
         return bodies(client.consume("secret")) == ["x" * 100_000]
 
 
-def test_a_client_that_trusts_the_authority_sends_and_receives(secure: RunningBroker, authority: Authority) -> None:
+def test_a_client_that_trusts_the_authority_sends_and_receives(secure: Served, authority: Authority) -> None:
     assert works(secure, authority)
 
 
-def test_a_client_of_another_authority_does_not_go_on(
-    secure: RunningBroker, authority: Authority, tmp_path: Path
-) -> None:
+def test_a_client_of_another_authority_does_not_go_on(secure: Served, authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(proton.ProtonException):
         BlockingConnection(by_name(secure), timeout=5, ssl_domain=trusting(Authority(tmp_path)))
     assert works(secure, authority)
 
 
+peers_differ = pytest.mark.direct_only("brokers would log in to each other so: that is test_peer_login's subject")
+
+
 @pytest.fixture(scope="module")
-def demanding(authority: Authority) -> Iterator[RunningBroker]:
+def demanding(serve: Serve, authority: Authority) -> Iterator[Served]:
     """A broker that talks only to who shows a certificate of the authority."""
     certificate, key = authority.issue("localhost")
     settings: dict[str, object] = {
@@ -96,10 +96,8 @@ def demanding(authority: Authority) -> Iterator[RunningBroker]:
         "tls.require-client-certificate": True,
         "sasl.allow-anonymous": False,
     }
-    with RunningBroker(settings) as running:
+    with serve(settings) as running:
         yield running
-        assert running.stop() == 0
-        assert "Traceback" not in running.log()
 
 
 def showing(authority: Authority, issuer: Authority, name: str) -> SSLDomain:
@@ -134,7 +132,8 @@ def test_a_certificate_made_as_documented_is_good_for_the_names_in_it_and_for_no
             assert verdict in shown.stdout
 
 
-def test_external_logs_in_with_the_clients_certificate(demanding: RunningBroker, authority: Authority) -> None:
+@peers_differ
+def test_external_logs_in_with_the_clients_certificate(demanding: Served, authority: Authority) -> None:
     domain = showing(authority, authority, "alice")
 
     with BlockingClient(by_name(demanding), ssl_domain=domain, allowed_mechs="EXTERNAL") as client:
@@ -143,7 +142,7 @@ def test_external_logs_in_with_the_clients_certificate(demanding: RunningBroker,
         assert bodies(client.consume("external")) == ["signed"]
 
 
-def test_external_is_not_offered_where_no_certificate_is_asked_for(secure: RunningBroker, authority: Authority) -> None:
+def test_external_is_not_offered_where_no_certificate_is_asked_for(secure: Served, authority: Authority) -> None:
     domain = showing(authority, authority, "carol")
 
     with pytest.raises(proton.ProtonException) as refused:
@@ -153,7 +152,8 @@ def test_external_is_not_offered_where_no_certificate_is_asked_for(secure: Runni
     assert works(secure, authority)
 
 
-def test_a_certificate_can_be_demanded(demanding: RunningBroker, authority: Authority, tmp_path: Path) -> None:
+@peers_differ
+def test_a_certificate_can_be_demanded(demanding: Served, authority: Authority, tmp_path: Path) -> None:
     for domain in (trusting(authority), showing(authority, Authority(tmp_path), "mallory")):
         with pytest.raises(proton.ProtonException):
             BlockingConnection(by_name(demanding), timeout=5, ssl_domain=domain)
@@ -163,7 +163,7 @@ def test_a_certificate_can_be_demanded(demanding: RunningBroker, authority: Auth
     assert demanding.await_log(r"SSL Failure.*(\n.*)*SSL Failure"), "of what happens more often, a line a second"
 
 
-def lines_after(broker: RunningBroker, length: int) -> list[str]:
+def lines_after(broker: Served, length: int) -> list[str]:
     """What the broker has logged after the first `length` characters; waits for the first line."""
     deadline = time.monotonic() + 10
     while "\n" not in (text := broker.log()[length:]) and time.monotonic() < deadline:
@@ -176,7 +176,7 @@ NO_TLS = {"plain AMQP": AMQP_HEADER, "HTTP": b"GET / HTTP/1.1\r\n\r\n", "noise":
 
 @pytest.mark.parametrize("data", NO_TLS.values(), ids=NO_TLS.keys())
 def test_what_is_no_tls_costs_the_peer_its_socket_and_one_line(
-    secure: RunningBroker, authority: Authority, data: bytes
+    secure: Served, authority: Authority, data: bytes
 ) -> None:
     before = len(secure.log())
     with RawPeer(secure.port) as peer:
@@ -188,16 +188,14 @@ def test_what_is_no_tls_costs_the_peer_its_socket_and_one_line(
     assert works(secure, authority)
 
 
-def test_a_peer_that_stops_in_the_middle_of_its_hello_is_dropped(secure: RunningBroker, authority: Authority) -> None:
+def test_a_peer_that_stops_in_the_middle_of_its_hello_is_dropped(secure: Served, authority: Authority) -> None:
     with RawPeer(secure.port) as peer:
         peer.send(b"\x16\x03\x01\x00\xa5\x01\x00")
         assert peer.read_to_end() == b""
     assert works(secure, authority)
 
 
-def test_a_peer_that_encrypts_and_then_talks_nonsense_loses_its_socket(
-    secure: RunningBroker, authority: Authority
-) -> None:
+def test_a_peer_that_encrypts_and_then_talks_nonsense_loses_its_socket(secure: Served, authority: Authority) -> None:
     """Proton writes nothing more through TLS once the input made no sense; the log says what it was."""
     before = len(secure.log())
     context = ssl.create_default_context(cafile=str(authority.certificate))
@@ -212,7 +210,7 @@ def test_a_peer_that_encrypts_and_then_talks_nonsense_loses_its_socket(
     assert works(secure, authority)
 
 
-def test_a_slow_consumer_over_tls_gets_everything(secure: RunningBroker, authority: Authority) -> None:
+def test_a_slow_consumer_over_tls_gets_everything(secure: Served, authority: Authority) -> None:
     """Encryption has buffers of its own; nothing may stay in them."""
     with BlockingClient(by_name(secure), ssl_domain=trusting(authority)) as client:
         client.send("large", *["y" * 200_000] * 40)
@@ -253,7 +251,7 @@ def settings_with(authority: Authority, certificate: Path, key: Path) -> dict[st
     }
 
 
-def handshake(broker: RunningBroker, authority: Authority, *versions: ssl.TLSVersion) -> tuple[str, str]:
+def handshake(broker: Served, authority: Authority, *versions: ssl.TLSVersion) -> tuple[str, str]:
     """The version and the cipher that a client gets which speaks `versions` only, and any cipher there is."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -285,7 +283,7 @@ def test_versions_and_ciphers_are_those_of_the_settings(authority: Authority) ->
         assert handshake(one_cipher, authority, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3) == ("TLSv1.2", cipher)
 
 
-def shown_certificate(broker: RunningBroker, authority: Authority) -> bytes:
+def shown_certificate(broker: Served, authority: Authority) -> bytes:
     """What the broker shows a new client."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
     with (
@@ -295,7 +293,7 @@ def shown_certificate(broker: RunningBroker, authority: Authority) -> bytes:
         return encrypted.getpeercert(binary_form=True) or b""
 
 
-def signal_and_wait(broker: RunningBroker) -> str:
+def signal_and_wait(broker: Served) -> str:
     """SIGHUP, and what the broker logs about it."""
     before = len(broker.log())
     os.kill(broker.pid, signal.SIGHUP)
@@ -312,7 +310,7 @@ def test_a_renewed_certificate_is_shown_to_new_clients_and_old_ones_stay(
         for made, used in zip(authority.issue("localhost"), (certificate, key), strict=True):
             shutil.copy(made, used)
 
-    def reload(broker: RunningBroker) -> bool:
+    def reload(broker: Served) -> bool:
         if how == "SIGHUP":
             return "were read again" in signal_and_wait(broker)
         done = subprocess.run(

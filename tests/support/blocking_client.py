@@ -61,8 +61,8 @@ class BlockingClient:
         return receiver
 
     def round_trip(self) -> None:
-        """Whatever was said before has reached the broker when this returns."""
-        self.sender(None).close()
+        """Whatever was said before has reached the broker when this returns, and the primary behind a proxy."""
+        self.sender("$management").close()
 
     def write_together(self, *steps: Callable[[], object]) -> None:
         """Take each step, and send what they come to in one piece, in this order: Proton alone would mix it."""

@@ -52,21 +52,36 @@ class RunningBroker:
             self._command += ["--config", str(self.directory / "qpid-ha.yaml")]
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
+        self._launched_s = 0.0
         self.start_s = 0.0
         """From the start of the process to the line that says that it listens."""
 
     def start(self) -> Self:
         """Start the process and wait until it listens."""
-        began = time.monotonic()
+        self.launch()
+        return self.wait_until_it_listens()
+
+    def launch(self) -> None:
+        """Start the process."""
+        self._launched_s = time.monotonic()
         with self.log_path.open("wb") as output:
             self.process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
+
+    def wait_until_it_listens(self) -> Self:
+        """After `launch`. Raises RuntimeError with the broker's own words if it does not."""
+        began = self._launched_s
         while (found := _LISTENING.search(self.log())) is None:
-            if self.process.poll() is not None or time.monotonic() - began > self._start_timeout_s:
+            has_ended = self.process is None or self.process.poll() is not None
+            if has_ended or time.monotonic() - began > self._start_timeout_s:
                 raise RuntimeError(f"the broker did not start: {self.log()}")
             time.sleep(0.005)
         self.start_s = time.monotonic() - began
         self.url = found["url"]
         return self
+
+    def all_logs(self) -> str:
+        """As `log`: see `ProxiedBroker`."""
+        return self.log()
 
     @property
     def port(self) -> int:
