@@ -89,11 +89,16 @@ class Transfers(MessagingHandler, TransactionHandler):
         self.problems: list[str] = []
 
     def on_start(self, event: Any) -> None:
-        """Connect, and begin."""
+        """Connect."""
         self._container = event.container
         self._connection = event.container.connect(self._url, reconnect=False)
-        self._sender = event.container.create_sender(self._connection, self._address)
-        self._next()
+        event.container.create_sender(self._connection, self._address)
+
+    def on_sendable(self, event: Any) -> None:
+        """Begin: Proton sends a discharge before messages that have no credit yet."""
+        if self._sender is None:
+            self._sender = event.sender
+            self._next()
 
     def _next(self) -> None:
         if self._batches:
