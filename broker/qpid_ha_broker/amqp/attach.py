@@ -6,7 +6,7 @@ import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, AmqpError
-from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.connection import Connection, Remotes
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.hosted_set import HostedSet
@@ -44,6 +44,8 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     relayed = connection.relay.pending.pop(link._impl, None)
     if relayed is not None and relayed.is_attached:
         return relayed.finish()
+    if connection.relay.remotes is not None:
+        _attach_elsewhere(connection, link, connection.relay.remotes)
     relay = _read_relay(connection, link)
     try:
         return _attach_here(connection, link, relay)
@@ -55,6 +57,16 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
             connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
         raise
+
+
+def _attach_elsewhere(connection: Connection, link: proton.Link, remotes: Remotes) -> None:
+    """Raises AttachWaits where the address is that of a node outside of the cluster. Raises AmqpError."""
+    terminus = link.remote_source if link.is_sender else link.remote_target
+    if terminus.address and not terminus.dynamic and terminus.type != proton.Terminus.COORDINATOR:
+        relayed = remotes.relay(connection, link, terminus.address)
+        if relayed is not None:
+            connection.relay.pending[link._impl] = relayed
+            raise AttachWaits(relayed.wait)
 
 
 def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | None:

@@ -66,6 +66,13 @@ class Relays(Protocol):
         """Have `link` attached where the set is led. Raises AmqpError for one that cannot be."""
 
 
+class Remotes(Protocol):
+    """Who has links of clients attached to nodes of brokers outside of the cluster."""
+
+    def relay(self, connection: Connection, link: proton.Link, address: str) -> Relayed | None:
+        """Have `link` attached there; None: `address` is no such node. Raises AmqpError."""
+
+
 class Connections:
     """The connections of a container: those that are open, and those that have something to write.
 
@@ -77,6 +84,8 @@ class Connections:
         self.attach = attach
         self.relays: Relays | None = None
         """None: clients are told where what they ask for is."""
+        self.remotes: Remotes | None = None
+        """None: there are no nodes of other brokers here."""
         self.open: dict[Connection, None] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
         self._touched: dict[Connection, None] = {}
@@ -109,9 +118,11 @@ class ConnectionRelay:
     """What relaying is to one connection: of a client whose links go on to other brokers, or of a broker that relays
     links of its clients here."""
 
-    def __init__(self, relays: Relays | None) -> None:
+    def __init__(self, relays: Relays | None, remotes: Remotes | None) -> None:
         self.relays = relays
         """Who relays links of this client; None: nobody does."""
+        self.remotes = remotes
+        """The same, for links to nodes of brokers outside of the cluster."""
         self.is_proxy = False
         """Another broker has opened it to relay links of its clients on it."""
         self.pending: dict[Any, Relayed] = {}
@@ -166,7 +177,7 @@ class Connection:
         """Marked for administration: let in everywhere, also where clients are not served."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
-        self.relay = ConnectionRelay(connections.relays)
+        self.relay = ConnectionRelay(connections.relays, connections.remotes)
         self.peer_channel: Channel | None = None
         """What another broker says on this connection; there is one channel in a connection's life."""
         self.peer_has_closed = False
