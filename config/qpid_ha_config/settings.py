@@ -190,8 +190,6 @@ class RemoteSettings:
     """By local name."""
     brokers: tuple[RemoteBroker, ...] = setting("remote-brokers", REMOTE_BROKERS, ())
     """Who this broker is to others, for nodes that do not say so: those that are declared never do."""
-    check_interval_s: float = setting("remote-check-interval", duration(0, 86_400), 300.0, changeable=True)
-    """After so long without use it is looked whether a remote node is still there. 0: never."""
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,15 @@ def test_a_name_that_a_queue_has_by_now_is_refused(tmp_path: Path, there: Runnin
         assert "rename one of the two" in str(refused.value)
 
 
-def test_an_anonymous_relay_and_a_transaction_do_not_reach_there(client: BlockingClient) -> None:
+def test_nothing_here_can_be_bound_to_it(client: BlockingClient, there: RunningBroker) -> None:
+    management = Management(client)
+    management.create_queue("unbound", {"qpid.cluster.proxy": f"{there.url}/their-orders"})
+    body = {"exchange": "amq.direct", "queue": "unbound", "key": "k"}
+    answer = management.ask("CREATE", body, type="binding")
+    assert (answer.status, "holds no messages" in answer.description) == (400, True)
+
+
+def test_an_anonymous_relay_does_not_reach_there(client: BlockingClient) -> None:
     sender = client.sender(None)
     outcome = client.offer(sender, Message("a", address="orders"))
     assert outcome.state == Delivery.REJECTED

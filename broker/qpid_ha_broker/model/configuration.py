@@ -305,6 +305,9 @@ class Configuration:
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
             self._check_placed(source, target)
+        elif target.arguments.cluster_proxy:
+            text = f"{queue} stands for a node of another broker and holds no messages: bind a queue of this broker"
+            raise InvalidArgument(f"{text}, and let a client take from it what that one is to have")
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
