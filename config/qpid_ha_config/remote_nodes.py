@@ -40,7 +40,10 @@ class RemoteUrl(NamedTuple):
             raise ValueError("a URL is no place for a user or a password; see user and password-file (%40 is an @)")
         if not slash or not path:
             raise ValueError(f"the node is missing; write {EXPECTED_URL}")
-        node = unquote(path, errors="strict") if path.isascii() else path
+        try:
+            node = unquote(path, errors="strict")
+        except UnicodeDecodeError:
+            raise ValueError("the node is not UTF-8 text") from None
         if not node.isprintable() or len(node.encode()) > MAX_NODE_BYTES:
             raise ValueError(f"the node is not 1 to {MAX_NODE_BYTES} bytes of printable text")
         addresses = parse_brokers(f"{scheme}://{brokers}")

@@ -137,15 +137,19 @@ def test_an_exchange_there_has_subscribers_and_publishers_here(client: BlockingC
     assert bodies(client.fetch(receiver, 1)) == ["a"]
 
 
-def test_what_is_not_there_is_refused_and_others_go_on(client: BlockingClient, declare: Declare, queue: str) -> None:
-    missing = declare("/exchange/nothing/key")
+def test_what_is_not_there_is_refused_and_its_declaration_goes(
+    client: BlockingClient, declare: Declare, queue: str
+) -> None:
     sender = client.sender(queue)
+    management = Management(client)
     for attach in (client.sender, client.receiver):
+        missing = declare("/exchange/nothing/key")
         with pytest.raises(LinkDetached) as refused:
             attach(missing)
         assert refused.value.condition == "amqp:not-found"
         assert "/exchange/nothing/key" in str(refused.value)
         assert "which says" in str(refused.value)
+        assert management.queue(missing) is None
     assert client.offer(sender, "a").state == Delivery.ACCEPTED
 
 

@@ -19,6 +19,7 @@ from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
+from sets_cluster import create_queue, create_set, sets_of, wait_whole
 
 
 def config(nodes: dict[str, str], brokers: str = "") -> str:
@@ -179,6 +180,19 @@ def test_a_name_that_a_queue_has_by_now_is_refused(tmp_path: Path, there: Runnin
             connected.sender("orders")
         assert refused.value.condition == "amqp:precondition-failed"
         assert "rename one of the two" in str(refused.value)
+
+
+def test_of_a_cluster_with_many_sets_the_right_broker_is_found(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, settings={"ha": {"clients": "redirect"}}) as cluster:
+        cluster.form()
+        create_set(cluster, "other", preferred="broker2")
+        wait_whole(cluster, 0, "other")
+        cluster.wait_until(lambda: sets_of(cluster.broker(0))["other"]["primary"] == "broker2", "broker2 leads", 30.0)
+        create_queue(cluster, 0, "far", "other")
+        nodes = config({"far": f"{cluster.urls[0]}/far"})
+        with RunningBroker({"name": "dmz"}, config=nodes) as broker, BlockingClient(broker.url) as connected:
+            assert connected.send("far", "a")[0].state == Delivery.ACCEPTED
+            assert bodies(connected.consume("far")) == ["a"]
 
 
 def test_nothing_here_can_be_bound_to_it(client: BlockingClient, there: RunningBroker) -> None:

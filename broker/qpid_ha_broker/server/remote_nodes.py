@@ -186,11 +186,13 @@ class RemoteNodes:
         """Where an error of redirection leads; None: nowhere that may be connected to. TLS is never given up."""
         info = error.info or {}
         host, port = info.get("network-host") or info.get("hostname"), info.get("port")
+        if not isinstance(port, int):
+            return None
         scheme = route.key.addresses[0].scheme
         if info.get("scheme") == "amqps":
             scheme = "amqps"
         try:
-            address = parse_broker(f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}", scheme)
+            address = parse_broker(f"[{host}]:{int(port)}" if ":" in str(host) else f"{host}:{int(port)}", scheme)
         except ValueError:
             return None
         if route.key.login is None and self.directory.configured.login_at(address) is None:
@@ -204,6 +206,12 @@ class RemoteNodes:
         """The other broker has refused it, or ended it for good."""
         report = self.report(link.target.name)
         report.problem, report.is_missing = error.description, error.name == NOT_FOUND
+        place = self._links.get(link)
+        queue = None if place is None else place.definition.queue
+        default = self._host.container.default
+        if report.is_missing and queue is not None and default.is_there(queue) and not default.read_only:
+            log.warning("remote node %s is deleted: %s has no %s", queue.name, link.target.where, link.target.node)
+            default.configuration.delete_queue(queue.name)
 
     def forget(self, link: RemoteLink) -> None:
         """It has ended."""
