@@ -214,6 +214,21 @@ def test_after_a_loss_what_was_sent_has_failed_and_the_link_goes_on(paired: Pair
     assert paired.here.container.unsettled_bytes == 0
 
 
+def test_a_broker_that_comes_back_with_less_credit_gets_no_more_than_that(
+    paired: PairedRemote, client: PairedClient
+) -> None:
+    near, _ = publisher(paired, client)
+    paired.cut()
+    paired.connect_far()
+    far = paired.answer(credit=1)
+    deliveries = send(paired, client, near, "a", "b", "c")
+    assert len(take(far)) == 1
+    far.flow(2)
+    paired.settle_down()
+    assert len(take(far)) == 2
+    assert {delivery.remote_state for delivery in deliveries} == {0}
+
+
 def test_what_was_not_sent_is_released_after_a_while(paired: PairedRemote, client: PairedClient) -> None:
     near, _ = publisher(paired, client)
     paired.cut()
