@@ -223,10 +223,12 @@ def test_a_broker_that_comes_back_with_less_credit_gets_no_more_than_that(
     far = paired.answer(credit=1)
     deliveries = send(paired, client, near, "a", "b", "c")
     assert len(take(far)) == 1
-    far.flow(2)
+    far.flow(1)
     paired.settle_down()
-    assert len(take(far)) == 2
+    assert len(take(far)) == 1
     assert {delivery.remote_state for delivery in deliveries} == {0}
+    paired.cut()
+    assert [delivery.remote_state for delivery in deliveries] == [MODIFIED, MODIFIED, 0]
 
 
 def test_what_was_not_sent_is_released_after_a_while(paired: PairedRemote, client: PairedClient) -> None:
