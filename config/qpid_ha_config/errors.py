@@ -44,8 +44,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error quotes it, never long, and without the password of a URL."""
+    """A value as an error quotes it, never long, and without the password of a URL or of an entry `password`."""
     import re
 
-    text = re.sub(r"(?<=[^:/]):(?!//)[^@\s]*@", ":...@", repr(value))
+    text = re.sub(r"('password': )('[^']*'|\"[^\"]*\"|[^,}]*)", r"\1...", repr(value))
+    text = re.sub(r"(?<=[^:/]):(?!//)[^@\s]*@", ":...@", text)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -15,6 +15,12 @@ from qpid_ha_broker.model.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
 from qpid_ha_config.addresses import parse_listeners, parse_peers, show_addresses
 from qpid_ha_config.errors import SettingsError, shown
+from qpid_ha_config.remote_nodes import (
+    parse_remote_brokers,
+    parse_remote_nodes,
+    show_remote_brokers,
+    show_remote_nodes,
+)
 from qpid_ha_config.scalars import (
     format_duration,
     format_size,
@@ -361,3 +367,11 @@ POLICIES = Kind(
     "a mapping of patterns to numbers such as {audit-*: 5, '*': 3}", _parse_policies, lambda policies: dict(policies)
 )
 QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)
+REMOTE_NODES = Kind(
+    "a mapping such as {orders: {url: amqp://node1:5672/orders, user: U, password-file: PATH}}",
+    parse_remote_nodes,
+    show_remote_nodes,
+)
+REMOTE_BROKERS = Kind(
+    "a list of {url: amqp://node1:5672, user: U, password-file: PATH}", parse_remote_brokers, show_remote_brokers
+)

@@ -16,7 +16,8 @@ from pathlib import Path
 from qpid_ha_config.configuration import COMMAND_LINE, WrittenSettings
 from qpid_ha_config.defaults import find_file
 from qpid_ha_config.errors import ConfigError, SettingsError
-from qpid_ha_config.settings import SECRETS, BrokerSettings, TlsSettings
+from qpid_ha_config.remote_nodes import RemoteLogin
+from qpid_ha_config.settings import SECRETS, BrokerSettings, RemoteSettings, TlsSettings, read_password_file
 
 
 def load_settings(
@@ -74,6 +75,31 @@ def check_files(settings: BrokerSettings) -> None:
     if coordinator.url.directory is not None:
         check_unshared("ha.coordinator", coordinator.url.directory)
     _check_tls(tls)
+    _check_logins_elsewhere(settings.remote)
+
+
+def _check_logins_elsewhere(remote: RemoteSettings) -> None:
+    for node in remote.nodes:
+        _check_login("remote-nodes", node.name, node.login)
+    for broker in remote.brokers:
+        _check_login("remote-brokers", str(broker.addresses[0]), broker.login)
+
+
+def _check_login(key: str, whose: str, login: RemoteLogin) -> None:
+    for name, file in (("password-file", login.password_file), ("ca", login.ca)):
+        if file is None:
+            continue
+        try:
+            _check_readable(key, file)
+            if name == "password-file":
+                check_private(key, file)
+                read_password_file(file)
+            else:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        except (ssl.SSLError, ValueError) as error:
+            raise SettingsError(key, f"{whose}: {name}: {file}: {_reason(error)}") from None
+        except SettingsError as error:
+            raise SettingsError(key, f"{whose}: {name}: {error.problem}") from None
 
 
 def _check_readable(key: str, file: Path) -> None:

@@ -38,6 +38,8 @@ from qpid_ha_config.kinds import (
     PEERS,
     POLICIES,
     QUEUE_ARGUMENTS,
+    REMOTE_BROKERS,
+    REMOTE_NODES,
     RULES,
     SECRET,
     SET_RULES,
@@ -56,6 +58,7 @@ from qpid_ha_config.kinds import (
     setting,
     size,
 )
+from qpid_ha_config.remote_nodes import RemoteBroker, RemoteNode
 
 KIB, MIB, TIB = 1024, 1024**2, 1024**4
 LARGEST_MESSAGE_BYTES: Final = 127 * MIB
@@ -190,6 +193,16 @@ class ResourceSetSettings:
 
 
 @dataclass(frozen=True)
+class RemoteSettings:
+    """Of nodes of other brokers that clients find here. All brokers of a cluster have the same."""
+
+    nodes: tuple[RemoteNode, ...] = setting("remote-nodes", REMOTE_NODES, ())
+    """By local name."""
+    brokers: tuple[RemoteBroker, ...] = setting("remote-brokers", REMOTE_BROKERS, ())
+    """Who this broker is to others, for nodes that do not say so: those that are declared never do."""
+
+
+@dataclass(frozen=True)
 class CoordinatorSettings:
     """Which coordinator a cluster has, and how it is reached: what its factory is given."""
 
@@ -267,6 +280,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "sessions": SessionSettings,
         "ha": HaSettings,
         "resource_sets": ResourceSetSettings,
+        "remote": RemoteSettings,
         "coordinator": CoordinatorSettings,
         "activation": ActivationSettings,
         "replicas": ReplicaSettings,
@@ -333,6 +347,7 @@ class BrokerSettings:
     sessions: SessionSettings = SessionSettings()
     ha: HaSettings = HaSettings()
     resource_sets: ResourceSetSettings = ResourceSetSettings()
+    remote: RemoteSettings = RemoteSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
     activation: ActivationSettings = ActivationSettings()
     replicas: ReplicaSettings = ReplicaSettings()

@@ -531,3 +531,54 @@ def test_a_change_that_cannot_be_is_refused(key: str, value: str, named: str) ->
 def test_an_unknown_key_names_the_nearest_one_on_get() -> None:
     with pytest.raises(SettingsError, match="did you mean idle-timeout"):
         BrokerSettings(name="a").get("idle_timout")
+
+
+def test_remote_nodes_are_read_and_shown_as_they_are_written(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.touch(mode=0o600)
+    secret.write_text("s\n", encoding="utf-8")
+    node = {"url": "amqp://a:5672,b:5673//exchange/x/a%20b.#", "user": "u", "password-file": str(secret)}
+    broker = {"url": "amqps://c:5671"}
+    settings = BrokerSettings.from_values({"remote-nodes": {"orders": node}, "remote-brokers": [broker]})
+    assert settings.remote.nodes[0].url.node == "/exchange/x/a b.#"
+    assert settings.get("remote-nodes") == {"orders": node}
+    assert settings.get("remote-brokers") == [broker]
+    text = f"remote-nodes:\n  orders: {{url: 'amqp://a/q', user: u, password-file: {secret}}}\n"
+    assert settings_of(tmp_path, text).remote.nodes[0].login.password_file == secret
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("{url: 'amqp://u:top-secret@h/q'}", "no place for a user or a password"),
+        ("{url: 'amqp://h'}", "the node is missing"),
+        ("{url: 'amqp://h/%00'}", "printable"),
+        ("{url: 'amqp://h/%ff'}", "UTF-8"),
+        ("{url: 'http://h/q'}", "neither amqp nor amqps"),
+        ("{urll: 'amqp://h/q'}", "did you mean url?"),
+        ("{url: 'amqp://h/q', user: u}", "password-file is missing"),
+        ("{url: 'amqp://h/q', password-file: /x}", "user is missing"),
+        ("{url: 'amqp://h/q', password: top-secret}", "put it into a file"),
+        ("{url: 'amqp://h/q', user: u, password-file: /nowhere}", "cannot read /nowhere"),
+        ("{url: 'amqp://h/q', user: u, password-file: OPEN}", "chmod o-rwx"),
+        ("{url: 'amqp://h/q', ca: OPEN}", "ca: "),
+    ],
+)
+def test_a_remote_node_that_cannot_be_is_refused_with_its_key_and_name(
+    tmp_path: Path, entry: str, problem: str
+) -> None:
+    readable = tmp_path / "open"
+    readable.write_text("s\n", encoding="utf-8")
+    readable.chmod(0o644)
+    with pytest.raises(ConfigError) as refused:
+        settings_of(tmp_path, f"remote-nodes:\n  orders: {entry.replace('OPEN', str(readable))}\n")
+    assert refused.value.key == "remote-nodes"
+    assert "orders: " in str(refused.value)
+    assert problem in str(refused.value)
+    assert "top-secret" not in str(refused.value)
+
+
+def test_a_remote_broker_is_there_once(tmp_path: Path) -> None:
+    text = "remote-brokers:\n  - {url: 'amqp://a,b'}\n  - {url: 'amqp://b'}\n"
+    with pytest.raises(ConfigError, match="b:5672 is there twice"):
+        settings_of(tmp_path, text)

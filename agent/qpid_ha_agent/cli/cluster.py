@@ -25,6 +25,7 @@ BACKUP_COLUMNS = ("name", "state", "in-sync", "lsn", "lag-messages", "lag-bytes"
 HISTORY_COLUMNS = ("generation", "primary", "first-lsn", "started", "cause", "forced")
 SETS_HISTORY_COLUMNS = ("at", "about", "text")
 COPY_COLUMNS = ("queue", "from", "state", "primary", "messages", "lag-events", "problem")
+REMOTE_NODE_COLUMNS = ("name", "node", "at", "from", "state", "links", "messages", "problem")
 UNREACHABLE_STATE = "unreachable"
 WAIT_STEP_S = 0.5
 SETS_TIMEOUT_S = 2.0
@@ -309,6 +310,14 @@ def replicate(invocation: Invocation, queue: str | None, remote_broker: str | No
         _say(invocation, invocation.call("replicate", usual_timeout_s=usual_timeout_s, **given))
 
 
+@click.command("remote-nodes")
+@common_options
+@click.pass_obj
+def remote_nodes(invocation: Invocation) -> None:
+    """The nodes of other brokers that clients find here, by configuration or declaration, and how they are."""
+    print_rows(rows_of(invocation.call("remote-nodes")), REMOTE_NODE_COLUMNS, invocation.format)
+
+
 @click.command()
 @click.option("--cluster", is_flag=True, help="All brokers: level, and their stores marked as closed together.")
 @common_options
@@ -337,6 +346,7 @@ commands: tuple[click.Command, ...] = (
     backups,
     history,
     replicate,
+    remote_nodes,
     shutdown,
     events,
 )

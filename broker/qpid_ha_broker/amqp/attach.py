@@ -7,7 +7,7 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
-from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.connection import Connection, Remotes
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.hosted_set import HostedSet
@@ -51,6 +51,8 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     session = connection.session
     if session is not None and not session.is_granted:
         raise AttachWaits(session.wait)
+    if connection.relay.remotes is not None:
+        _attach_elsewhere(connection, link, connection.relay.remotes)
     relay = _read_relay(connection, link)
     try:
         return _attach_here(connection, link, relay)
@@ -70,6 +72,16 @@ def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
     """Of a link of a session: what it confirms and holds is of the broker that has the session."""
     text = f"the links of a session are at the broker that leads `default`, and {elsewhere.description}"
     return AmqpError(NOT_IMPLEMENTED, text)
+
+
+def _attach_elsewhere(connection: Connection, link: proton.Link, remotes: Remotes) -> None:
+    """Raises AttachWaits where the address is that of a node outside of the cluster. Raises AmqpError."""
+    terminus = link.remote_source if link.is_sender else link.remote_target
+    if terminus.address and not terminus.dynamic and terminus.type != proton.Terminus.COORDINATOR:
+        relayed = remotes.relay(connection, link, terminus.address)
+        if relayed is not None:
+            connection.relay.pending[link._impl] = relayed
+            raise AttachWaits(relayed.wait)
 
 
 def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | None:

@@ -54,12 +54,8 @@ DESCRIPTION_LENGTH = 200
 """Characters of an error text that is made of what the peer sent."""
 
 
-class Relayed(Protocol):
-    """A link of a client that is, or will be, relayed to another broker."""
-
-    set_name: str
-    link: proton.Link
-    """The client's."""
+class AnsweredElsewhere(Protocol):
+    """A link of a client whose attach another broker answers."""
 
     @property
     def is_attached(self) -> bool:
@@ -71,6 +67,14 @@ class Relayed(Protocol):
 
     def finish(self) -> LinkEndpoint:
         """Answer the client's attach, as the other broker has. Raises AmqpError."""
+
+
+class Relayed(AnsweredElsewhere, Protocol):
+    """A link of a client that is, or will be, relayed to another broker of the cluster."""
+
+    set_name: str
+    link: proton.Link
+    """The client's."""
 
 
 class Relays(Relayer, Protocol):
@@ -87,6 +91,13 @@ def transactions_of(connection: Connection, request: RelayRequest | None, set_na
     return connection.relay.transactions_of(request, set_name)
 
 
+class Remotes(Protocol):
+    """Who has links of clients attached to nodes of brokers outside of the cluster."""
+
+    def relay(self, connection: Connection, link: proton.Link, address: str) -> AnsweredElsewhere | None:
+        """Have `link` attached there; None: `address` is no such node. Raises AmqpError."""
+
+
 class Connections:
     """The connections of a container: those that are open, and those that have something to write.
 
@@ -98,6 +109,8 @@ class Connections:
         self.attach = attach
         self.relays: Relays | None = None
         """None: clients are told where what they ask for is."""
+        self.remotes: Remotes | None = None
+        """None: there are no nodes of other brokers here."""
         self.open: dict[Connection, None] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
         self._touched: dict[Connection, None] = {}
@@ -134,13 +147,15 @@ class ConnectionRelay:
     """What relaying is to one connection: of a client whose links go on to other brokers, or of a broker that relays
     links of its clients here."""
 
-    def __init__(self, relays: Relays | None) -> None:
+    def __init__(self, relays: Relays | None, remotes: Remotes | None) -> None:
         self.relays = relays
         """Who relays links of this client; None: nobody does."""
+        self.remotes = remotes
+        """The same, for links to nodes of brokers outside of the cluster."""
         self.is_proxy = False
         """Another broker has opened it to relay links of its clients on it."""
-        self.pending: dict[Any, Relayed] = {}
-        """Links whose attach is to be answered as the broker answers that leads their set."""
+        self.pending: dict[Any, AnsweredElsewhere] = {}
+        """Links whose attach is to be answered as the broker answers that leads their set, or has the remote node."""
         self.links: dict[Relayed, None] = {}
         """All that are relayed, or will be."""
         self._owners: WeakValueDictionary[str, RelayedOwner] | None = None
@@ -218,7 +233,7 @@ class Connection:
         """Marked for administration: let in everywhere, also where clients are not served."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
-        self.relay = ConnectionRelay(connections.relays)
+        self.relay = ConnectionRelay(connections.relays, connections.remotes)
         self.session: SessionAttachment | None = None
         """The session that the client has opened with, which outlives the connection."""
         self.peer_channel: Channel | None = None

@@ -469,7 +469,7 @@ def read_data(data: Any) -> object:
 
 def remote_properties_of(link: proton.Link) -> object:
     """The properties of the peer's attach, None when it has none. Raises AmqpError."""
-    data = lib.pn_link_remote_properties(link._impl)
+    data = lib.pn_link_remote_properties(link._impl)  # NULL for an attach without properties
     return None if data == ffi.NULL else read_data(data)
 
 

@@ -73,6 +73,9 @@ class Nodes:
             self._check_serves(default, address)
             found = Target(default, self._create(address, terminus))
         is_queue = isinstance(found.node, Queue)
+        if isinstance(found.node, Queue) and found.node.arguments.cluster_proxy:
+            text = f"{address} stands for a node of another broker: attach a link to it, at a broker that knows it"
+            raise AmqpError(NOT_IMPLEMENTED, text)
         if not (in_replica and is_queue and terminus is not None and terminus.browse):
             self._check_serves(found.hosted, address)
         is_contradicted = (

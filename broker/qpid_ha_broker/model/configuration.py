@@ -38,6 +38,16 @@ class ConfigurationChange(NamedTuple):
     transient: bool
 
 
+class RemoteNames:
+    """What the broker's own configuration says of nodes of other brokers; without, nothing."""
+
+    names: frozenset[str] = frozenset()
+    """Under which it has some: no queue or exchange may be called so."""
+
+    def check(self, url: str) -> None:
+        """Whether a queue may stand for a node there. Raises InvalidArgument."""
+
+
 class Configuration:
     """Commands on the objects of `resources`: each is refused with a reason, or written and done."""
 
@@ -53,6 +63,7 @@ class Configuration:
         self.rules: Rules = ()
         self.default_replication = Replicate.MESSAGES
         self.naming = NamingRules()
+        self.remote = RemoteNames()
 
     def replication_for(self, name: str) -> Replicate:
         """The level of a queue or exchange of that name that does not ask for one itself."""
@@ -147,6 +158,8 @@ class Configuration:
                 raise OtherSet(f"queue {name} belongs to resource set {naming.set}, not to {DEFAULT_SET}: {naming.why}")
         if parsed.alternate_exchange:
             self._check_dead_letters(self.exchange(parsed.alternate_exchange))
+        if parsed.cluster_proxy:
+            self.remote.check(parsed.cluster_proxy)
         level = self._level_of(name, parsed)
         queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
@@ -179,6 +192,8 @@ class Configuration:
             before.min_replicas,
         ):
             raise InvalidArgument(f"queue {name} stays in its resource set: what names it cannot change")
+        if after.cluster_proxy != before.cluster_proxy:
+            raise InvalidArgument(f"what {name} stands for is fixed: delete it and create it with another URL")
         level = self._level_of(name, after) if "qpid.replicate" in changes else queue.replication
         if obstacle := self._levels.obstacle(queue, level, most_moved):
             raise InUse(obstacle)
@@ -290,6 +305,9 @@ class Configuration:
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
             self._check_placed(source, target)
+        elif target.arguments.cluster_proxy:
+            text = f"{queue} stands for a node of another broker and holds no messages: bind a queue of this broker"
+            raise InvalidArgument(f"{text}, and let a client take from it what that one is to have")
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
@@ -365,6 +383,8 @@ class Configuration:
             raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
         if name.startswith("$"):
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
+        if name in self.remote.names:
+            raise AlreadyExists(f"the name {name} is taken: remote-nodes of the configuration has it")
         if name in self._catalog.queues or name in self._catalog.exchanges:
             raise AlreadyExists(f"the name {name} is taken: queues and exchanges share their names")
         if name in self._catalog.map.queues:

@@ -9,6 +9,8 @@ What was asked for                          the set
 5. nothing, and `resource-sets.spread` is N  `shard-1` to `shard-N`, by the CRC-32 of the name; made when missing
 6. nothing                                  `default`
 
+What stands for a node of another broker (`qpid.cluster.proxy`) is in `default`, whatever the rules say.
+
 All that a queue asks for has to be true of the set. Queues of other sets than `default` are replicated with their
 messages, and have no alternate exchange: dead letters would go from one set to another, in two logs of which either may
 be lost after the other was written.
@@ -62,6 +64,8 @@ class NewQueue(NamedTuple):
 def choose_set(queue: NewQueue, rules: NamingRules, there: ClusterMap) -> Naming:
     """Raises InvalidArgument for what contradicts itself, the rules or the map."""
     arguments = queue.arguments
+    if arguments.cluster_proxy:
+        return Naming(DEFAULT_SET, "it stands for a node of another broker")
     if arguments.resource_set:
         naming = _named(arguments, rules, there)
     elif arguments.cluster_primary:

@@ -75,6 +75,8 @@ class QueueArguments:
     cluster_primary: str = ""
     """A broker; this and the next say in which resource set the queue is to be, as the one before: see `naming`."""
     min_replicas: int = 0
+    cluster_proxy: str = ""
+    """The URL of a node of another broker, for which the queue stands; empty: it is a queue of its own."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -112,6 +114,9 @@ class QueueArguments:
             raise InvalidArgument("a last-value queue has one order: leave out qpid.priorities or the key")
         if self.auto_delete_delay_s and not self.auto_delete:
             raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
+        if self.cluster_proxy and (self.exclusive or self.auto_delete or self.resource_set or self.cluster_primary):
+            other = "qpid.exclusive, qpid.auto_delete, qpid.resource-set and qpid.cluster.primary"
+            raise InvalidArgument(f"qpid.cluster.proxy names a node of another broker: leave out {other}")
 
 
 def check_settable(arguments: Iterable[str]) -> None:
@@ -180,6 +185,16 @@ def _text(value: Scalar) -> str:
     return value
 
 
+def _remote_url(value: Scalar) -> str:
+    """Whether it can be used is for those to say who would: see `Configuration.remote`. A password is never quoted."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("a URL such as amqp://node1,node2:5672/orders")
+    if "@" in value:
+        text = "qpid.cluster.proxy is no place for a user or a password, which everybody would read: write the URL"
+        raise InvalidArgument(f"{text} without, and the login of that broker into remote-brokers of the configuration")
+    return value
+
+
 def _policy(value: Scalar) -> FullPolicy:
     try:
         return FullPolicy(str(value).lower())
@@ -223,6 +238,12 @@ _CONVERTERS = {
     "resource-set": _text,
     "cluster.primary": _text,
     "min-replicas": _count,
+    "cluster.proxy": _remote_url,
 }
-_FIELDS = {"resource-set": "resource_set", "cluster.primary": "cluster_primary", "min-replicas": "min_replicas"}
+_FIELDS = {
+    "resource-set": "resource_set",
+    "cluster.primary": "cluster_primary",
+    "min-replicas": "min_replicas",
+    "cluster.proxy": "cluster_proxy",
+}
 """Of arguments that are spelled as settings are."""

@@ -36,8 +36,8 @@ from qpid_ha_broker.server.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.member_settings import member_settings
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
+from qpid_ha_broker.server.outside import OutsideBrokers
 from qpid_ha_broker.server.proxying import Proxying
-from qpid_ha_broker.server.queue_copies import QueueCopies
 from qpid_ha_broker.server.remote_control import RemoteControl
 from qpid_ha_broker.server.session_methods import SessionMethods
 from qpid_ha_broker.server.set_cluster import SetCluster, make_set_cluster
@@ -94,7 +94,7 @@ class Broker:
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         self._engines = Engines(self.current)
         self._ticker: asyncio.Task[None] | None = None
-        self.copies = QueueCopies(self)
+        self.outside = OutsideBrokers(self)
         self.container.management.control = RemoteControl(self.current, self.schedule_turn)
         self.membership: Membership
         """Since the store is loaded."""
@@ -113,8 +113,8 @@ class Broker:
         """Of the control socket: those that have nothing to do with a cluster."""
         name, administration = self._settings.name, self.container.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
-            "replicate": self.copies.replicate,
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
+            **self.outside.methods(),
             "reload-tls": self.reload_tls,
         }
 
@@ -256,7 +256,7 @@ class Broker:
         goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
-        self.copies.stop()
+        self.outside.copies.stop()
         if not self.membership.is_standalone:  # one that is keeps to the end what clients do
             self.membership.stop()
         if self.sets is not None:
@@ -266,6 +266,7 @@ class Broker:
         self.turn()
         if self.sets is not None and self.sets.proxying is not None:
             self.sets.proxying.stop()
+        self.outside.remotes.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), patience_s)
         for protocol in list(self._protocols.values()):
@@ -386,6 +387,7 @@ class Broker:
         self._flush_touched()
         if self.sets is not None and self.sets.proxying is not None:
             self.sets.proxying.flush()
+        self.outside.remotes.flush()
         self.waiters.turn_ended()
         self.notices.log(self.container.take_notices())
         if self.broker_store is not None:
@@ -435,7 +437,7 @@ class Broker:
             **self.membership.facts(),
             **self._cluster_facts(),
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
-            **self.copies.facts(),
+            **self.outside.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),

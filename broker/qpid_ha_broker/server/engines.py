@@ -11,7 +11,8 @@ from qpid_ha_broker.amqp.engine import Engine, Workspace, restrict_tls
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import check_files
-from qpid_ha_config.settings import BrokerSettings, TlsSettings
+from qpid_ha_config.remote_nodes import RemoteLogin
+from qpid_ha_config.settings import BrokerSettings, TlsSettings, read_password_file
 
 _SASL_SERVICE = "qpid-ha"
 _LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
@@ -157,6 +158,50 @@ class PeerEngines:
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
         )
+
+
+class RemoteEngines:
+    """Makes our end of connections to brokers outside of the cluster."""
+
+    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+        self._current = current
+        self._workspace = Workspace()
+
+    def __call__(self, address: Address, login: RemoteLogin) -> Engine:
+        """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
+        settings = self._current()
+        return client_engine(
+            user=login.user,
+            password="" if login.password_file is None else _password_in(login.password_file),
+            domain=_verifying_domain(settings.tls, login.ca) if address.is_tls else None,
+            hostname=address.host,
+            insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
+            idle_timeout_s=settings.idle_timeout_s,
+            workspace=self._workspace,
+        )
+
+
+def _password_in(file: Path) -> str:
+    try:
+        return read_password_file(file)
+    except OSError as error:
+        raise SettingsError("password-file", f"cannot read {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError("password-file", str(error)) from None
+
+
+def _verifying_domain(tls: TlsSettings, ca: Path | None) -> proton.SSLDomain:
+    """For those who are shown no certificate of ours."""
+    domain = proton.SSLDomain(proton.SSLDomain.MODE_CLIENT)
+    trusted = ca or tls.ca
+    try:
+        restrict_tls(domain, tls.versions, tls.ciphers)
+        if trusted is not None:
+            domain.set_trusted_ca_db(str(trusted))
+        domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER_NAME)
+    except proton.SSLException as error:
+        raise SettingsError("ca", f"{trusted or 'the system'}: TLS to other brokers cannot use it: {error}") from error
+    return domain
 
 
 def client_engine(

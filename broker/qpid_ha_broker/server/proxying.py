@@ -10,8 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
-from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import proton
 
@@ -23,9 +22,9 @@ from qpid_ha_broker.amqp.upstream import Upstream
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.host import Host
-from qpid_ha_broker.server.peer_channels import MUCH_BYTES, MakeEngine
+from qpid_ha_broker.server.peer_channels import MakeEngine
+from qpid_ha_broker.server.upstream_socket import UpstreamSocket
 from qpid_ha_config.addresses import Address
-from qpid_ha_config.errors import SettingsError
 
 log = logging.getLogger("proxy")
 
@@ -35,11 +34,8 @@ RETRY_MOST_S: Final = 1.0
 """Between two attempts to reach a broker; they begin at TICK_S."""
 GATE_S: Final = 0.3
 """So long a new primary gives nothing to consumers but what they have had: proxies look for it every TICK_S."""
-CONNECT_S: Final = 5.0
-"""So long another broker may take to let us in."""
 UNUSED_S: Final = 30.0
 """A connection without links is kept for so long."""
-GOODBYE_S: Final = 1.0
 PRODUCERS_KEPT: Final = 1000
 ITSELF: Final = "the broker itself"
 """In the path of a link that a broker relays to itself. No broker has such a name."""
@@ -50,161 +46,6 @@ class ProxyHost(Host, Protocol):
 
     def set_time(self) -> None:
         """Let the container know what time it is."""
-
-
-class UpstreamSocket:
-    """One connection to another broker: bytes between asyncio and an `Upstream`."""
-
-    def __init__(self, owner: Proxying, address: str) -> None:
-        self.address = address
-        self.upstream: Upstream | None = None
-        self.used_s = asyncio.get_running_loop().time()
-        self._owner = owner
-        self._transport: asyncio.Transport | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._is_reading = False
-        self._has_ended = False
-
-    async def open(self, name: str, make_engine: MakeEngine) -> None:
-        """Connect as broker `name`; the owner hears of an end, however early."""
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(CONNECT_S, self.fail, f"no answer within {CONNECT_S:g} s")
-        try:
-            address = Address.parse(self.address)
-            self.upstream = Upstream(make_engine(address), name, address.host, self._touched, self._ended)
-            self._owner.connecting(self)
-            await loop.create_connection(partial(_UpstreamProtocol, self), address.host, address.port)
-        except OSError as error:
-            self._failed_to_open(str(error.strerror or error))
-        except (ValueError, SettingsError) as error:
-            self._failed_to_open(str(error))
-
-    def _failed_to_open(self, reason: str) -> None:
-        self.fail(reason)
-        upstream, self.upstream = self.upstream, None
-        if upstream is not None:
-            upstream.engine.close()
-
-    def _touched(self) -> None:
-        self._owner.want_flush(self)
-
-    def _ended(self, reason: str) -> None:
-        """The upstream is of no use any more; its goodbye may still go out."""
-        if not self._has_ended:
-            self._has_ended = True
-            self._owner.ended(self, reason)
-            self._wait(GOODBYE_S, self._drop)
-
-    def fail(self, reason: str) -> None:
-        """Give it up now."""
-        if self.upstream is not None:
-            self.upstream.lost(reason)
-        self._ended(reason)
-        self._drop()
-
-    def close(self, reason: str) -> None:
-        """Say goodbye."""
-        self._has_ended = True
-        if self.upstream is not None:
-            self.upstream.close(reason)
-        self.flush()
-        self._wait(GOODBYE_S, self._drop)
-
-    def _wait(self, limit_s: float, then: Callable[[], None]) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = asyncio.get_running_loop().call_later(limit_s, then)
-
-    def _drop(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- bytes
-
-    def flush(self) -> None:
-        """Write what there is."""
-        transport, upstream = self._transport, self.upstream
-        if upstream is None or transport is None or transport.is_closing() or self._is_reading:
-            return
-        output = upstream.take_output()
-        if output:
-            transport.write(output)
-        if upstream.finished:
-            transport.close()
-        elif upstream.is_open and self._deadline is not None and not self._has_ended:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of both sides."""
-        if self.upstream is not None and self._transport is not None:
-            self.upstream.heartbeat(now_ms)
-            self.flush()
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """What the socket has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    def connected(self, transport: asyncio.Transport) -> None:
-        """There is a socket."""
-        self._transport = transport
-        if self._has_ended:
-            transport.abort()
-        self.flush()
-
-    def read(self, data: bytes) -> None:
-        """Bytes came; what comes of them is written with the end of the turn."""
-        upstream = self.upstream
-        if upstream is None:
-            return
-        self._owner.set_time()
-        self._is_reading = True
-        try:
-            upstream.receive(data)
-        finally:
-            self._is_reading = False
-        self._owner.want_flush(self)
-        transport = self._transport
-        if transport is not None and not transport.is_closing() and len(data) >= MUCH_BYTES:
-            transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def disconnected(self, error: Exception | None) -> None:
-        """The socket is gone."""
-        upstream, self.upstream = self.upstream, None
-        self._transport = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if upstream is not None:
-            upstream.lost(str(error) if error else "the connection was closed")
-            upstream.engine.close()
-        self._ended("the connection was closed")
-        if self._deadline is not None:
-            self._deadline.cancel()
-
-
-class _UpstreamProtocol(asyncio.Protocol):
-    """What asyncio calls."""
-
-    def __init__(self, owner: UpstreamSocket) -> None:
-        self._owner = owner
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are streams, and no subclass of it
-        self._owner.connected(cast(asyncio.Transport, transport))
-
-    def data_received(self, data: bytes) -> None:
-        self._owner.read(data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._owner.disconnected(error)
 
 
 class Proxying:
@@ -223,13 +64,13 @@ class Proxying:
         self._broker = broker
         self._make_engine = make_engine
         self._addresses = addresses
-        self._links: dict[PlacedLink, UpstreamSocket | None] = {}
+        self._links: dict[PlacedLink, UpstreamSocket[Upstream] | None] = {}
         """All that are relayed, and where; None: nowhere now."""
-        self._sockets: dict[str, UpstreamSocket] = {}
+        self._sockets: dict[str, UpstreamSocket[Upstream]] = {}
         """By address."""
         self._retry: dict[str, tuple[float, float]] = {}
         """By address: when it may be tried again, and how long after that."""
-        self._unflushed: dict[UpstreamSocket, None] = {}
+        self._unflushed: dict[UpstreamSocket[Upstream], None] = {}
         self._producers: list[Producer] = []
         self._process = uuid.uuid4().hex
         self._made = 0
@@ -311,25 +152,28 @@ class Proxying:
             self._retry[address] = now_s + pause_s, min(2 * pause_s, RETRY_MOST_S)
             socket = self._sockets[address] = UpstreamSocket(self, address)
             self._links[link] = socket
-            self._tasks.start(socket.open(self.name, self._make_engine))
+            self._tasks.start(socket.open(self._connect))
         elif socket.upstream is not None:
             self._attach(socket, socket.upstream, link)
         else:  # it is about to be opened
             self._links[link] = socket
 
-    def _attach(self, socket: UpstreamSocket, upstream: Upstream, link: PlacedLink) -> None:
+    def _connect(self, address: Address, touched: Callable[[], None], ended: Callable[[str], None]) -> Upstream:
+        return Upstream(self._make_engine(address), self.name, address.host, touched, ended)
+
+    def _attach(self, socket: UpstreamSocket[Upstream], upstream: Upstream, link: PlacedLink) -> None:
         self._links[link] = socket
         # Whether this broker leads as it is recorded, it says when it is asked: that is no way back to where it began.
         link.path = (ITSELF,) if socket.address == self._addresses.own() else (self.name,)
         upstream.attach(link)
 
-    def connecting(self, socket: UpstreamSocket) -> None:
+    def connecting(self, socket: UpstreamSocket[Upstream]) -> None:
         """Its upstream is there: give it the links that wait for that."""
         if socket.upstream is not None:
             for link in [link for link, at in self._links.items() if at is socket]:
                 self._attach(socket, socket.upstream, link)
 
-    def ended(self, socket: UpstreamSocket, reason: str) -> None:
+    def ended(self, socket: UpstreamSocket[Upstream], reason: str) -> None:
         """It is gone. Links that it has told so are without a place already."""
         if self._sockets.get(socket.address) is socket:
             del self._sockets[socket.address]
@@ -380,7 +224,7 @@ class Proxying:
         """Let the container know what time it is."""
         self._broker.set_time()
 
-    def want_flush(self, socket: UpstreamSocket) -> None:
+    def want_flush(self, socket: UpstreamSocket[Upstream]) -> None:
         """It has something to send, or to tell clients, at the end of the turn."""
         self._unflushed[socket] = None
         self._broker.schedule_turn()

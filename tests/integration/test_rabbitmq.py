@@ -1,0 +1,185 @@
+"""Remote nodes at RabbitMQ 3.10, which speaks AMQP 1.0 by a plug-in: another vendor's broker, as Debian has it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from proton import Delivery, Message
+from proton.reactor import AtMostOnce
+from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from rabbitmq_server import PASSWORD, USER, RabbitServer
+from running_broker import RunningBroker
+
+Declare = Callable[[str], str]
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def rabbit() -> Iterator[RabbitServer]:
+    with RabbitServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def password_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rabbit") / "password"
+    path.touch(mode=0o600)
+    path.write_text(f"{PASSWORD}\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def here(rabbit: RabbitServer, password_file: Path) -> Iterator[RunningBroker]:
+    """A broker that may declare nodes of RabbitMQ."""
+    config = f"remote-brokers:\n  - {{url: '{rabbit.url}', user: {USER}, password-file: {password_file}}}\n"
+    with RunningBroker({"name": "here"}, config=config) as running:
+        yield running
+        assert running.stop() == 0, running.log()
+        assert "Traceback" not in running.log(), running.log()
+
+
+@pytest.fixture
+def client(here: RunningBroker) -> Iterator[BlockingClient]:
+    with BlockingClient(here.url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def declare(here: RunningBroker, rabbit: RabbitServer) -> Iterator[Declare]:
+    """Makes a name here for a node there."""
+    with BlockingClient(here.url) as connected:
+        management = Management(connected)
+
+        def declare_one(node: str) -> str:
+            name = f"node-{next(_NUMBERS)}"
+            management.create_queue(name, {"qpid.cluster.proxy": f"{rabbit.url}/{node}"})
+            return name
+
+        yield declare_one
+
+
+@pytest.fixture
+def queue(declare: Declare) -> str:
+    """A name here for a queue of RabbitMQ that no other test uses."""
+    return declare(f"/queue/q{next(_NUMBERS)}")
+
+
+def test_messages_go_there_and_come_back(client: BlockingClient, queue: str) -> None:
+    message = Message("a", durable=True, id="1", subject="s", properties={"x": 1})
+    assert [outcome.state for outcome in client.send(queue, message, "b")] == [Delivery.ACCEPTED] * 2
+    first, second = client.consume(queue)
+    assert (first.body, first.id, first.subject, first.properties["x"], second.body) == ("a", "1", "s", 1, "b")
+    assert client.consume(queue) == []
+
+
+def test_what_is_sent_at_most_once_arrives(client: BlockingClient, queue: str) -> None:
+    sender = client.sender(queue, options=AtMostOnce())
+    sender.link.send(Message("a"))
+    client.round_trip()
+    receiver = client.receiver(queue, 1)
+    assert bodies(client.fetch(receiver, 1)) == ["a"]
+
+
+def test_credit_is_the_clients_own_and_a_drain_comes_back(client: BlockingClient, queue: str) -> None:
+    client.send(queue, "a", "b", "c")
+    first, second = client.receiver(queue, 1), client.receiver(queue, 0)
+    assert bodies(client.fetch(first, 1, None)) == ["a"]
+    assert bodies(client.drain(second)) == ["b", "c"]
+    assert client.drain(second) == []
+
+
+def test_outcomes_are_passed_on(client: BlockingClient, queue: str) -> None:
+    client.send(queue, "a", "b")
+    receiver = client.receiver(queue, 1)
+    client.fetch(receiver, 1, Delivery.REJECTED)
+    receiver.flow(1)
+    assert bodies(client.fetch(receiver, 1, Delivery.RELEASED)) == ["b"]
+    receiver.close()
+    (again,) = client.consume(queue)
+    assert again.body == "b"
+
+
+def test_who_wants_to_settle_second_is_told_that_it_cannot_and_is_answered(client: BlockingClient, queue: str) -> None:
+    client.send(queue, "a")
+    receiver = client.receiver(queue, 1, SettleSecond())
+    assert receiver.link.remote_rcv_settle_mode == receiver.link.RCV_FIRST
+    client.fetch(receiver, 1, None)
+    delivery = receiver.fetcher.unsettled[0]
+    delivery.update(Delivery.ACCEPTED)
+    client.wait(lambda: delivery.settled)
+    receiver.close()
+    assert client.consume(queue) == []
+
+
+def test_a_consumer_that_vanishes_leaves_its_messages_there(
+    client: BlockingClient, here: RunningBroker, queue: str
+) -> None:
+    client.send(queue, "a")
+    with BlockingClient(here.url) as other:
+        receiver = other.receiver(queue, 1)
+        assert bodies(other.fetch(receiver, 1, None)) == ["a"]
+        other.break_connection()
+    receiver = client.receiver(queue, 1)
+    assert bodies(client.fetch(receiver, 1)) == ["a"]
+
+
+def test_an_exchange_there_has_subscribers_and_publishers_here(client: BlockingClient, declare: Declare) -> None:
+    topic = declare("/topic/stock.%23")
+    out = declare("/topic/stock.usd")
+    receiver = client.receiver(topic, 2)
+    client.send(out, "a")
+    assert bodies(client.fetch(receiver, 1)) == ["a"]
+
+
+def test_what_is_not_there_is_refused_and_its_declaration_goes(
+    client: BlockingClient, declare: Declare, queue: str
+) -> None:
+    sender = client.sender(queue)
+    management = Management(client)
+    for attach in (client.sender, client.receiver):
+        missing = declare("/exchange/nothing/key")
+        with pytest.raises(LinkDetached) as refused:
+            attach(missing)
+        assert refused.value.condition == "amqp:not-found"
+        assert "/exchange/nothing/key" in str(refused.value)
+        assert "which says" in str(refused.value)
+        assert management.queue(missing) is None
+    assert client.offer(sender, "a").state == Delivery.ACCEPTED
+
+
+def test_a_large_message_goes_both_ways(client: BlockingClient, queue: str) -> None:
+    body = b"x" * 1_000_000
+    assert client.send(queue, Message(body))[0].state == Delivery.ACCEPTED
+    (message,) = client.consume(queue)
+    assert bytes(message.body) == body
+
+
+def test_fifty_clients_share_one_connection(here: RunningBroker, client: BlockingClient, queue: str) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(BlockingClient(here.url)) for _ in range(50)]
+        senders = [each.sender(queue) for each in clients]
+        for each, sender in zip(clients, senders, strict=True):
+            assert each.offer(sender, "x").state == Delivery.ACCEPTED
+    assert len(client.consume(queue)) == 50
+
+
+def test_a_wrong_password_is_said_at_once(rabbit: RabbitServer, tmp_path: Path) -> None:
+    wrong = tmp_path / "password"
+    wrong.touch(mode=0o600)
+    wrong.write_text("wrong-secret\n", encoding="utf-8")
+    node = f"{{url: '{rabbit.url}//queue/q', user: {USER}, password-file: {wrong}}}"
+    with (
+        RunningBroker({"name": "here"}, config=f"remote-nodes:\n  q: {node}\n") as broker,
+        BlockingClient(broker.url) as connected,
+    ):
+        with pytest.raises(LinkDetached) as refused:
+            connected.sender("q")
+        assert refused.value.condition == "amqp:unauthorized-access"
+        assert "user and password-file" in str(refused.value)
+        assert "wrong-secret" not in broker.log() + str(refused.value)

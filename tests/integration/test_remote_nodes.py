@@ -1,0 +1,283 @@
+"""Nodes of brokers outside of the cluster, under names of ours: over plain AMQP 1.0, against brokers of our own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proton import Delivery, Message
+from proton.reactor import Selector
+from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from qpid_ha_agent.control import ControlClient
+from qpid_ha_demo.ledger import Ledger
+from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from running_broker import RunningBroker
+from running_cluster import RunningCluster
+from sets_cluster import create_queue, create_set, sets_of, wait_whole
+
+
+def config(nodes: dict[str, str], brokers: str = "") -> str:
+    """A configuration file with these remote nodes."""
+    lines = ["remote-nodes:"] if nodes else []
+    lines += [f"  {name}: {{url: '{url}'}}" for name, url in nodes.items()]
+    lines += ["remote-brokers:", f"  - {{url: '{brokers}'}}"] if brokers else []
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[RunningBroker]:
+    """The broker outside."""
+    with RunningBroker({"name": "there"}) as running:
+        yield running
+        assert "Traceback" not in running.log(), running.log()
+
+
+@pytest.fixture(scope="module")
+def here(there: RunningBroker) -> Iterator[RunningBroker]:
+    """The broker that clients know; whatever the tests did, it has met no bug."""
+    nodes = {"orders": f"{there.url}/their-orders", "missing": "amqp://127.0.0.1:1/q"}
+    with RunningBroker({"name": "here"}, config=config(nodes, there.url)) as running:
+        yield running
+        assert running.stop() == 0, running.log()
+        assert "Traceback" not in running.log(), running.log()
+
+
+@pytest.fixture
+def client(here: RunningBroker) -> Iterator[BlockingClient]:
+    with BlockingClient(here.url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def theirs(there: RunningBroker) -> Iterator[BlockingClient]:
+    with BlockingClient(there.url) as connected:
+        yield connected
+        connected.consume("their-orders")
+
+
+def test_messages_are_there_and_not_here(client: BlockingClient, theirs: BlockingClient) -> None:
+    message = Message("a", durable=True, properties={"x": 1}, annotations={"y": 2})
+    assert [outcome.state for outcome in client.send("orders", message, "b")] == [Delivery.ACCEPTED] * 2
+    first, second = theirs.browse("their-orders")
+    assert (first.body, first.durable, first.properties, second.body) == ("a", True, {"x": 1}, "b")
+    assert bodies(client.browse("orders")) == ["a", "b"]
+    assert bodies(client.consume("orders")) == ["a", "b"]
+    assert theirs.browse("their-orders") == []
+    assert Management(client).queue("orders") is None
+
+
+def test_outcomes_are_passed_on(client: BlockingClient, theirs: BlockingClient) -> None:
+    client.send("orders", "a", "b", "c")
+    receiver = client.receiver("orders", 3)
+    client.fetch(receiver, 1, Delivery.RELEASED)
+    client.fetch(receiver, 1, Delivery.REJECTED)
+    (message,) = client.fetch(receiver, 1, Delivery.MODIFIED)
+    assert message.body == "c"
+    receiver.close()
+    assert bodies(theirs.browse("their-orders")) == ["a", "c"]
+
+
+def test_credit_is_the_clients_own_and_a_drain_comes_back(client: BlockingClient, theirs: BlockingClient) -> None:
+    theirs.send("their-orders", "a", "b", "c")
+    first, second = client.receiver("orders", 1), client.receiver("orders", 0)
+    assert bodies(client.fetch(first, 1, None)) == ["a"]
+    assert bodies(client.drain(second)) == ["b", "c"]
+    assert client.drain(second) == []
+    first.close()
+    second.close()
+    assert bodies(client.consume("orders")) == ["a", "b", "c"]
+
+
+def test_the_client_settles_second_if_it_wants_to(client: BlockingClient, theirs: BlockingClient) -> None:
+    theirs.send("their-orders", "a", "b")
+    receiver = client.receiver("orders", 1, SettleSecond())
+    client.fetch(receiver, 1, None)
+    delivery = receiver.fetcher.unsettled[0]
+    delivery.update(Delivery.ACCEPTED)
+    client.wait(lambda: delivery.settled)
+    assert delivery.remote_state == Delivery.ACCEPTED
+    delivery.settle()
+    receiver.close()
+    assert bodies(client.consume("orders")) == ["b"]
+
+
+def test_filters_are_passed_on(client: BlockingClient, theirs: BlockingClient) -> None:
+    client.send("orders", *[Message(colour, properties={"colour": colour}) for colour in ("red", "blue", "red")])
+    assert bodies(client.consume("orders", Selector("colour = 'blue'"))) == ["blue"]
+    with pytest.raises(LinkDetached) as refused:
+        client.receiver("orders", 1, Selector("colour ="))
+    assert refused.value.condition == "amqp:invalid-field"
+    assert "their-orders at" in str(refused.value)
+
+
+def test_a_full_queue_there_refuses_messages_here(
+    client: BlockingClient, theirs: BlockingClient, there: RunningBroker
+) -> None:
+    management = Management(theirs)
+    management.create_queue("small", {"qpid.max_count": 1})
+    Management(client).create_queue("small-there", {"qpid.cluster.proxy": f"{there.url}/small"})
+    first, second = client.send("small-there", "a", "b")
+    assert first.state == Delivery.ACCEPTED
+    assert second.state == Delivery.REJECTED
+    assert second.condition == "amqp:resource-limit-exceeded"
+
+
+def test_a_declared_node_is_listed_as_what_it_is_and_goes_with_its_links(
+    client: BlockingClient, theirs: BlockingClient, here: RunningBroker, there: RunningBroker
+) -> None:
+    management = Management(client)
+    url = f"{there.url}/their-orders"
+    management.create_queue("declared", {"qpid.cluster.proxy": url})
+    client.send("declared", "a")
+    assert bodies(theirs.consume("their-orders")) == ["a"]
+    found = management.queue("declared")
+    assert found is not None
+    assert found["arguments"] == {"qpid.cluster.proxy": url}
+    receiver = client.receiver("declared", 1)
+    management.delete_queue("declared")
+    with pytest.raises(LinkDetached) as ended:
+        receiver.receive(timeout=5)
+    assert "declared was deleted" in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"qpid.cluster.proxy": "amqp://u:secret@127.0.0.1/q"}, "no place for a user or a password"),
+        ({"qpid.cluster.proxy": "amqp://192.0.2.1/q"}, "remote-brokers of the configuration does not have"),
+        ({"qpid.cluster.proxy": "amqp://127.0.0.1"}, "the node is missing"),
+        ({"qpid.cluster.proxy": "http://127.0.0.1/q"}, "neither amqp nor amqps"),
+        ({"qpid.cluster.proxy": "amqp://127.0.0.1/q", "qpid.auto_delete": True}, "leave out qpid.exclusive"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused_with_the_reason(
+    client: BlockingClient, here: RunningBroker, arguments: dict[str, object], text: str
+) -> None:
+    answer = Management(client).ask("CREATE", {"arguments": arguments}, type="queue", name="bad")
+    assert answer.status == 400
+    assert text in answer.description
+    assert "secret" not in answer.description + here.log()
+
+
+def test_names_are_not_given_twice(client: BlockingClient) -> None:
+    answer = Management(client).ask("CREATE", {"arguments": {}}, type="queue", name="orders")
+    assert (answer.status, "remote-nodes of the configuration has it" in answer.description) == (409, True)
+
+
+def test_a_name_that_a_queue_has_by_now_is_refused(tmp_path: Path, there: RunningBroker) -> None:
+    settings = {"name": "kept", "data-dir": str(tmp_path)}
+    with RunningBroker(settings) as before, BlockingClient(before.url) as connected:
+        Management(connected).create_queue("orders", {"qpid.durable": True})
+    nodes = config({"orders": f"{there.url}/their-orders"})
+    with RunningBroker(settings, config=nodes) as after, BlockingClient(after.url) as connected:
+        with pytest.raises(LinkDetached) as refused:
+            connected.sender("orders")
+        assert refused.value.condition == "amqp:precondition-failed"
+        assert "rename one of the two" in str(refused.value)
+
+
+def test_of_a_cluster_with_many_sets_the_right_broker_is_found(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, settings={"ha": {"clients": "redirect"}}) as cluster:
+        cluster.form()
+        create_set(cluster, "other", preferred="broker2")
+        wait_whole(cluster, 0, "other")
+        cluster.wait_until(lambda: sets_of(cluster.broker(0))["other"]["primary"] == "broker2", "broker2 leads", 30.0)
+        create_queue(cluster, 0, "far", "other")
+        nodes = config({"far": f"{cluster.urls[0]}/far"})
+        with RunningBroker({"name": "dmz"}, config=nodes) as broker, BlockingClient(broker.url) as connected:
+            assert connected.send("far", "a")[0].state == Delivery.ACCEPTED
+            assert bodies(connected.consume("far")) == ["a"]
+
+
+def test_nothing_here_can_be_bound_to_it(client: BlockingClient, there: RunningBroker) -> None:
+    management = Management(client)
+    management.create_queue("unbound", {"qpid.cluster.proxy": f"{there.url}/their-orders"})
+    body = {"exchange": "amq.direct", "queue": "unbound", "key": "k"}
+    answer = management.ask("CREATE", body, type="binding")
+    assert (answer.status, "holds no messages" in answer.description) == (400, True)
+
+
+def test_an_anonymous_relay_does_not_reach_there(client: BlockingClient) -> None:
+    sender = client.sender(None)
+    outcome = client.offer(sender, Message("a", address="orders"))
+    assert outcome.state == Delivery.REJECTED
+
+
+def test_a_broker_that_cannot_be_reached_is_named(there: RunningBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    nodes = config({"gone": f"amqp://127.0.0.1:{port}/q"})
+    with RunningBroker({"name": "here"}, config=nodes) as broker, BlockingClient(broker.url) as connected:
+        connected.connection.timeout = 20
+        with pytest.raises(LinkDetached) as refused:
+            connected.sender("gone")
+        assert refused.value.condition == "amqp:resource-locked"
+        assert f"127.0.0.1:{port}: Connection refused" in str(refused.value)
+
+
+def test_a_ring_of_remote_nodes_is_refused_with_the_way() -> None:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        ports = [each.getsockname()[1] for each in sockets]
+    with ExitStack() as stack:
+        brokers = [
+            stack.enter_context(
+                RunningBroker(
+                    {"name": name, "listen": f"amqp://127.0.0.1:{own}"},
+                    config=config({"ring": f"amqp://127.0.0.1:{other}/ring"}),
+                )
+            )
+            for name, own, other in (("a", ports[0], ports[1]), ("b", ports[1], ports[0]))
+        ]
+        with BlockingClient(brokers[0].url) as connected:
+            for attach in (connected.sender, connected.receiver):
+                with pytest.raises(LinkDetached) as refused:
+                    attach("ring")
+                assert refused.value.condition == "amqp:not-allowed"
+                assert "a/ring -> b/ring -> a/ring" in str(refused.value)
+
+
+def test_many_clients_share_one_connection(here: RunningBroker, there: RunningBroker) -> None:
+    with ExitStack() as stack, BlockingClient(there.url) as theirs:
+        clients = [stack.enter_context(BlockingClient(here.url)) for _ in range(200)]
+        senders = [client.sender("orders") for client in clients]
+        for client, sender in zip(clients, senders, strict=True):
+            assert client.offer(sender, "x").state == Delivery.ACCEPTED
+        assert len(theirs.consume("their-orders")) == 200
+        with ControlClient(here.control_socket) as control:
+            rows: Any = control.call("remote-nodes")
+            found: Any = control.call("query")
+        (row,) = [row for row in rows if row["name"] == "orders"]
+        assert (row["links"], row["state"]) == (200, "connected")
+        assert found["remote_connections"] == 1
+
+
+def test_nothing_confirmed_is_lost_when_the_cluster_behind_fails_over(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        cluster.form()
+        hosts = ",".join(url.removeprefix("amqp://") for url in cluster.urls)
+        nodes = config({"orders": f"amqp://{hosts}/their-orders"})
+        with RunningBroker({"name": "dmz"}, config=nodes) as broker:
+            ledger = Ledger()
+            publisher = DemoPublisher([broker.url], "orders", ledger, rate=300)
+            consumer = DemoConsumer([broker.url], "orders", ledger)
+            publisher.start()
+            consumer.start()
+            try:
+                cluster.wait_until(lambda: len(ledger.confirmed_at_s) > 300, "messages", 30.0)
+                before = len(ledger.confirmed_at_s)
+                cluster.kill(0)
+                cluster.promote(1)
+                cluster.wait_until(lambda: len(ledger.confirmed_at_s) > before + 300, "messages after it", 30.0)
+                publisher.pause()
+                cluster.wait_until(lambda: not ledger.missing, "all that was confirmed", 30.0)
+            finally:
+                publisher.stop()
+                consumer.stop()
+            assert "Traceback" not in broker.log()

@@ -1,0 +1,183 @@
+"""A broker and one outside of its cluster, joined in memory: the latter is a test's to speak for, in truth and in lies.
+
+What `server.remote_nodes` does with sockets and clocks, `PairedRemote` does when the test says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+
+from paired_engines import PairedBroker, PairedClient
+from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.remote_connection import RemoteConnection
+from qpid_ha_broker.amqp.remote_links import RemoteLink, RemoteTarget, remote_link
+
+TARGET = RemoteTarget("orders", "their-orders", "amqp://there:5672")
+_ROUNDS = 1000
+_INPUT_BUFFER = 4096
+_NEW = proton.Endpoint.LOCAL_UNINIT | proton.Endpoint.REMOTE_ACTIVE
+
+
+class PairedRemote:
+    """`here` knows `orders` as a node of another broker. For the rest see `remote_links.RemoteDriver`."""
+
+    def __init__(self, *, product: str = "other") -> None:
+        self.broker, self.name = "here's-uuid", "here"
+        self.here = PairedBroker(ContainerSettings("here", "0", max_message_bytes=100_000))
+        self.here.connections.remotes = self
+        self.now_s = 0.0
+        self.here.container.clock = lambda: self.now_s
+        self.links: dict[RemoteLink, None] = {}
+        self.again: list[RemoteLink] = []
+        """To be attached when the test says so."""
+        self.refusals: list[AmqpError] = []
+        """What the other broker refused, or ended for good."""
+        self.redirects: list[AmqpError] = []
+        self.follows_redirects = False
+        self.ended: list[str] = []
+        """Why connections were given up."""
+        self._product = product
+        self.connect_far()
+
+    # --- what a test does
+
+    def client(self) -> PairedClient:
+        """A client here."""
+        client = PairedClient(self.here)
+        self.settle_down()
+        return client
+
+    def connect_far(self) -> None:
+        """Open a connection to the other broker, and attach there what has no far end."""
+        self.transport = proton.Transport(proton.Transport.SERVER)
+        self.far = proton.Connection()
+        self.far.container = "there"
+        self.far.properties = {proton.symbol("product"): self._product}
+        self.transport.bind(self.far)
+        engine = Engine(proton.Transport(), proton.Connection())
+        self.upstream: RemoteConnection | None = RemoteConnection(
+            engine, "here/1", "there", lambda: None, self.ended.append
+        )
+        again, self.again = self.again, []
+        for link in again:
+            self.upstream.attach(link)
+        self.settle_down()
+
+    def far_link(self) -> Any:
+        """The newest link at the other broker that is not answered yet."""
+        found, link = None, self.far.link_head(_NEW)
+        while link is not None:
+            found, link = link, link.next(_NEW)
+        assert found is not None
+        return found
+
+    def answer(self, credit: int = 0) -> Any:
+        """Let it attach, with so much credit for a publisher; it is what the other broker has of the link."""
+        link = self.far_link()
+        link.source.copy(link.remote_source)
+        link.target.copy(link.remote_target)
+        link.snd_settle_mode = link.remote_snd_settle_mode
+        link.rcv_settle_mode = link.remote_rcv_settle_mode
+        link.open()
+        if credit:
+            link.flow(credit)
+        self.settle_down()
+        return link
+
+    def refuse(self, name: str, description: str, info: dict[Any, Any] | None = None) -> None:
+        """Refuse it."""
+        link = self.far_link()
+        link.open()
+        link.condition = proton.Condition(name, description, info)
+        link.close()
+        self.settle_down()
+
+    def cut(self) -> None:
+        """The connection breaks."""
+        upstream, self.upstream = self.upstream, None
+        assert upstream is not None
+        upstream.lost("cut")
+        upstream.engine.close()
+        self.settle_down()
+
+    def say(self, data: bytes) -> None:
+        """The other broker sends these bytes, whatever they mean."""
+        assert self.upstream is not None
+        self.settle_down()
+        self.upstream.receive(data)
+        self.here.settle_down()
+
+    def wait(self, seconds: float) -> None:
+        """Time goes by."""
+        self.now_s += seconds
+        for link in list(self.links):
+            link.expire(self.now_s)
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        """Carry bytes on both ways until nothing moves."""
+        for _ in range(_ROUNDS):
+            self.here.settle_down()
+            if not self._exchange():
+                return
+        raise RuntimeError("the conversation does not come to an end")
+
+    def _exchange(self) -> bool:
+        upstream = self.upstream
+        if upstream is None:
+            return False
+        outgoing = upstream.take_output()
+        for offset in range(0, len(outgoing), _INPUT_BUFFER):
+            self.transport.push(outgoing[offset : offset + _INPUT_BUFFER])
+        self._open_all()
+        pending = self.transport.pending()
+        incoming = self.transport.peek(pending) if pending > 0 else b""
+        if incoming:
+            self.transport.pop(len(incoming))
+            upstream.receive(bytes(incoming))
+        return bool(outgoing or incoming)
+
+    def _open_all(self) -> None:
+        if self.far.state & proton.Endpoint.LOCAL_UNINIT and self.far.state & proton.Endpoint.REMOTE_ACTIVE:
+            self.far.open()
+        session: Any = self.far.session_head(_NEW)
+        while session is not None:
+            session.open()
+            session = session.next(_NEW)
+
+    # --- what links ask for
+
+    def relay(self, connection: Connection, link: proton.Link, address: str) -> RemoteLink | None:
+        if address != TARGET.name:
+            return None
+        relayed = remote_link(connection, link, TARGET, self)
+        self.links[relayed] = None
+        if self.upstream is None:
+            self.again.append(relayed)
+        else:
+            self.upstream.attach(relayed)
+        return relayed
+
+    def attach_again(self, link: RemoteLink, reason: str) -> None:
+        self.again.append(link)
+
+    def redirect(self, link: RemoteLink, error: AmqpError) -> bool:
+        self.redirects.append(error)
+        if self.follows_redirects:
+            self.again.append(link)
+        return self.follows_redirects
+
+    def gone(self, link: RemoteLink, error: AmqpError) -> None:
+        self.refusals.append(error)
+
+    def forget(self, link: RemoteLink) -> None:
+        self.links.pop(link, None)
+        if link in self.again:
+            self.again.remove(link)
+        if self.upstream is not None:
+            self.upstream.detach(link)
