@@ -421,8 +421,13 @@ class Proxying:
         self._unflushed[socket] = None
         self._broker.schedule_turn()
 
+    @property
+    def awaits_flush(self) -> bool:
+        """Something was relayed in this round of the loop, or is to be."""
+        return bool(self._unflushed)
+
     def flush(self) -> None:
-        """The end of a turn."""
+        """Write what there is to the other brokers, at the beginning and at the end of a turn."""
         if self._unflushed:
             unflushed, self._unflushed = self._unflushed, {}
             for socket in unflushed:
