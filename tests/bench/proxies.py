@@ -10,19 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import proton
 
 from bench.figures import Measurement
 from bench.latency import RATE_PER_S, WARM_UP, Pace, percentile
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
+from bench.proxy_failover import measure_failover
 from bench.replication import port_of
 from bench.scenario import LAST_WORDS, Scenario
 from bench.throughput import QUEUE, SIZES, WINDOW, consume, message, publish
-from bench.usage import Usage
+from bench.usage import Usage, resident_bytes
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, wait_whole
 
 SET = "relayed"
 _GLANCE_S = 0.005
+_CREDIT = 100
 _EMPTY_TIMEOUT_S = 10.0
 
 
@@ -55,9 +60,11 @@ def _wait_depth(cluster: RunningCluster, expected: int) -> None:
 
 
 def measure_proxy(scenario: Scenario) -> Iterator[Measurement]:
-    """In and out, straight and relayed, and how much later a relayed message arrives."""
+    """In and out, straight and relayed; how much later a relayed message arrives; memory; and what a kill costs."""
     yield from _measure_rates(scenario)
     yield from _measure_latency(scenario)
+    yield from _measure_memory(scenario)
+    yield from measure_failover(scenario)
 
 
 def _measure_rates(scenario: Scenario) -> Iterator[Measurement]:
@@ -96,6 +103,36 @@ def _relayed(what: str, size: int, count: int, usage: Usage, share: float) -> It
     yield Measurement(f"proxied_{what}_share_{size}", f"proxied {what}, {size} B, of the direct rate", 100 * share, "%")
     cpu_us = usage.backups_s[0] / count * 1e6
     yield Measurement(f"proxy_{what}_cpu_{size}", f"processor time of the proxy, {what}, {size} B", cpu_us, "µs")
+
+
+def _measure_memory(scenario: Scenario) -> Iterator[Measurement]:
+    """Links of one client, half of them publishers and half consumers: a connection is measured elsewhere."""
+    count = scenario.proxied_links
+    with two_brokers() as cluster, LoadConnection(port_of(cluster, cluster.broker(1))) as connection:
+        pids = [broker.pid for broker in cluster.brokers]
+        first = _attach(connection, 0, 2)  # the connection between the brokers, and what is imported with the first
+        before = [resident_bytes(pid) for pid in pids]
+        links = _attach(connection, len(first), count - len(first))
+        at_primary, at_proxy = (resident_bytes(pid) - was for pid, was in zip(pids, before, strict=True))
+    note = f"and {at_primary / len(links) / 1000:.1f} kB at the primary"
+    label = f"memory of the proxy for each of {count:,} links"
+    yield Measurement("proxied_link_memory", label, at_proxy / len(links) / 1000, "kB", note)
+
+
+def _attach(connection: LoadConnection, first: int, count: int) -> list[Any]:
+    """So many more links, publishers and consumers in turn, all of them answered."""
+    links: list[Any] = []
+    for number in range(first, first + count):
+        session = connection.session
+        link = session.receiver(f"link-{number}") if number % 2 else session.sender(f"link-{number}")
+        (link.source if number % 2 else link.target).address = QUEUE
+        link.open()
+        if number % 2:
+            link.flow(_CREDIT)
+        links.append(link)
+    connection.wait_for(lambda: all(link.state & proton.Endpoint.REMOTE_ACTIVE for link in links))
+    connection.wait_for(lambda: all(link.credit for link in links))
+    return links
 
 
 def _measure_latency(scenario: Scenario) -> Iterator[Measurement]:

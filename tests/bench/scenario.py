@@ -53,6 +53,8 @@ class Scenario:
     consolidated_stores: int = 10
     consolidated_mb: int = 1024
     idle_stores: int = 1_000
+    proxied_links: int = 1_000
+    proxied_sets: int = 10
     hosted_sets: int = 1_000
     failed_over_sets: int = 900
     mapped_queues: int = 10_000
@@ -108,6 +110,8 @@ class Scenario:
             consolidated_stores=2,
             consolidated_mb=1,
             idle_stores=5,
+            proxied_links=20,
+            proxied_sets=2,
             hosted_sets=4,
             failed_over_sets=6,
             mapped_queues=20,

@@ -9,6 +9,7 @@ from numbered import dropped, known, numbered
 from qpid_ha_broker.events.types import Enqueued, ProducerAdvanced, TransactionCommitted
 from qpid_ha_broker.model.errors import NotEnoughReplicas, NotPrimary, QueueFull
 from qpid_ha_broker.model.producers import Producers
+from qpid_ha_broker.model.resources import publish_numbered
 
 # --- one message
 
@@ -249,3 +250,31 @@ def test_a_table_that_does_not_follow_from_a_log_is_noticed() -> None:
     producers.check_invariants(5)
     with pytest.raises(AssertionError, match="up to 4"):
         producers.check_invariants(4)
+
+
+# --- many messages in one unit, as a proxy's come
+
+
+@pytest.mark.parametrize("sequences", [(4,), (4, 5, 9), (1, 2, 3, 4), (2, 3)])
+def test_the_short_way_for_a_plain_queue_writes_and_leaves_what_the_long_one_does(sequences: tuple[int, ...]) -> None:
+    plain, limited = Core(), Core()
+    found = []
+    for core, queue in ((plain, plain.queue("q")), (limited, limited.queue("q", max_count=1000))):
+        core.publish(queue, numbered(3))
+        core.read()
+        came = publish_numbered(core.resources, queue, [numbered(each) for each in sequences], core.now_ms)
+        figures = bodies(queue.messages), core.catalog.memory_bytes, queue.messages.size, known(core), dropped(core)
+        found.append((came.lsn, core.read(), [record.part for record in core.records], figures))
+        core.check()
+    assert found[0] == found[1]
+
+
+def test_a_consumer_is_served_what_came_the_short_way() -> None:
+    core = Core(witness=False)
+    queue = core.queue("q")
+    consumer = core.consumer(queue)
+    core.give_credit(queue, consumer)
+    core.hand_out()
+    publish_numbered(core.resources, queue, [numbered(1), numbered(2)], core.now_ms)
+    core.hand_out()
+    assert [entry.body for entry in core.inbox(consumer)] == [numbered(1).payload, numbered(2).payload]

@@ -17,7 +17,7 @@ from qpid_ha_broker.amqp.engine import Engine
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.relay import PATH, RELAY_CAPABILITY
-from qpid_ha_broker.amqp.relayed_links import RelayedPublisher
+from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedPublisher
 from qpid_ha_broker.amqp.upstream import Upstream
 from qpid_ha_broker.events.types import GenerationStarted
 
@@ -619,3 +619,54 @@ def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay() -> None:
     proxied.settle_down()
     assert delivery.remote_state == ACCEPTED
     assert len(waiting(proxied)) == 1
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_message_that_came_back_before_its_release_was_confirmed_is_the_clients_again(cut: bool) -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    out, log = sender(proxied, client), proxied.primary.container.default.resources.default.log
+    send(proxied, client, out, "a")
+    link = receiver(proxied, client, 1)
+    ((first, _),) = texts(client, link)
+    log.add_witness("backup")
+    send(proxied, client, out, "b")  # and nothing that the primary says after it is confirmed
+    first.update(proton.Delivery.RELEASED)
+    link.flow(1)
+    proxied.settle_down()
+    ((second, text),) = texts(client, link)
+    assert text == "a"
+    assert not first.settled
+    if cut:
+        proxied.cut()
+        proxied.connect_upstream()
+        assert first.settled  # it came again: so it was carried out
+    second.update(ACCEPTED)
+    second.settle()
+    proxied.settle_down()
+    log.acknowledge("backup", log.last_lsn)
+    proxied.settle_down()
+    assert first.settled
+    assert waiting(proxied) == [proton.Message("b").encode()]
+    assert not any(link._held or link._by_far for link in proxied.links if isinstance(link, RelayedConsumer))
+
+
+def test_what_a_client_has_is_reclaimed_of_the_primary_that_had_ended_the_link() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    link = receiver(proxied, client, 1)
+    ((delivery, _),) = texts(client, link)
+    default = proxied.primary.container.default
+    default.read_only = True
+    default.end_links(ServedElsewhere(proxied.primary.container.directory, "default"), browsers=False)
+    proxied.settle_down()
+    default.read_only = False
+    proxied.attach_those_left()
+    link.flow(1)
+    proxied.settle_down()
+    assert texts(client, link) == []
+    delivery.update(ACCEPTED)
+    delivery.settle()
+    proxied.settle_down()
+    assert waiting(proxied) == []

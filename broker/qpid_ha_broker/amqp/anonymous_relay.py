@@ -73,9 +73,9 @@ class SetPublisher(RelayedPublisher):
         """All of them unsettled: a message that the client has settled takes of its credit until it is taken."""
         self._numbers[sender.send(self._kept[number][1], number)[0]] = number
 
-    def _drop(self, number: int) -> Delivery | None:
-        self._anonymous.answered()
-        return super()._drop(number)
+    def _dropped(self, count: int, size: int) -> None:
+        super()._dropped(count, size)
+        self._anonymous.answered(count)
 
     def transacted(self) -> None:
         self._anonymous.answered()

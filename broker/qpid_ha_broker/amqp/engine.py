@@ -27,19 +27,35 @@ MODIFIED: int = lib.PN_MODIFIED
 DECLARED, TRANSACTIONAL = 0x33, 0x34
 """AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
 
+NUMBER_LENGTH = 16
+"""Digits of a tag that is a number."""
 OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
 EVENTS_LENGTH = 64
 """Dispositions and messages between two looks at the clock."""
 
+# Found once: to look a function up in `lib` costs more than half of what it costs to call it.
+_peek, _pop = lib.pn_collector_peek, lib.pn_collector_pop
+_type_of, _delivery_of, _link_of = lib.pn_event_type, lib.pn_event_delivery, lib.pn_delivery_link
+_pending, _is_partial, _is_settled = lib.pn_delivery_pending, lib.pn_delivery_partial, lib.pn_delivery_settled
+_state_of, _tag_of, _credit = lib.pn_delivery_remote_state, lib.pn_delivery_tag, lib.pn_link_credit
+_receive, _advance, _unpack = lib.pn_link_recv, lib.pn_link_advance, ffi.unpack
+_new_delivery, _write = lib.pn_delivery, lib.pn_link_send
+_update, _settle = lib.pn_delivery_update, lib.pn_delivery_settle
+_DELIVERY: int = lib.PN_DELIVERY
+
 Delivery = Any
 """A `pn_delivery_t *`: hashable, and valid until settled."""
+Transfer = tuple[Delivery, bytes, bool, int]
+"""A whole message that came; whether the peer has settled it; and its state, 0 but for transactional work."""
+Disposition = tuple[Delivery, int, bool]
+"""What the peer said of a message: the state, 0 for nothing, and whether it has settled it."""
 
 
 class Receiving(Protocol):
     """A link on which the peer sends messages."""
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """A whole message came. `state` is 0 but for transactional work."""
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Whole messages came, one after the other: at most EVENTS_LENGTH. The link may end at any of them."""
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """A part of a message came; more will."""
@@ -51,8 +67,8 @@ class Receiving(Protocol):
 class Consuming(Receiving, Protocol):
     """A link on which the peer sends messages for somebody else, who says what becomes of each."""
 
-    def settled(self, delivery: Delivery, state: int) -> None:
-        """The peer has settled a message that came; `state` is what it says of it, 0 for nothing."""
+    def settlements(self, batch: list[Disposition]) -> None:
+        """The peer has settled messages that came, of those in `transfers` before."""
 
     def drained(self) -> None:
         """The peer may have used its credit, or given up what was left of it."""
@@ -61,11 +77,39 @@ class Consuming(Receiving, Protocol):
 class Sending(Protocol):
     """A link on which the peer gets messages."""
 
-    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
-        """The peer said what became of a message."""
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The peer said what became of messages: at most EVENTS_LENGTH."""
 
     def flow(self) -> None:
         """The peer changed its credit."""
+
+
+class EachTransfer:
+    """For a link that takes its messages one by one."""
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """A whole message came: see `Transfer`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with a message")
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Each of them; see `Receiving`."""
+        transfer = self.transfer
+        for delivery, payload, settled, state in batch:
+            transfer(delivery, payload, settled, state)
+
+
+class EachDisposition:
+    """For a link that takes what the peer says of messages one by one."""
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The peer said what became of a message: see `Disposition`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with an answer")
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """Each of them; see `Sending`."""
+        disposition = self.disposition
+        for delivery, state, settled in batch:
+            disposition(delivery, state, settled)
 
 
 class Handler(Protocol):
@@ -181,73 +225,105 @@ class Engine:
 
         Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much.
         """
-        collector, delivery_type = self._collector, lib.PN_DELIVERY
-        peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
-        delivery_of, link_of, nothing = lib.pn_event_delivery, lib.pn_delivery_link, ffi.NULL
-        last_pointer, receiving, sending, is_costly = nothing, None, None, False
-        while True:
-            for _ in range(EVENTS_LENGTH):
-                event = peek(collector)
-                if event == nothing:
-                    return True
-                kind = type_of(event)
-                if kind == delivery_type:
-                    delivery = delivery_of(event)
-                    pointer = link_of(delivery)
-                    if pointer != last_pointer:
-                        last_pointer = pointer
-                        receiving, sending = self._receiving.get(pointer), self._sending.get(pointer)
-                        is_costly = pointer in self._costly
-                    if receiving is not None:
-                        self._incoming(pointer, delivery, receiving)
-                        if is_costly and budget.is_spent:
-                            pop(collector)
-                            return False
-                    elif sending is None:
-                        self._discard(pointer, delivery)
-                    elif lib.pn_delivery_updated(delivery):
-                        sending.disposition(
-                            delivery, lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
-                        )
-                else:
-                    tell = _EVENTS.get(kind)
-                    if tell is not None:
-                        try:
-                            tell(self, event, handler)
-                        except UnicodeError as error:  # from Proton, where the standard wants UTF-8
-                            handler.malformed(DECODE_ERROR, str(error))
-                    last_pointer = nothing
-                    if tell is not None and budget.is_spent:
-                        pop(collector)
-                        return False
-                pop(collector)
-            if budget.is_spent:
+        collector, left = self._collector, EVENTS_LENGTH
+        while event := _peek(collector):
+            kind = _type_of(event)
+            if kind == _DELIVERY:
+                count, is_costly = self._tell_deliveries(_delivery_of(event), left)
+                left -= count
+            else:
+                left -= 1
+                tell = _EVENTS.get(kind)
+                is_costly = tell is not None
+                if tell is not None:
+                    try:
+                        tell(self, event, handler)
+                    except UnicodeError as error:  # from Proton, where the standard wants UTF-8
+                        handler.malformed(DECODE_ERROR, str(error))
+                _pop(collector)
+            if (is_costly or left <= 0) and budget.is_spent:
                 return False
+            if left <= 0:
+                left = EVENTS_LENGTH
+        return True
 
-    def _incoming(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
-        if not lib.pn_delivery_readable(delivery):
-            if self._consuming and pointer in self._consuming and lib.pn_delivery_settled(delivery):
-                self._consuming[pointer].settled(delivery, lib.pn_delivery_remote_state(delivery))
-            return
-        size = lib.pn_delivery_pending(delivery)
-        if size <= RECEIVE_BUFFER:
-            received = lib.pn_link_recv(pointer, self._buffer, size)
-            data = ffi.unpack(self._buffer, received) if received > 0 else b""
-        else:
-            large = bytearray(size)
-            received = lib.pn_link_recv(pointer, ffi.from_buffer(large), size)
-            data = bytes(large)
-        if lib.pn_delivery_partial(delivery):
+    def _tell_deliveries(self, delivery: Delivery, most: int) -> tuple[int, bool]:
+        """Take the event of `delivery`, and those right behind it of the same link, and tell the link.
+
+        Returns how many events it were, and whether they are requests.
+        """
+        pointer = _link_of(delivery)
+        receiving = self._receiving.get(pointer)
+        if receiving is not None:
+            is_costly = pointer in self._costly
+            return self._tell_received(pointer, delivery, receiving, 1 if is_costly else most), is_costly
+        sending = self._sending.get(pointer)
+        if sending is not None:
+            return self._tell_answered(pointer, delivery, sending, most), False
+        self._discard(pointer, delivery)
+        _pop(self._collector)
+        return 1, False
+
+    def _tell_answered(self, pointer: Any, delivery: Delivery, link: Sending, most: int) -> int:
+        collector, batch, count = self._collector, [], 0
+        while True:
+            count += 1
+            batch.append((delivery, _state_of(delivery), _is_settled(delivery)))
+            _pop(collector)
+            if count == most or not (event := _peek(collector)) or _type_of(event) != _DELIVERY:
+                break
+            delivery = _delivery_of(event)
+            if _link_of(delivery) != pointer:
+                break
+        link.dispositions(batch)
+        return count
+
+    def _tell_received(self, pointer: Any, delivery: Delivery, link: Receiving, most: int) -> int:
+        collector, buffer, count = self._collector, self._buffer, 0
+        transfers: list[Transfer] = []
+        settlements: list[Disposition] = []
+        while True:
+            count += 1
+            size = _pending(delivery)
+            if 0 < size <= RECEIVE_BUFFER and not _is_partial(delivery):
+                data = _unpack(buffer, _receive(pointer, buffer, size))
+                _advance(pointer)
+                transfers.append((delivery, data, _is_settled(delivery), _state_of(delivery)))
+            elif size or lib.pn_delivery_readable(delivery):
+                if transfers:
+                    link.transfers(transfers)
+                    transfers = []
+                self._tell_unusual(pointer, delivery, link)
+            elif _is_settled(delivery):
+                settlements.append((delivery, _state_of(delivery), True))
+            _pop(collector)
+            if count == most or not (event := _peek(collector)) or _type_of(event) != _DELIVERY:
+                break
+            delivery = _delivery_of(event)
+            if _link_of(delivery) != pointer:
+                break
+        if transfers:
+            link.transfers(transfers)
+        if settlements and (consuming := self._consuming.get(pointer)) is not None:
+            consuming.settlements(settlements)
+        return count
+
+    def _tell_unusual(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
+        """A message that is large, empty, not whole, or taken back."""
+        size = _pending(delivery)
+        large = bytearray(size)
+        received = _receive(pointer, ffi.from_buffer(large), size) if size else 0
+        data = bytes(large[: max(received, 0)])
+        if _is_partial(delivery):
             if data:
                 link.partial(delivery, data)
         elif not data and lib.pn_delivery_aborted(delivery):
-            lib.pn_link_advance(pointer)
-            lib.pn_delivery_settle(delivery)
+            _advance(pointer)
+            _settle(delivery)
             link.aborted(delivery)
         else:
-            lib.pn_link_advance(pointer)
-            settled, state = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
-            link.transfer(delivery, data, settled, state)
+            _advance(pointer)
+            link.transfers([(delivery, data, _is_settled(delivery), _state_of(delivery))])
 
     def _discard(self, pointer: Any, delivery: Delivery) -> None:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
@@ -335,8 +411,8 @@ _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
 
 def settle(delivery: Delivery, state: int) -> None:
     """Tell the peer what became of a message, and forget the delivery."""
-    lib.pn_delivery_update(delivery, state)
-    lib.pn_delivery_settle(delivery)
+    _update(delivery, state)
+    _settle(delivery)
 
 
 class Outcome(NamedTuple):
@@ -365,7 +441,7 @@ class Outcome(NamedTuple):
         elif self.state == REJECTED and self.condition:
             _put_condition(lib.pn_disposition_condition(local), self.condition, self.description)
         if self.state:
-            lib.pn_delivery_update(delivery, self.state)
+            _update(delivery, self.state)
 
 
 def _put_condition(condition: Any, name: str, description: str) -> None:
@@ -375,16 +451,21 @@ def _put_condition(condition: Any, name: str, description: str) -> None:
 
 def accept_all(deliveries: Iterable[Delivery]) -> None:
     """Settle each as accepted; Proton tells the peer of neighbours in one frame."""
-    update, settle_one = lib.pn_delivery_update, lib.pn_delivery_settle
     for delivery in deliveries:
-        update(delivery, ACCEPTED)
-        settle_one(delivery)
+        _update(delivery, ACCEPTED)
+        _settle(delivery)
+
+
+def say_accepted(deliveries: Iterable[Delivery]) -> None:
+    """Say that each is accepted, and leave it unsettled."""
+    for delivery in deliveries:
+        _update(delivery, ACCEPTED)
 
 
 def number_of(delivery: Delivery) -> int:
     """The tag, where it is a number as `Sender.send` makes it."""
-    tag = lib.pn_delivery_tag(delivery)
-    return number_of_tag(ffi.unpack(tag.start, tag.size))
+    tag = _tag_of(delivery)
+    return number_of_tag(_unpack(tag.start, tag.size))
 
 
 def number_of_tag(tag: bytes) -> int:
@@ -394,7 +475,13 @@ def number_of_tag(tag: bytes) -> int:
 
 def forget(delivery: Delivery) -> None:
     """Settle without saying anything of our own."""
-    lib.pn_delivery_settle(delivery)
+    _settle(delivery)
+
+
+def forget_all(deliveries: Iterable[Delivery]) -> None:
+    """Settle each without saying anything of our own."""
+    for delivery in deliveries:
+        _settle(delivery)
 
 
 def reject(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
@@ -479,12 +566,15 @@ class Sender:
     Tags are ASCII: python-proton decodes a tag as UTF-8 as soon as an application reads it.
     """
 
-    __slots__ = ("_keep", "_link", "_tags")
+    __slots__ = ("_keep", "_link", "_number", "_number_text", "_tags")
 
     def __init__(self, link: proton.Link) -> None:
         self._link = link._impl
         self._tags: list[Any] = []
         self._keep: list[Any] = []
+        self._number: Any = None
+        """The tag of the last message with a number, whose text the next one overwrites: Proton copies it."""
+        self._number_text: Any = None
 
     def _new_tag(self) -> Any:
         name = b"%x" % len(self._keep)
@@ -497,19 +587,53 @@ class Sender:
         if number is None:
             known = tag = self._tags.pop() if self._tags else self._new_tag()
         else:
-            known, text = None, ffi.new("char[]", b"%016x" % number)  # Proton copies it
-            tag = ffi.new("pn_bytes_t *", {"size": 16, "start": text})[0]
+            known, tag = None, self._number or self._new_number()
+            self._number_text[:] = b"%016x" % number
         link = self._link
-        delivery = lib.pn_delivery(link, tag)
-        lib.pn_link_send(link, payload, len(payload))
-        lib.pn_link_advance(link)
+        delivery = _new_delivery(link, tag)
+        _write(link, payload, len(payload))
+        _advance(link)
         return delivery, known
+
+    def _new_number(self) -> Any:
+        text = ffi.new("char[]", NUMBER_LENGTH)
+        self._keep.append(text)
+        self._number_text = ffi.buffer(text, NUMBER_LENGTH)
+        self._number = ffi.new("pn_bytes_t *", {"size": NUMBER_LENGTH, "start": text})[0]
+        return self._number
+
+    def send_all(self, payloads: Iterable[bytes]) -> list[tuple[Delivery, Any]]:
+        """Each as by `send`, without a number."""
+        link, tags, sent = self._link, self._tags, []
+        for payload in payloads:
+            tag = tags.pop() if tags else self._new_tag()
+            delivery = _new_delivery(link, tag)
+            _write(link, payload, len(payload))
+            _advance(link)
+            sent.append((delivery, tag))
+        return sent
+
+    def send_numbered(self, payloads: Iterable[bytes], first: int) -> list[Delivery]:
+        """Messages with ascending numbers, from `first` on; the unsettled deliveries."""
+        tag, link = self._number or self._new_number(), self._link
+        text, number, deliveries = self._number_text, first, []
+        for payload in payloads:
+            text[:] = b"%016x" % number
+            number += 1
+            deliveries.append(_new_delivery(link, tag))
+            _write(link, payload, len(payload))
+            _advance(link)
+        return deliveries
 
     def send_settled(self, payload: bytes, number: int | None = None) -> None:
         """At most once: nothing will be heard of it."""
         delivery, tag = self.send(payload, number)
-        lib.pn_delivery_settle(delivery)
+        _settle(delivery)
         self.free(tag)
+
+    def free_all(self, tags: Iterable[Any]) -> None:
+        """None of `tags` belongs to a delivery any more."""
+        self._tags += [tag for tag in tags if tag is not None]
 
     def free(self, tag: Any) -> None:
         """`tag` belongs to no delivery any more."""
@@ -524,7 +648,7 @@ class Sender:
     @property
     def credit(self) -> int:
         """How many more messages the peer takes."""
-        return int(lib.pn_link_credit(self._link))
+        return int(_credit(self._link))
 
     @property
     def draining(self) -> bool:
@@ -547,7 +671,13 @@ class Sender:
 
 def is_numbered(delivery: Delivery) -> bool:
     """Whether the tag may be a number as `Sender.send` makes it: no other that we make is so long."""
-    return int(lib.pn_delivery_tag(delivery).size) == 16
+    return bool(_tag_of(delivery).size == NUMBER_LENGTH)
+
+
+def number_if_any(delivery: Delivery) -> int | None:
+    """The tag, where it may be a number as `Sender.send` makes it."""
+    tag = _tag_of(delivery)
+    return int(_unpack(tag.start, NUMBER_LENGTH), 16) if tag.size == NUMBER_LENGTH else None
 
 
 def stop_draining(link: proton.Link) -> int:
@@ -564,7 +694,7 @@ def is_in(link: proton.Link, session: proton.Session) -> bool:
 
 def credit(link: proton.Link) -> int:
     """How many messages may still come on `link`; below 0 the peer has sent more than it may."""
-    return int(lib.pn_link_credit(link._impl))
+    return int(_credit(link._impl))
 
 
 def drain(link: proton.Link, count: int) -> None:

@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.directory import ServedElsewhere
-from qpid_ha_broker.amqp.engine import Delivery
+from qpid_ha_broker.amqp.engine import Delivery, EachTransfer
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import AttachWaits
@@ -44,7 +44,7 @@ Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
 
 
-class ReceivingLink(LinkEndpoint):
+class ReceivingLink(LinkEndpoint, EachTransfer):
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
     request_bytes: int | None = None
@@ -92,10 +92,6 @@ class ReceivingLink(LinkEndpoint):
         self._credit_due += 1
         self.replenish()
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """A message came."""
-        raise TypeError(f"{type(self).__name__} does not say what to do with a message")
-
     def confirm(self) -> bool:
         """Settle what is committed and replenish the credit; returns whether something still waits."""
         waiting = self._unconfirmed
@@ -137,9 +133,9 @@ class ReceivingLink(LinkEndpoint):
     def waits_for(self, log: Log) -> bool:
         return any(_token(each).waits_for(log) for each in self._unconfirmed)
 
-    def answered(self) -> None:
-        """A message was dealt with at once: its credit is due, and there is something to write."""
-        self._credit_due += 1
+    def answered(self, count: int = 1) -> None:
+        """So many messages were dealt with at once: their credit is due, and there is something to write."""
+        self._credit_due += count
         self.hosted.unconfirmed[self] = None
         self.hosted.touch()
         self.connection.touch()
@@ -311,17 +307,11 @@ class IncomingLink(ReceivingLink):
 
         A message that its publisher numbers itself, or that is not numbered, is written as any other.
         """
-        queue, relay = self._queue, self._relay
-        if not (
-            relay is None
-            or not relay.producer
-            or settled
-            or state == engine.TRANSACTIONAL
-            or message.producer
-            or not engine.is_numbered(delivery)
-        ):
-            numbered = message._replace(producer=relay.producer, sequence=engine.number_of(delivery))
-            self._relayed.append((delivery, numbered))
+        queue, producer = self._queue, b"" if self._relay is None else self._relay.producer
+        is_plain = producer and not (settled or state == engine.TRANSACTIONAL or message.producer)
+        if is_plain and (number := engine.number_if_any(delivery)) is not None:
+            payload, durable, priority, expires_at_ms, *_ = message
+            self._relayed.append((delivery, Message(payload, durable, priority, expires_at_ms, producer, number)))
             self._relayed_bytes += len(message.payload)
             may_wait = len(self._relayed) < RELAYED_MOST and self._relayed_bytes < RELAYED_BYTES
             if may_wait and queue is not None and not queue.needs_care:

@@ -9,7 +9,7 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.engine import Delivery, Sender
+from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, Sender
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
@@ -141,7 +141,7 @@ class ManagementLink(ReceivingLink):
         self._elsewhere.clear()
 
 
-class ReplyLink(LinkEndpoint):
+class ReplyLink(LinkEndpoint, EachDisposition):
     """A receiver on `$management`: gets the replies that are addressed to it, as far as its credit goes.
 
     `own_address`: one that was made for it, where no queue can be: on a broker that changes nothing.

@@ -11,7 +11,7 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.connection import Connection, transactions_of
-from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.relay import RETURN_MS, RelayAnswer, RelayRequest, reclaimable
@@ -32,7 +32,11 @@ _OUTCOME_NAMES = {
 }
 
 
-class OutgoingLink(Consumer, LinkEndpoint):
+Answered = tuple[Delivery, int, Any]
+"""A delivery that the consumer has answered and not settled, the state in which we shall settle it, and its tag."""
+
+
+class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
     """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
 
     def __init__(
@@ -65,9 +69,9 @@ class OutgoingLink(Consumer, LinkEndpoint):
         self._unsettled: dict[Delivery, tuple[Entry, Any, int]] = {}
         """By delivery: the message, the tag, and the bytes that Proton keeps until it is settled."""
         self._accepted: list[Entry] = []
-        self._answered: list[tuple[Delivery, Any]] = []
-        """Answered, but not settled by the consumer: it waits for our word."""
-        self._unconfirmed: deque[tuple[CommitToken, Delivery, Any]] = deque()
+        self._answered: list[Answered] = []
+        """In this turn, and not settled by the consumer: it waits for our word."""
+        self._unconfirmed: deque[tuple[CommitToken, list[Answered]]] = deque()
         name = connection.engine.connection.remote_container or ""
         hosted.touch()
         self.is_relayed = relay is not None
@@ -199,6 +203,32 @@ class OutgoingLink(Consumer, LinkEndpoint):
 
     # --- what became of them
 
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The consumer answered messages: mostly it accepts them."""
+        if {state for _, state, _ in batch} != {engine.ACCEPTED}:
+            super().dispositions(batch)
+            return
+        unsettled, accepted, freed = self._unsettled, [], 0
+        for delivery, state, settled in batch:
+            found = unsettled.pop(delivery, None)
+            if found is None:
+                continue  # answered before
+            entry, tag, size = found
+            accepted.append(entry)
+            freed += size
+            if settled:
+                engine.forget(delivery)
+                self._sender.free(tag)
+            else:
+                self._answered.append((delivery, state, tag))
+        if not self.browsing:
+            self._accepted += accepted
+        self._container.unsettled_bytes -= freed
+        hosted = self.hosted
+        hosted.accepting[self] = None
+        if not hosted.is_touched:
+            hosted.touch()
+
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The consumer answered, or settled, or both."""
         found = self._unsettled.get(delivery)
@@ -226,7 +256,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
             engine.forget(delivery)
             self._sender.free(tag)
         else:
-            self._answered.append((delivery, tag))
+            self._answered.append((delivery, engine.ACCEPTED if state == engine.TRANSACTIONAL else state, tag))
 
     def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
         """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
@@ -245,7 +275,7 @@ class OutgoingLink(Consumer, LinkEndpoint):
             self._accepted = []
         if self._answered:
             token = resources.written if self._container.settings.confirm_dequeue else COMMITTED
-            self._unconfirmed += [(token, delivery, tag) for delivery, tag in self._answered]
+            self._unconfirmed.append((token, self._answered))
             self._answered = []
             self.hosted.unconfirmed[self] = None
 
@@ -253,10 +283,10 @@ class OutgoingLink(Consumer, LinkEndpoint):
         """Settle answers that are committed, with the outcome we carried out; whether some still wait."""
         waiting = self._unconfirmed
         while waiting and waiting[0][0].is_committed:
-            _, delivery, tag = waiting.popleft()
-            state = RemoteOutcome(delivery).state
-            engine.settle(delivery, engine.ACCEPTED if state == engine.TRANSACTIONAL else state)
-            self._sender.free(tag)
+            _, answered = waiting.popleft()
+            for delivery, state, tag in answered:
+                engine.settle(delivery, state)
+                self._sender.free(tag)
             self.connection.touch()
         return bool(waiting)
 
@@ -293,11 +323,13 @@ class OutgoingLink(Consumer, LinkEndpoint):
 
     def settle_committed(self, entries: Container[Entry], token: CommitToken) -> None:
         """`token` is of the transaction that accepted `entries`, and the consumer has settled none of them."""
+        answered: list[Answered] = []
         for delivery, (entry, tag, size) in list(self._unsettled.items()):
             if entry in entries:
                 del self._unsettled[delivery]
                 self._container.unsettled_bytes -= size
-                self._unconfirmed.append((token, delivery, tag))
+                answered.append((delivery, engine.ACCEPTED, tag))
+        self._unconfirmed.append((token, answered))
         self.hosted.unconfirmed[self] = None
         self.hosted.accepting[self] = None
         self.hosted.touch()

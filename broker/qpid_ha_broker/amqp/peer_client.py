@@ -9,12 +9,12 @@ import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, AmqpError
-from qpid_ha_broker.amqp.engine import Delivery, Engine, Sender
+from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, EachTransfer, Engine, Sender
 from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, wrap
 from qpid_ha_broker.amqp.values import listed
 
 
-class PeerClient:
+class PeerClient(EachTransfer, EachDisposition):
     """The promise: `on_closed` is called once, after everything else; unless we closed the channel ourselves.
 
     `name` is this broker's, `hostname` the other's as it was asked for. `capability`: what the other broker has to

@@ -17,7 +17,7 @@ from qpid_ha_broker.amqp.conditions import (
     AmqpError,
 )
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.engine import Delivery, Sender
+from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, EachTransfer, Sender
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, PeerListener, wrap
 
@@ -143,7 +143,7 @@ class _PeerLink(LinkEndpoint):
         self.channel.link_ended(self.link)
 
 
-class PeerReceiver(_PeerLink):
+class PeerReceiver(_PeerLink, EachTransfer):
     """On which the peer's frames come."""
 
     def __init__(self, channel: PeerChannel, link: proton.Link) -> None:
@@ -182,7 +182,7 @@ class PeerReceiver(_PeerLink):
         self.channel.connection.touch()
 
 
-class PeerSender(_PeerLink):
+class PeerSender(_PeerLink, EachDisposition):
     """On which ours go."""
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:

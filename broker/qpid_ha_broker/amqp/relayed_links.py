@@ -23,7 +23,18 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, TRANSACTION_ROLLBACK, TRANSFER_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.engine import Consuming, Delivery, Outcome, RemoteOutcome, Sender, Sending
+from qpid_ha_broker.amqp.engine import (
+    Consuming,
+    Delivery,
+    Disposition,
+    EachDisposition,
+    EachTransfer,
+    Outcome,
+    RemoteOutcome,
+    Sender,
+    Sending,
+    Transfer,
+)
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management_link import MANAGEMENT
@@ -222,7 +233,7 @@ def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:
     return link.is_sender and is_subscription
 
 
-class RelayedPublisher(RelayedLink, ReceivingLink):
+class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
     """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
 
     Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
@@ -273,6 +284,27 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
 
     # --- from the client
 
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Send messages on together, where there is nothing special about any of them."""
+        sender, most, size = self._sender, self.max_message_bytes, 0
+        is_plain = self._run_again is None and not self._parts and engine.credit(self.link) >= 0
+        for _, payload, settled, state in batch:
+            size += len(payload)
+            if settled or state or len(payload) > most:
+                is_plain = False
+        if sender is None or not is_plain:
+            super().transfers(batch)
+            return
+        kept, numbers, number = self._kept, self._numbers, (self._run << RUN_BITS | self._sent) + 1
+        self._sent += len(batch)
+        deliveries = sender.send_numbered([payload for _, payload, _, _ in batch], number)
+        for far, (near, payload, _, _) in zip(deliveries, batch, strict=True):
+            kept[number] = near, payload
+            numbers[far] = number
+            number += 1
+        self.connection.container.unsettled_bytes += size
+        self._touch_far()
+
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Send one message on, or keep it until there is somebody to send it to."""
         whole = self.whole(payload)
@@ -309,8 +341,12 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
 
     def _drop(self, number: int) -> Delivery | None:
         delivery, payload = self._kept.pop(number)
-        self.connection.container.unsettled_bytes -= len(payload)
+        self._dropped(1, len(payload))
         return delivery
+
+    def _dropped(self, count: int, size: int) -> None:
+        """So many messages, of so many bytes together, are not kept any more."""
+        self.connection.container.unsettled_bytes -= size
 
     def replenish(self) -> None:
         """Give the client what credit the primary gives."""
@@ -360,6 +396,29 @@ class RelayedPublisher(RelayedLink, ReceivingLink):
     def flow(self) -> None:
         """The primary changed its credit."""
         self.replenish()
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The primary has answered messages: mostly it accepts them."""
+        if not self._publishes.is_idle or {state for _, state, _ in batch} != {engine.ACCEPTED}:
+            super().dispositions(batch)
+            return
+        kept, numbers, accepted, count, size = self._kept, self._numbers, [], len(self._kept), 0
+        for delivery, _, _ in batch:
+            number = numbers.pop(delivery, None)
+            if number is None:  # numbered anew since
+                continue
+            near, payload = kept.pop(number)
+            size += len(payload)
+            if near is not None:
+                accepted.append(near)
+        engine.forget_all([delivery for delivery, _, _ in batch])
+        engine.accept_all(accepted)
+        self._dropped(count - len(kept), size)
+        if self._sender is not None and self._has_run_again():
+            self._send_again(self._sender)
+        self.connection.touch()
+        if engine.credit(self.link) < GRANT:
+            self.replenish()
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The primary has answered a message."""
@@ -455,8 +514,9 @@ class _Held:
 
     __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
 
-    def __init__(self, number: int, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
-        self.number = number
+    def __init__(self, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
+        self.number = 0
+        """Its id at the primary; 0: not read yet."""
         self.near: Delivery | None = near
         """None once the client has settled it."""
         self.tag = tag
@@ -469,11 +529,11 @@ class _Held:
         """In a transaction that is not over."""
 
 
-class RelayedConsumer(RelayedLink):
+class RelayedConsumer(RelayedLink, EachTransfer, EachDisposition):
     """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
 
-    Invariant: a message is in `_held` as long as the primary has it for this link, or may have it again; in `_by_near`
-    until the client has answered it; in `_by_far` while the far link knows it.
+    Invariant: a message is in `_by_near` until the client has answered it; in `_by_far` while the far link knows it;
+    and in `_held`, by its id, while no far link does and the next one may.
     """
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
@@ -483,7 +543,7 @@ class RelayedConsumer(RelayedLink):
         self._by_near: dict[Delivery, _Held] = {}
         self._by_far: dict[Delivery, _Held] = {}
         self._reclaimed: dict[int, _Held] = {}
-        """Those of `_held` that the primary has granted, and that are still to come on the far link."""
+        """Those of `_held` that the primary has granted: they are still to come on the far link."""
         self._generation = 0
         self._is_browsing = read_terminus(link.remote_source).browse
         self._shows_ids = read_filters(link.remote_source).after is not None
@@ -588,6 +648,7 @@ class RelayedConsumer(RelayedLink):
             if number in granted:
                 self._reclaimed[number] = held
             else:
+                del self._held[number]
                 self._give_up(held)
         if self._reclaimed:
             engine.give_credit(far, len(self._reclaimed))
@@ -606,13 +667,37 @@ class RelayedConsumer(RelayedLink):
         """The primary took back what it had begun."""
         self._parts.clear()
 
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Messages for the client, together, where there is nothing special about any of them."""
+        sender, largest, total = self._sender, 0, 0
+        is_plain = self.is_open and not self._parts and not self._reclaimed and sender.credit >= len(batch)
+        if not is_plain or self._shows_ids or True in {settled for _, _, settled, _ in batch}:
+            super().transfers(batch)
+            return
+        by_near, by_far = self._by_near, self._by_far
+        sent = sender.send_all([payload for _, payload, _, _ in batch])
+        for (delivery, payload, _, _), (near, tag) in zip(batch, sent, strict=True):
+            size = len(payload)
+            by_near[near] = by_far[delivery] = _Held(near, tag, delivery, size)
+            total += size
+            if size > largest:
+                largest = size
+        self._count(len(batch), total)
+        self._asked = ASKED_MESSAGES if largest * ASKED_MESSAGES <= ASKED_BYTES else max(1, ASKED_BYTES // largest)
+        self.connection.touch()
+        if self._is_draining:
+            self.drained()
+        else:
+            self._ask()
+
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """A message for the client; or one that it has, as was reclaimed."""
         if self._parts:
             payload, self._parts = bytes(self._parts) + payload, bytearray()
-        number = engine.number_of(delivery) if engine.is_numbered(delivery) else 0
+        number = engine.number_if_any(delivery) or 0
         reclaimed = self._reclaimed.pop(number, None)
         if reclaimed is not None:
+            del self._held[number]
             reclaimed.far = delivery
             self._by_far[delivery] = reclaimed
             if reclaimed.outcome is not None:
@@ -628,13 +713,9 @@ class RelayedConsumer(RelayedLink):
             engine.settle(delivery, engine.RELEASED)
             self._touch_far()
         else:
-            before = self._held.get(number)
-            if before is not None and before.outcome is not None:  # given back, and here again before that is confirmed
-                self._give_up(before)
             near, tag = self._sender.send(payload, number if self._shows_ids else None)
             size = len(payload)
-            held = self._held[number] = _Held(number, near, tag, delivery, size)
-            self._by_near[near] = self._by_far[delivery] = held
+            self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
             self._count(1, size)
             if size > ASKED_BYTES // ASKED_MESSAGES:
                 self._asked = max(1, ASKED_BYTES // size)
@@ -647,17 +728,30 @@ class RelayedConsumer(RelayedLink):
         else:
             self._ask()
 
-    def settled(self, delivery: Delivery, state: int) -> None:
+    def settlements(self, batch: list[Disposition]) -> None:
         """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
-        held = self._by_far.pop(delivery, None)
-        engine.forget(delivery)
-        if held is not None:
-            held.far = None
+        by_far = self._by_far
+        for delivery, state, _ in batch:
+            held = by_far.pop(delivery, None)
+            if held is None:
+                continue
             if state and held.accepted is not None:
                 held.accepted = None
                 self.committed(held)
-            elif state:
+            held.far = None
+            if not state:
+                self._keep(held, engine.number_if_any(delivery) or 0)
+            elif held.near is not None:
                 self._give_up(held)
+        engine.forget_all([delivery for delivery, _, _ in batch])
+
+    def _keep(self, held: _Held, number: int) -> None:
+        """The far link does not know it any more: it is to be reclaimed on the next one, under that id."""
+        held.number = number
+        older = self._held.get(number)
+        self._held[number] = held
+        if older is not None:  # the primary has carried out what the client said of that, or it had not come again
+            self._give_up(older)
 
     def _give_up(self, held: _Held) -> None:
         """The primary has no more to do with it: it is confirmed, or cannot be had again."""
@@ -674,11 +768,15 @@ class RelayedConsumer(RelayedLink):
 
     def _left(self) -> None:
         super()._left()
-        for held in list(self._held.values()):
+        under_way = [(held, engine.number_if_any(far) or 0) for far, held in self._by_far.items()]
+        self._by_far.clear()
+        for held, _ in under_way:
             held.far = None
+        for held, number in under_way:
+            self._keep(held, number)
+        for held in list(self._held.values()):
             if held.outcome is not None and held.outcome.is_return:  # whoever leads then has it in the queue,
                 self._give_up(held)  # and somebody else may have got it before that was confirmed
-        self._by_far.clear()
         self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()
         self._parts.clear()
@@ -692,6 +790,29 @@ class RelayedConsumer(RelayedLink):
             super()._paused()
 
     # --- from the client
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The client has answered messages: mostly it accepts and settles them."""
+        if {state for _, state, _ in batch} != {engine.ACCEPTED} or False in {settled for _, _, settled in batch}:
+            super().dispositions(batch)
+            return
+        by_near, size = self._by_near, 0
+        settled_now, tags, far = [], [], []
+        for delivery, _, _ in batch:
+            held = by_near.pop(delivery, None)
+            if held is None:
+                continue  # answered before
+            settled_now.append(delivery)
+            tags.append(held.tag)
+            size += held.size
+            held.near, held.outcome, held.accepted = None, ACCEPTED, None
+            if held.far is not None:
+                far.append(held.far)
+        engine.forget_all(settled_now)
+        engine.say_accepted(far)
+        self._sender.free_all(tags)
+        self._count(-len(tags), -size)
+        self._touch_far()
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The client answered, or settled, or both."""
@@ -745,12 +866,12 @@ class RelayedConsumer(RelayedLink):
     def primary_settled(self, held: HeldMessage) -> None:
         far, held.far = held.far, None
         self._by_far.pop(far, None)
-        if isinstance(held, _Held):
-            self._held.pop(held.number, None)
+        if isinstance(held, _Held) and self._held.get(held.number) is held:
+            del self._held[held.number]
         self._touch_far()
 
     def committed(self, held: HeldMessage) -> None:
-        if not isinstance(held, _Held) or self._held.get(held.number) is not held:
+        if not isinstance(held, _Held) or (held.far is None and self._held.get(held.number) is not held):
             return
         held.outcome = ACCEPTED
         if held.near is not None and self._by_near.pop(held.near, None) is not None:

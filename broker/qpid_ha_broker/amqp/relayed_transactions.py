@@ -29,7 +29,7 @@ from qpid_ha_broker.amqp.conditions import (
     TRANSACTION_ROLLBACK,
     AmqpError,
 )
-from qpid_ha_broker.amqp.engine import Delivery, Outcome, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, Outcome, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.relay import COORDINATOR, RelayRequest
 from qpid_ha_broker.amqp.relayer import Relayer, is_elsewhere
 from qpid_ha_broker.amqp.upstream import Upstream
@@ -197,7 +197,7 @@ class RelayedTransaction:
                 work.ended(is_committed=is_committed)
 
 
-class FarCoordinator:
+class FarCoordinator(EachDisposition):
     """One client's coordinator at the primary of one set, attached while it has transactions there.
 
     The promise: each transaction that was begun hears once how it ended.

@@ -34,7 +34,17 @@ from qpid_ha_broker.amqp.conditions import (
     AmqpError,
 )
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.engine import Consuming, Delivery, Outcome, RemoteOutcome, Sender, Sending
+from qpid_ha_broker.amqp.engine import (
+    Consuming,
+    Delivery,
+    Disposition,
+    EachDisposition,
+    Outcome,
+    RemoteOutcome,
+    Sender,
+    Sending,
+    Transfer,
+)
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.node_wait import NodeWait, Told
@@ -229,7 +239,7 @@ class _Unsent(NamedTuple):
     since_s: float
 
 
-class RemotePublisher(RemoteLink, ReceivingLink):
+class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
     """The promise: a message is `accepted` when the other broker has said so, and is sent once at most.
 
     Invariant: what waits here is no more than the credit that the client had.
@@ -412,7 +422,7 @@ class _RemoteDelivery:
         """What the client says of it."""
 
 
-class RemoteConsumer(RemoteLink):
+class RemoteConsumer(RemoteLink, EachDisposition):
     """The promise: no more is taken than the client has credit for, and its answer is settled when theirs is.
 
     Invariant: a message is in `_by_near` until it is settled with the client, in `_by_far` while the far link knows it.
@@ -576,8 +586,18 @@ class RemoteConsumer(RemoteLink):
         """The other broker took back what it had begun."""
         self._parts.clear()
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """A message for the client."""
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Messages for the client. All of them have used their credit already, so it is asked for behind the last."""
+        for delivery, payload, settled, _ in batch:
+            self._take(delivery, payload, settled)
+        if self.is_open:
+            self.connection.touch()
+        if self._is_draining:
+            self.drained()
+        else:
+            self._ask()
+
+    def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         far = self.far
         if self._parts:
             payload, self._parts = bytes(self._parts) + payload, bytearray()
@@ -605,12 +625,11 @@ class RemoteConsumer(RemoteLink):
             self._count(1, held.size)
             is_large = held.size > ASKED_BYTES // ASKED_MESSAGES
             self._asked = max(1, ASKED_BYTES // held.size) if is_large else ASKED_MESSAGES
-        if self.is_open:
-            self.connection.touch()
-        if self._is_draining:
-            self.drained()
-        else:
-            self._ask()
+
+    def settlements(self, batch: list[Disposition]) -> None:
+        """The other broker has settled messages."""
+        for delivery, state, _ in batch:
+            self.settled(delivery, state)
 
     def settled(self, delivery: Delivery, state: int) -> None:
         """The other broker has done what the client said; or has taken the message back without being asked."""

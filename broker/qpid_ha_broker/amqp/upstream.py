@@ -220,10 +220,10 @@ class Upstream:
         error = _condition(link.remote_condition, "the broker there has ended the link")
         self.engine.detach(link)
         link.close()
-        link.free()
         if relayed is not None:
             del self._far[relayed]
             relayed.detached(error)
+        link.free()  # and with it what is unsettled, of which the one above may want to read the numbers
 
     # --- the end
 

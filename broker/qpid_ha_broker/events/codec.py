@@ -105,22 +105,23 @@ def encode_counting(records: Iterable[LogRecord]) -> tuple[bytes, int]:
     transient = 0
     pack_head, pack_seal = PLAIN_HEAD.pack, SEAL.pack
     for lsn, event, part in records:
-        if type(event) is Enqueued and not part:
+        if type(event) is Enqueued:
             queues, payload, durable, priority, expires_at_ms, key = event
             size = _PLAIN_BYTES + len(payload)
             if len(queues) == 1 and not key and size <= MAX_RECORD_BYTES and type(payload) is bytes:
                 try:
-                    if durable:
-                        head = pack_head(lsn, _ENQUEUED, 0, VERSION, 1, priority, expires_at_ms, 1, 0, queues[0])
-                    else:
-                        head = pack_head(lsn, _ENQUEUED, 0, VERSION, 0, priority, expires_at_ms, 1, 0, queues[0])
+                    flags, is_durable = (PART if part else 0), (1 if durable else 0)
+                    head = pack_head(
+                        lsn, _ENQUEUED, flags, VERSION, is_durable, priority, expires_at_ms, 1, 0, queues[0]
+                    )
+                    if not durable and not part:
                         transient += 1
                 except struct.error:
                     pass  # `encode` says which field it is
                 else:
                     pieces += (pack_seal(size, crc32(payload, crc32(head))), head, payload)
                     continue
-            if not durable:
+            if not durable and not part:
                 transient += len(queues)
         pieces.append(encode(lsn, event, part))
     return b"".join(pieces), transient

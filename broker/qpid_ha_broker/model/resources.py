@@ -446,13 +446,39 @@ class Resources:
             self.release_in_portions(queue, transaction, entries, failed=True)
 
 
+def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Message]) -> None:
+    """The short way of `publish_numbered`, as `enqueue_plain` is that of `publish`."""
+    *_, producer, sequence = messages[-1]
+    ids, catalog, queued, total = queue.ids, resources.catalog, queue.messages, 0
+    # Durable, all of them: a number outlives a crash, and without its message that would be taken for there.
+    events: list[ev.Event] = [
+        _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "")) for body, _, priority, _, _, _ in messages
+    ]
+    advanced = ev.ProducerAdvanced(producer, sequence, resources.deduplication.producers)
+    lsns = queue.log.append_unit([*events, advanced])
+    for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
+        size = len(body)
+        header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
+        queued.add_plain(Entry(lsn, header, body), size)
+        total += size
+    catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
+    resources.default.state.apply(lsns[-1], advanced)
+    catalog.note_arrival(queue)
+
+
 def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
     """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
     resources.default.check_writable()
     deduplication = resources.deduplication
-    new = [message for message in messages if not deduplication.knows(message)]
-    deduplication.dropped_total += len(messages) - len(new)
-    if not new:
+    new = messages
+    if deduplication.knows(messages[0]):  # the others have higher numbers
+        new = [message for message in messages if not deduplication.knows(message)]
+        deduplication.dropped_total += len(messages) - len(new)
+        if not new:
+            return resources.written
+    is_plain = not (queue.needs_care or resources.default.is_restricted) and queue.log is resources.default.log
+    if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
+        _enqueue_numbered(resources, queue, new)
         return resources.written
     plan = resources.plan((queue,), new[0], now_ms, routed=False)
     for message in new[1:]:

@@ -373,6 +373,9 @@ class Broker:
             notices, self.container.notices = self.container.notices, []
             self.notices.log(notices)
             return
+        if self.sets is not None and self.sets.proxying is not None and self.sets.proxying.awaits_flush:
+            self._flush_touched()  # what is relayed has nothing to do with the move
+            self.sets.proxying.flush()
         (_, batch), *others = self.container.turn()
         self.is_in_turn = True
         if self.broker_store is not None:

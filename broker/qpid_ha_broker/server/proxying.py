@@ -30,6 +30,11 @@ log = logging.getLogger("proxy")
 
 TICK_S: Final = 0.05
 """Between two looks at who leads."""
+AGAIN_S: Final = 0.005
+"""After there may be another primary, until links that it refused are attached again; then after twice that, and so on
+up to TICK_S: a broker that is recorded as primary refuses links until it leads, some milliseconds later."""
+AGAIN_LINKS: Final = 100
+"""So many are attached again without waiting for the tick: a new primary has enough to do."""
 RETRY_MOST_S: Final = 1.0
 """Between two attempts to reach a broker; they begin at TICK_S."""
 GATE_S: Final = 0.3
@@ -76,6 +81,12 @@ class Proxying:
         self._made = 0
         self._tasks = BackgroundTasks()
         self._is_ticking = False
+        self._is_looking = False
+        """There will be a look at who leads in the next round of the loop."""
+        self._lost: dict[PlacedLink, None] = {}
+        """Those that are attached again before the next tick."""
+        self._again_s = AGAIN_S
+        """The pause before they are."""
         self._is_stopped = False
 
     # --- clients
@@ -114,8 +125,26 @@ class Proxying:
             self._broker.schedule_turn()
 
     def attach_again(self, link: PlacedLink) -> None:
-        """Its far end is gone: at the next tick it is attached where the set is led."""
+        """Its far end is gone: in a moment it is attached where the set is led."""
         self._links[link] = None
+        if self._again_s < TICK_S and len(self._lost) < AGAIN_LINKS and not self._is_stopped:
+            if not self._lost:
+                asyncio.get_running_loop().call_later(self._again_s, self._place_again)
+                self._again_s *= 2
+            self._lost[link] = None
+
+    def _place_again(self) -> None:
+        lost, self._lost = self._lost, {}
+        for link in lost:
+            self._place(link)
+        self._broker.schedule_turn()
+
+    def look_soon(self) -> None:
+        """Another broker may lead a set now."""
+        self._again_s = AGAIN_S
+        if self._links and not (self._is_looking or self._is_stopped):
+            self._is_looking = True
+            asyncio.get_running_loop().call_soon(self._look)
 
     def forget(self, link: PlacedLink, *, closed: bool = True) -> None:
         """It has ended."""
@@ -175,6 +204,7 @@ class Proxying:
 
     def ended(self, socket: UpstreamSocket[Upstream], reason: str) -> None:
         """It is gone. Links that it has told so are without a place already."""
+        self._again_s = AGAIN_S
         if self._sockets.get(socket.address) is socket:
             del self._sockets[socket.address]
         links = [link for link, at in self._links.items() if at is socket]
@@ -190,7 +220,9 @@ class Proxying:
             self._tick(asyncio.get_running_loop().time())
         self._is_ticking = False
 
-    def _tick(self, now_s: float) -> None:
+    def _look(self) -> None:
+        """Attach each link where its set is led."""
+        self._is_looking = False
         primaries: dict[str, str | None] = {}
         for link, socket in list(self._links.items()):
             if link not in self._links:
@@ -206,6 +238,10 @@ class Proxying:
                     socket.upstream.detach(link, closed=False)
                 link.lost()
                 self._place(link)
+        self._broker.schedule_turn()
+
+    def _tick(self, now_s: float) -> None:
+        self._look()
         used = {socket for socket in self._links.values() if socket is not None}
         for socket in list(self._sockets.values()):
             socket.heartbeat(int(now_s * 1000))
@@ -229,8 +265,13 @@ class Proxying:
         self._unflushed[socket] = None
         self._broker.schedule_turn()
 
+    @property
+    def awaits_flush(self) -> bool:
+        """Something was relayed in this round of the loop, or is to be."""
+        return bool(self._unflushed)
+
     def flush(self) -> None:
-        """The end of a turn."""
+        """Write what there is to the other brokers, at the beginning and at the end of a turn."""
         if self._unflushed:
             unflushed, self._unflushed = self._unflushed, {}
             for socket in unflushed:

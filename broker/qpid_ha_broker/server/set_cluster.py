@@ -209,6 +209,8 @@ class SetCluster:
         if (status, leads) == self._status:
             return
         self._status = status, leads
+        if self.proxying is not None:
+            self.proxying.look_soon()
         if leads:
             self.service.begin(status.generation)
             self.hosts.control = self.service
@@ -247,6 +249,8 @@ class SetCluster:
         self.forwarding.map_changed(changes)
         if had_many or changes.sets:
             self._broker.membership.clients.update()
+        if self.proxying is not None:
+            self.proxying.look_soon()
         self._broker.schedule_turn()
 
     def _arrange(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import proton
 
 from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.engine import Delivery
+from qpid_ha_broker.amqp.engine import Delivery, EachTransfer
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.queues import (
@@ -208,7 +208,7 @@ class LiveQueue:
         return PipelineError(f"queue {self.name} cannot be read: {error}")
 
 
-class _Window:
+class _Window(EachTransfer):
     """One link's worth of messages: until `end` is reached, `count` have come, or the queue has no more."""
 
     def __init__(self, connection: BrokerConnection, queue: str, after: int, count: int, end: int) -> None:

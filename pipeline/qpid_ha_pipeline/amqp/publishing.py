@@ -9,7 +9,7 @@ from typing import Any, Final
 import proton
 
 from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.engine import Delivery, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.errors import PipelineError
@@ -106,7 +106,7 @@ class Publisher:
         return self._attached
 
 
-class _Attached:
+class _Attached(EachDisposition):
     """A link at one broker, and one to its transaction coordinator where that is needed."""
 
     def __init__(self, connection: BrokerConnection, address: str | None, *, is_transactional: bool) -> None:
@@ -182,7 +182,7 @@ class _Attached:
         """The credit is looked at when it is needed."""
 
 
-class _Coordinator:
+class _Coordinator(EachDisposition):
     """AMQP 1.0 part 4: declare and discharge."""
 
     def __init__(self, connection: BrokerConnection) -> None:

@@ -12,7 +12,7 @@ import proton
 
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import RESOURCE_SETS
-from qpid_ha_broker.amqp.engine import Delivery, Sender
+from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, EachTransfer, Sender
 from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LedElsewhere, LinkRefused, broker_in
@@ -68,7 +68,7 @@ class NoSuchQueue(Exception):
     """There is none of that name, now."""
 
 
-class ManagementClient:
+class ManagementClient(EachTransfer, EachDisposition):
     """Asks, and gets the answers on a link of its own."""
 
     def __init__(self, connection: BrokerConnection) -> None:

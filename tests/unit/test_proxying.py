@@ -1,0 +1,85 @@
+"""When links that have lost their far end are attached again: what happens calls for it, and no tick is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from qpid_ha_broker.server import proxying
+from qpid_ha_broker.server.proxying import AGAIN_LINKS, Proxying
+
+PATIENCE_S = 10.0
+
+
+class Addresses:
+    """Nobody is known to lead; counts who asked."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+
+    def of_primary(self, set_name: str) -> None:
+        self.asked.put_nowait(set_name)
+
+    async def next_asked(self) -> str:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.asked.get()
+
+
+def without_ticks(addresses: Addresses) -> Proxying:
+    """What is driven by what happens alone: ticks begin with the first client."""
+    host: Any = SimpleNamespace(current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None)
+    whatever: Any = addresses
+    return Proxying(host, whatever, whatever)
+
+
+class Lost:
+    """A link, as far as this is concerned."""
+
+    def __init__(self, set_name: str) -> None:
+        self.set_name = set_name
+
+
+def test_a_lost_link_is_placed_before_the_next_tick_and_again_when_it_is_refused() -> None:
+    async def story() -> None:
+        addresses = Addresses()
+        proxy, link = without_ticks(addresses), Lost(set_name="orders")
+        pauses = 0
+        while proxy._again_s < proxying.TICK_S:
+            proxy.attach_again(link)  # type: ignore[arg-type]
+            assert await addresses.next_asked() == "orders"
+            pauses += 1
+        assert pauses > 1
+        proxy.attach_again(link)  # type: ignore[arg-type]
+        assert not proxy._lost  # from here on, ticks do
+
+    asyncio.run(story())
+
+
+def test_a_primary_that_becomes_known_is_gone_to_at_once_and_short_pauses_begin_anew() -> None:
+    async def story() -> None:
+        addresses = Addresses()
+        proxy, link = without_ticks(addresses), Lost(set_name="orders")
+        proxy._again_s = proxying.TICK_S
+        proxy.attach_again(link)  # type: ignore[arg-type]
+        proxy.look_soon()
+        proxy.look_soon()
+        assert await addresses.next_asked() == "orders"
+        assert addresses.asked.empty()
+        proxy.attach_again(link)  # type: ignore[arg-type]
+        assert await addresses.next_asked() == "orders"
+
+    asyncio.run(story())
+
+
+def test_of_very_many_lost_links_most_wait_for_the_tick() -> None:
+    async def story() -> None:
+        addresses = Addresses()
+        proxy = without_ticks(addresses)
+        for number in range(AGAIN_LINKS + 50):
+            proxy.attach_again(Lost(set_name=f"set{number}"))  # type: ignore[arg-type]
+        found = [await addresses.next_asked() for _ in range(AGAIN_LINKS)]
+        assert found == [f"set{number}" for number in range(AGAIN_LINKS)]
+        assert addresses.asked.empty()
+
+    asyncio.run(story())
