@@ -42,6 +42,11 @@ class PrimaryChannel:
         jitter = 0.5 + ctx.random()
         self._next_try_s = ctx.clock_s + self._pause_s * jitter
 
+    def dial_lost(self) -> None:
+        """Connect once more to the primary that was lost; the next attempt after that begins a round."""
+        self._tries = 0
+        self.dial(self.address if self.address in self._ctx.settings.addresses else "")
+
     @property
     def is_due(self) -> bool:
         """Whether there is no channel and the pause is over."""
