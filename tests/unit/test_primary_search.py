@@ -1,4 +1,4 @@
-"""Whom a backup dials once its primary is lost: the member of one of hundreds of sets does not ask everybody at once."""
+"""Whom a backup dials once its primary is lost: the member of one of hundreds of sets does not ask everybody."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ class Backup:
         """The channel that was dialled last comes to its end."""
         self._handle(fx.LinkLost(self._link, "connection refused"))
 
+    def open(self) -> None:
+        """The channel that was dialled last is there."""
+        self._handle(fx.LinkOpened(self._link))
+
+    def refuse(self) -> None:
+        """Who is there does not lead."""
+        self.open()
+        self._handle(fx.FrameReceived(self._link, fr.Refused(fr.RefusalCode.NOT_PRIMARY, "this broker is ready", "")))
+
     def pass_s(self, seconds: float) -> None:
         """Time goes by, in ticks."""
         for _ in range(round(seconds / 0.1)):
@@ -87,6 +96,19 @@ def test_whoever_announces_that_it_leads_is_dialled_without_a_pause() -> None:
     backup.fail()
     backup.hear("b")
     assert backup.dialled == ["c:5672", "b:5672"]
+
+
+def test_who_was_refused_by_a_broker_that_leads_by_now_dials_it_again_without_a_pause() -> None:
+    backup = Backup(AMONG_HUNDREDS)
+    backup.fail()
+    backup.pass_s(0.7)
+    backup.open()
+    backup.hear("b")
+    assert backup.dialled == ["c:5672", "b:5672"]
+    backup.refuse()
+    assert backup.dialled == ["c:5672", "b:5672", "b:5672"]
+    backup.refuse()
+    assert backup.dialled == ["c:5672", "b:5672", "b:5672"], "once for each announcement"
 
 
 @pytest.mark.parametrize("addresses", [("a:5672", "b:5672"), ("a:5672", "b:5672", "d:5672")])

@@ -338,6 +338,7 @@ class Standby(ActiveRole):
         channel, address = self._parts.channel, question.address
         if channel.link:
             if address and address == channel.address:
+                channel.is_announced = True
                 return
             self._ctx.close(channel.link, "the primary is elsewhere")
         channel.search(at_once=True)
@@ -417,11 +418,16 @@ class Connecting(Standby):
 
     def search_lost(self) -> None:
         """The primary is lost: look for it, or for the next one."""
-        self._parts.channel.search(at_once=True)
         if self._ctx.settings.looks_everywhere:
-            self._dial_next()
-        elif self._may_dial:
-            self._parts.channel.dial_lost()
+            self.search(at_once=True)
+        else:
+            self.dial_again()
+
+    def dial_again(self) -> None:
+        """Try the address that was tried last, at once; after that everybody, from the first on."""
+        self._parts.channel.search(at_once=True)
+        if self._may_dial:
+            self._parts.channel.dial_again()
 
     @property
     def _may_dial(self) -> bool:
@@ -441,8 +447,12 @@ class Connecting(Standby):
             self._dial_next()
 
     def lose_primary(self, reason: str) -> Standby:
-        """That address did not lead to it."""
-        self.search(at_once=not self._parts.channel.is_round_over)
+        """That address did not lead to it; if a primary has announced itself there meanwhile, it does now."""
+        channel = self._parts.channel
+        is_announced = channel.is_announced
+        self.search(at_once=not is_announced and not channel.is_round_over)
+        if is_announced:
+            self.dial_again()
         return self
 
     def greet(self, opened: fx.LinkOpened) -> None:
