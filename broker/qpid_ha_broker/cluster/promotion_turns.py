@@ -6,9 +6,10 @@ from collections import Counter
 
 from qpid_ha_broker.cluster.context import ControllerContext
 
-PROMOTED_AT_ONCE = 32
+PROMOTED_AT_ONCE = 96
 """So many sets at most a broker is told to lead before it has answered. Each goes through the same steps, one turn
-after the other: if hundreds began together, the first would be led when the last is."""
+after the other: if hundreds began together, the first would be led when the last is. With far fewer, the last are led
+so late on a machine that is busy that the failed broker is back by then, with all that it has to catch up with."""
 
 
 class PromotionTurns:
