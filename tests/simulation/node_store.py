@@ -124,8 +124,10 @@ class SimulatedWriter:
         self._items.append(piece)
         self._go_on()
 
-    def run(self, action: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
-        self._items.append(Job(action, done))
+    def run(
+        self, action: Callable[[], object], done: Callable[[], None] = lambda: None, *, is_short: bool = False
+    ) -> None:
+        self._items.append(Job(action, done, is_short))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -230,6 +232,8 @@ class SimulatedStore(Store):
         journal, draw = self.files.journal, self._machine.draw
         journal.mark()
         journal.prepare_spare()
+        if self._status_ticks:
+            self._write_status()
         if draw.random() < FOLDS:
             self._fold()
 

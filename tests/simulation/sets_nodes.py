@@ -151,6 +151,8 @@ class SimulatedSet:
             backup_timeout_s=3.0,
             min_in_sync=self._min_in_sync,
             has_heartbeats=False,
+            reconnect_s=0.5,
+            looks_everywhere=False,
             tail_bytes=self._tail_bytes,
             chunk_messages=self._chunk_messages,
             has_coordinator=True,

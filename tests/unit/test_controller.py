@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -23,6 +24,7 @@ from qpid_ha_broker.cluster.placement import (
     spread,
     static,
 )
+from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE
 from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
 from qpid_ha_broker.cluster.shutdown import LIMIT_S, RESUME_S
 from qpid_ha_broker.events import types as ev
@@ -503,6 +505,30 @@ def test_a_primary_that_has_just_begun_does_not_wait_for_a_replica_that_was_take
     assert orders(bench, OrderKind.DROP) == expected
 
 
+@pytest.mark.parametrize(
+    ("phase", "connected", "expected"),
+    [
+        ("recovering", (), [("b", "orders", "c")]),
+        ("active", (ms.BackupReport("c", True, 0),), [("b", "orders", "c")]),
+        ("active", (ms.BackupReport("a", True, 0),), []),
+    ],
+)
+def test_a_primary_that_waits_for_a_failed_backup_no_more_is_not_told_to(
+    phase: str, connected: tuple[ms.BackupReport, ...], expected: list[tuple[str, str, str]]
+) -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    leading = ms.ReplicaReport("orders", "primary", phase, 1, 5, backups=connected)
+    bench.feed(ms.ReportReceived(report("b", leading, number=3)))
+
+    bench.feed(ms.BrokerDisconnected("c"))
+    for _ in range(4):
+        bench.now_s += 0.1
+        bench.feed(ms.TimePassed())
+
+    assert orders(bench, OrderKind.DROP) == [("a", "default", "c"), *expected]
+
+
 @pytest.mark.parametrize("lsn", [7, 5], ids=["it goes further", "it was not restarted"])
 def test_a_replica_that_is_not_in_the_record_is_asked_once_those_that_are_have_refused(lsn: int) -> None:
     bench = Bench("a", "b", "c")
@@ -885,6 +911,53 @@ def led_sets(bench: Bench, **primaries: str) -> None:
         first = empty._replace(generation=1, primary=broker, members=("a", "b", "c"))
         bench.feed(ms.RecordRequested(broker, 1, name, empty, first))
         bench.feed(ms.ReportReceived(report(broker, ms.ReplicaReport(name, "primary", generation=1))))
+
+
+def test_hundreds_of_sets_are_led_anew_in_turn_and_the_first_do_not_wait_for_the_last() -> None:
+    bench = Bench("a", "b", "c")
+    names = [f"s{number}" for number in range(5 * PROMOTED_AT_ONCE)]
+    led_sets(bench, **dict.fromkeys(names, "b"))
+    for name in ("a", "c"):
+        replicas = [ms.ReplicaReport(each, "connecting", "", 1, 5) for each in names]
+        bench.feed(ms.ReportReceived(report(name, *replicas, number=2)))
+    bench.said.clear()
+    bench.feed(ms.RequestReceived(1, ms.FailBroker("b")))
+    given = [each for each in bench.said if isinstance(each, ms.GiveOrder) and each.kind is OrderKind.PROMOTE]
+    assert Counter(each.broker for each in given) == dict.fromkeys("ac", PROMOTED_AT_ONCE)
+
+    begun = 0
+    while begun < len(given):
+        order = given[begun]
+        record = bench.map.sets[order.set].record
+        begun += 1
+        wanted = record._replace(generation=2, primary=order.broker, members=("a", "c"))
+        bench.feed(ms.RecordRequested(order.broker, begun, order.set, record, wanted))
+        bench.feed(ms.OrderAnswered(order.broker, order.number, True, "leads"))
+        given = [each for each in bench.said if isinstance(each, ms.GiveOrder) and each.kind is OrderKind.PROMOTE]
+        under_way = Counter(each.broker for each in given[begun:])
+        assert max(under_way.values(), default=0) <= PROMOTED_AT_ONCE
+
+    assert sorted(each.set for each in given) == sorted(names)
+    assert Counter(each.broker for each in given) == dict.fromkeys("ac", len(names) // 2)
+
+
+def test_a_broker_that_answers_nothing_is_told_to_lead_the_rest_all_the_same() -> None:
+    bench = Bench("a", "b")
+    names = [f"s{number}" for number in range(PROMOTED_AT_ONCE + 1)]
+    for name in names:
+        bench.ask(ms.CreateSet(name, ("a", "b"), "b"))
+    ready = [ms.ReplicaReport(each, "connecting") for each in names]
+    for name in "ab":
+        bench.feed(ms.ReportReceived(report(name, *ready, number=2)))
+    assert len(orders(bench, OrderKind.PROMOTE)) == PROMOTED_AT_ONCE
+
+    bench.said.clear()
+    for number in range(25):
+        bench.now_s += 0.1
+        bench.feed(ms.ReportReceived(report("b", *ready, number=3 + number)))
+        bench.feed(ms.TimePassed())
+
+    assert {name for _, name, _ in orders(bench, OrderKind.PROMOTE)} == set(names)
 
 
 def test_sets_end_before_the_cluster_does_and_nobody_is_told_to_lead_them_again() -> None:

@@ -60,7 +60,7 @@ def test_each_role_has_a_column() -> None:
 
 
 def test_an_input_without_a_row_is_a_bug_that_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roles, "TABLE", {kind: row for kind, row in TABLE.items() if kind is not fx.Ticked})
+    monkeypatch.delitem(roles.HANDLERS["connecting"], fx.Ticked)
     parts = MemberParts(
         MemberContext(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS), Restored(MEMORY)
     )

@@ -12,13 +12,13 @@ import pytest
 
 from model_support import TextReader
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.store import STATUS_TICKS, Store
 from qpid_ha_broker.server.store_fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.store_writer import FOLDED_AT_ONCE, FOLDED_BYTES_MIN, FoldingShare
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.recovery import Recovered
-from qpid_ha_broker.store.status import read_status
+from qpid_ha_broker.store.status import Status, read_status
 from qpid_ha_config.settings import StoreSettings
 
 NAMES = ["default", "orders", "shard-1", "shard-2"]
@@ -163,9 +163,45 @@ def test_a_store_in_which_nothing_changes_gives_its_writer_nothing_to_do(
         assert store.writer.given == given
 
         store.describe(role="primary")
-        store.tick()
+        for _ in range(STATUS_TICKS):
+            store.tick()
         assert store.writer.given == given + 2
         await store.close("")
+
+    asyncio.run(story())
+
+
+def test_what_only_tells_of_a_broker_is_written_later_and_once_and_who_it_belongs_to_at_once(tmp_path: Path) -> None:
+    async def on_disk(store: Store) -> Status:
+        written = asyncio.Event()
+        store.writer.run(lambda: None, written.set)
+        await written.wait()
+        found = read_status(LocalDisk(tmp_path / "orders"))
+        assert found is not None
+        return found
+
+    async def story() -> None:
+        fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+        (store,), _ = load(fleet, ["orders"])
+        store.start(Deaf())
+        store.describe(cluster="one", role="connecting")
+        before = await on_disk(store)
+        assert (before.cluster, before.role) == ("one", "connecting")
+
+        store.describe(role="primary")
+        store.tick()
+        store.describe(role="primary", epoch=2, members=("node1",))
+        store.tick()
+        assert await on_disk(store) == before
+        store.tick()
+        after = await on_disk(store)
+        assert (after.role, after.epoch, after.revision) == ("primary", 2, before.revision + 1)
+
+        store.describe(role="ready")
+        await store.close("")
+        closed = read_status(LocalDisk(tmp_path / "orders"))
+        assert closed is not None
+        assert closed.role == "ready", "what still waits is written at the end"
 
     asyncio.run(story())
 

@@ -141,6 +141,19 @@ class Orders:
         orders = [there.order for there in self._by_key.values() if there.order.kind is OrderKind.PROMOTE]
         return Counter(order.broker for order in orders)
 
+    def beginning(self, now_s: float) -> Counter[str]:
+        """How many sets each broker was told to lead a moment ago: of those, its answer is awaited."""
+        return Counter(
+            there.order.broker
+            for there in self._by_key.values()
+            if there.order.kind is OrderKind.PROMOTE and now_s - there.given_s < there.limit_s == ORDER_LIMIT_S
+        )
+
+    def was_told_to_lead(self, broker: str, set_name: str) -> bool:
+        """Whether a broker was, and has not answered, however long ago that is."""
+        there = self._by_key.get(self._key(set_name, OrderKind.PROMOTE, ""))
+        return there is not None and there.order.broker == broker
+
 
 Answer = AnswerRecord | AnswerRequest
 

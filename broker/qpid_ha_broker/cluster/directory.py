@@ -87,6 +87,11 @@ class KeptQueues:
             and (deletion_of(queue) == deletion or queue.name in uncommitted)
         }
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was decided, or it is all over."""
+        return not self._by_deletion
+
     def has(self, queue: PlacedQueue) -> bool:
         """Whether it was decided that this deletion does not happen."""
         return deletion_of(queue) in self._by_deletion

@@ -14,6 +14,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | all in sync were asked and have refused, and another has data | that one is told to | see `_others` |
 | all who could were asked, and have refused | wait a second | what they wait for may come |
 | nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
+| who is to lead it, as follows, begins with PROMOTED_AT_ONCE others | wait | see `promotion_turns` |
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
 | some in sync are alive | the furthest is told to, then the preferred, then who leads fewest | it has all |
 | none is | wait, and say who is missing | an operator knows whether they come back |
@@ -28,8 +29,9 @@ from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
+from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE, PromotionTurns
 from qpid_ha_broker.cluster.records import SetRecords
-from qpid_ha_broker.cluster.reports import MAY_LEAD, RECOVERING
+from qpid_ha_broker.cluster.reports import ACTIVE, MAY_LEAD, RECOVERING
 
 PROMOTION_LIMIT_S = 20.0
 """So long an operator waits at most for what comes of a promotion that he wants."""
@@ -69,6 +71,7 @@ class Leadership:
         self._wanted: dict[int, _Wanted] = {}
         """By the number of the order."""
         self._counts: Counter[str] | None = None
+        self._turns = PromotionTurns(ctx)
 
     def began(self) -> None:
         """A new controller does not know what the old one has tried."""
@@ -77,6 +80,7 @@ class Leadership:
         self._dropped.clear()
         self._handed.clear()
         self._wanted.clear()
+        self._turns.began()
 
     def forget_set(self, name: str) -> None:
         """It was deleted, or is led."""
@@ -93,6 +97,7 @@ class Leadership:
     def begin_pass(self) -> None:
         """What is counted is counted once for many sets."""
         self._counts = None
+        self._turns.begin_pass()
 
     def leads(self, entry: SetEntry) -> bool:
         """Whether the set's primary leads it, by its own report."""
@@ -133,6 +138,9 @@ class Leadership:
         chosen = min(left, key=lambda each: self._rank(entry, each))
         counts = self._counted()
         counts[chosen] += 1
+        if not self._turns.has_turn(chosen, name):
+            self.problems[name] = f"{chosen} is to lead it, and begins with {PROMOTED_AT_ONCE} others first"
+            return
         self.problems[name] = f"{chosen} is told to lead"
         cause = f"{entry.record.primary} has failed" if entry.record.generation else "the set is new"
         self._ctx.order(chosen, name, OrderKind.PROMOTE, "", cause)
@@ -265,6 +273,8 @@ class Leadership:
             is_away = name not in entry.replicas and leading is not None and leading.phase == RECOVERING
             if name == record.primary or not (is_failed or is_away) or key in self._dropped:
                 continue
+            if leading is not None and not _may_wait_for(leading, name):
+                continue  # it has noticed by itself, and its record will say so: hundreds need not be told one by one
             if ctx.orders.pending(entry.name, OrderKind.DROP, ctx.now_s, name) is None:
                 cause = f"{name} has failed" if is_failed else f"{name} has no replica any more"
                 ctx.order(record.primary, entry.name, OrderKind.DROP, name, cause)
@@ -367,4 +377,12 @@ class Leadership:
             if self._noted.get((name, order.broker)) != text:  # it is asked again and again
                 self._noted[name, order.broker] = text
                 self._ctx.note("warning", f"set {name}: {order.broker} does not lead: {text}", name)
+        if order.kind is OrderKind.PROMOTE:
+            self._turns.went_on(order.broker)
         self._ctx.dirty.add(name)
+
+
+def _may_wait_for(leading: ReplicaReport, backup: str) -> bool:
+    """Whether a primary may need a backup to confirm anything: of those that are not connected to it, it waits only for
+    those that were in sync before it began, and only until it is active."""
+    return leading.phase != ACTIVE or any(each.name == backup for each in leading.backups)

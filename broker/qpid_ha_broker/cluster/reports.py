@@ -13,6 +13,8 @@ LEADING = "primary"
 """These are of `ha.states.State`."""
 RECOVERING = "recovering"
 """Of `ha.states.Phase`: a primary that waits for all who were in sync before it."""
+ACTIVE = "active"
+"""The same: it waits for none of them any more."""
 MAY_LEAD = ("connecting", "ready")
 """The others are loading, catch up, or stop; one that leads an older generation has to find out first."""
 

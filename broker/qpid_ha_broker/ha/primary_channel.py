@@ -16,6 +16,8 @@ class PrimaryChannel:
         """Where the channel leads, or led last."""
         self.is_open = False
         """The other side is there, and was greeted."""
+        self.is_announced = False
+        """It has said since then that it leads. That it does not may be on its way from before."""
         self.login_problem = ""
         """Why another broker does not let this one in; empty as long as none has said so."""
         self._refused_at = ""
@@ -42,6 +44,11 @@ class PrimaryChannel:
         jitter = 0.5 + ctx.random()
         self._next_try_s = ctx.clock_s + self._pause_s * jitter
 
+    def dial_again(self) -> None:
+        """Connect once more to the address that was tried last; the next attempt after that begins a round."""
+        self._tries = 0
+        self.dial(self.address if self.address in self._ctx.settings.addresses else "")
+
     @property
     def is_due(self) -> bool:
         """Whether there is no channel and the pause is over."""
@@ -62,7 +69,7 @@ class PrimaryChannel:
             self._tries += 1
             if self._tries % len(others) == 0:
                 self._pause_s = min(self._pause_s * 2, settings.reconnect_most_s)
-        self.address, self.is_open = address, False
+        self.address, self.is_open, self.is_announced = address, False, False
         self.link = -self._ctx.number()
         self._heard_s = self._ctx.clock_s
         self._ctx.effects.append(Connect(self.link, address))

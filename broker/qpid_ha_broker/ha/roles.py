@@ -182,13 +182,12 @@ class ActiveRole(Role):
 
     def __init__(self, parts: MemberParts) -> None:
         super().__init__(parts)
-        self._handlers: dict[type, Callable[..., None]] = {
-            kind: getattr(self, getattr(row, self.column)) for kind, row in TABLE.items()
-        }
+        self._handlers = HANDLERS[self.column]
+        """Names of methods."""
 
     def handle(self, happened: fx.Input) -> None:
         """One input. Raises KeyError where the table has no row, which is a bug."""
-        self._handlers[type(happened)](happened)
+        getattr(self, self._handlers[type(happened)])(happened)
 
     # --- cells that several roles share
 
@@ -201,7 +200,7 @@ class ActiveRole(Role):
 
     def dispatch(self, received: fx.FrameReceived) -> None:
         """A frame: by its type."""
-        self._handlers[type(received.frame)](received.link, received.frame)
+        getattr(self, self._handlers[type(received.frame)])(received.link, received.frame)
 
     def reject(self, link: int, frame: fr.Frame) -> None:
         """Nobody asked for such a frame."""
@@ -339,6 +338,7 @@ class Standby(ActiveRole):
         channel, address = self._parts.channel, question.address
         if channel.link:
             if address and address == channel.address:
+                channel.is_announced = True
                 return
             self._ctx.close(channel.link, "the primary is elsewhere")
         channel.search(at_once=True)
@@ -416,9 +416,27 @@ class Connecting(Standby):
         if at_once:
             self._dial_next()
 
+    def search_lost(self) -> None:
+        """The primary is lost: look for it, or for the next one."""
+        if self._ctx.settings.looks_everywhere:
+            self.search(at_once=True)
+        else:
+            self.dial_again()
+
+    def dial_again(self) -> None:
+        """Try the address that was tried last, at once; after that everybody, from the first on."""
+        self._parts.channel.search(at_once=True)
+        if self._may_dial:
+            self._parts.channel.dial_again()
+
+    @property
+    def _may_dial(self) -> bool:
+        """Not while somebody is being promoted: this broker, or one that has its vote."""
+        return self._parts.channel.is_due and self.is_top and not self._parts.votes.is_awaited
+
     def _dial_next(self) -> None:
-        """Try the next address, unless somebody is being promoted: this broker, or one that has its vote."""
-        if self._parts.channel.is_due and self.is_top and not self._parts.votes.is_awaited:
+        """Try the next address."""
+        if self._may_dial:
             self._parts.channel.dial()
 
     def tick_channel(self) -> None:
@@ -429,8 +447,12 @@ class Connecting(Standby):
             self._dial_next()
 
     def lose_primary(self, reason: str) -> Standby:
-        """That address did not lead to it."""
-        self.search(at_once=not self._parts.channel.is_round_over)
+        """That address did not lead to it; if a primary has announced itself there meanwhile, it does now."""
+        channel = self._parts.channel
+        is_announced = channel.is_announced
+        self.search(at_once=not is_announced and not channel.is_round_over)
+        if is_announced:
+            self.dial_again()
         return self
 
     def greet(self, opened: fx.LinkOpened) -> None:
@@ -680,7 +702,7 @@ class Following(Standby):
         self._ctx.note("warning", f"lost the primary at {parts.channel.address}: {reason}")
         connecting = Connecting(parts)
         parts.become(connecting, Cause.LINK_LOST, reason)
-        connecting.search(at_once=True)
+        connecting.search_lost()
         return connecting
 
     # --- what only its primary may tell it
@@ -1085,9 +1107,10 @@ class StandaloneLeader(Leader):
 
     def __init__(self, parts: MemberParts, primary: Primary) -> None:
         super().__init__(parts, primary)
-        self._handlers |= dict.fromkeys(NEEDS_CLUSTER, self._refuse)
+        self._handlers = self._handlers | dict.fromkeys(NEEDS_CLUSTER, "refuse_alone")
 
-    def _refuse(self, asked: Any) -> None:
+    def refuse_alone(self, asked: Any) -> None:
+        """There is nobody else."""
         self._ctx.answer(asked.request, False, STANDALONE_REFUSAL)
 
     def _go_on(self) -> None:
@@ -1220,6 +1243,11 @@ TABLE: Final[dict[type, RoleRow]] = {
     fr.Answer: RoleRow("reject", "reject", "reject", "reject"),
     fr.Followed: RoleRow("reject", "reject", "reject", "reject"),
 }
+
+HANDLERS: Final[dict[str, dict[type, str]]] = {
+    column: {kind: row[at] for kind, row in TABLE.items()} for at, column in enumerate(RoleRow._fields)
+}
+"""The columns of `TABLE`. A role is made for each step of each set: hundreds at once when a broker fails."""
 
 
 def table_in_markdown() -> str:

@@ -36,6 +36,9 @@ class MemberSettings:
     reconnect_s: float = 0.05
     """The first pause between two attempts; it doubles up to `reconnect_most_s`, with jitter."""
     reconnect_most_s: float = 1.0
+    looks_everywhere: bool = True
+    """When the primary is lost, all addresses are tried at once. False: its own is, as it may live, and others after
+    the first pause; whoever leads next says so by itself, and hundreds of sets would ask everybody else in vain."""
     tail_bytes: int = 64 * 1024 * 1024
     """What is kept of the stream for backups that come back."""
     chunk_messages: int = 1000

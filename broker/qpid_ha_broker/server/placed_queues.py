@@ -47,6 +47,8 @@ class PlacedQueues:
         """The same, but until it is another one: the last entry up to which it has the queues of all."""
         self._reported: dict[str, int] = {}
         """By set: which of those was reported."""
+        self._unreported: dict[str, None] = {}
+        """Sets of which another one may be reported once it is committed: few, where there are many sets."""
         self._kept: dict[str, KeptQueues] = {}
         self._uncommitted_sets: dict[str, int] = {}
         """Sets whose log has to be committed up to there before more is to be reported."""
@@ -117,17 +119,24 @@ class PlacedQueues:
                 unplaced += found.unplaced
         if full:
             self._reported.clear()
-        declared: list[DeclaredQueues] = []
-        for set_name, (lsn, newest) in self._declared.items():
-            member = self._members.get(set_name)
-            is_committed = member is not None and lsn <= member.hosted.resources.default.log.committed_lsn
-            if is_committed and self._reported.get(set_name) != newest:
-                self._reported[set_name] = newest
-                declared.append(DeclaredQueues(set_name, newest))
+            self._unreported = dict.fromkeys(self._declared)
+        declared = self._report_declared()
         kept: list[KeptQueue] = []
         for of_set in self._kept.values():
             kept += of_set.report(self._map)
         return QueueReport(tuple(deleted), tuple(unplaced), tuple(declared), tuple(kept))
+
+    def _report_declared(self) -> list[DeclaredQueues]:
+        declared: list[DeclaredQueues] = []
+        for set_name in list(self._unreported):
+            member, (lsn, newest) = self._members.get(set_name), self._declared.get(set_name, (0, 0))
+            if member is not None and lsn > member.hosted.resources.default.log.committed_lsn:
+                continue
+            del self._unreported[set_name]
+            if member is not None and set_name in self._declared and self._reported.get(set_name) != newest:
+                self._reported[set_name] = newest
+                declared.append(DeclaredQueues(set_name, newest))
+        return declared
 
     def _compare(self, set_name: str) -> None:
         self._seen.pop(set_name, None)
@@ -147,11 +156,15 @@ class PlacedQueues:
         set_log = hosted.resources.default.log
         for placed in found.declare:
             self._try(placed.name, partial(configuration.declare_queue, placed.name, placed.arguments))
-        kept = self._kept.setdefault(set_name, KeptQueues())
+        kept = self._kept.get(set_name) or KeptQueues()
         kept.begin(leader.generation, self._map, self._uncommitted)
         deleting = [queue for queue in map(self._map.queues.__getitem__, found.delete) if not kept.has(queue)]
         for placed in deleting:
             self._delete(configuration, placed, kept, leader.generation)
+        if kept.is_empty:
+            self._kept.pop(set_name, None)
+        else:
+            self._kept[set_name] = kept
         if found.declare or deleting:
             hosted.touch()
             self._due[set_name] = None  # once more: to see that it is done, and to report what has come of it
@@ -167,6 +180,7 @@ class PlacedQueues:
         newest = max((each.id for each in entries if each.name not in self._uncommitted), default=0)
         if newest != self._declared.get(set_name, (0, 0))[1]:
             self._declared[set_name] = lsn, newest
+            self._unreported[set_name] = None
             self._uncommitted_sets[set_name] = lsn
 
     def _delete(self, configuration: Configuration, queue: PlacedQueue, kept: KeptQueues, generation: int) -> None:

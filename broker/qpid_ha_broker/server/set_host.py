@@ -57,6 +57,8 @@ REST_TICKS: Final = 50
 """A member at rest gets one tick of so many."""
 TAIL_SHARE: Final = 64
 """Of `ha.tail-bytes`, what a set keeps of its stream: there may be a thousand of them, and few have much to do."""
+RECONNECT_S: Final = 0.5
+"""A member's first pause between two attempts to find its primary: the next one announces itself sooner."""
 _STOPPED_S: Final = 0.5
 """Between two ticks: then this process was stopped meanwhile."""
 _NOT_YET: Final = "the cluster has no controller that answers"
@@ -318,6 +320,8 @@ class SetHost:
             min_in_sync=min_in_sync or ha.min_in_sync,
             tail_bytes=ha.tail_bytes // TAIL_SHARE,
             has_heartbeats=False,
+            reconnect_s=RECONNECT_S,
+            looks_everywhere=False,
             has_coordinator=True,
             keeper=controller_of(name),
             has_store=self._fleet is not None,

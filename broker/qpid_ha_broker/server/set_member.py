@@ -47,6 +47,9 @@ _LEVELS: Final = logging.getLevelNamesMapping()
 AWAKE_S: Final = 0.25
 """So long after the last thing that happened to it a member gets each tick, so that its backups hear what is committed;
 then, if it is at rest, few of them."""
+KEEP_S: Final = 0.5
+"""Between two looks at the store of a member that is awake; then once it is at rest. None is pressing: hundreds of
+sets that fail over do not need it before they are led."""
 
 
 class RecordAnswer(NamedTuple):
@@ -160,6 +163,8 @@ class SetMember(MemberDriver):
         self._is_active = True
         """Something has happened to it since its last tick."""
         self._rest_at_s = 0.0
+        self._keep_at_s = 0.0
+        """When its store has its next tick, if it is not at rest before."""
         self._services = services
         self._is_failed = False
         """Whatever state the core is in, it must not speak for this replica any more."""
@@ -223,12 +228,13 @@ class SetMember(MemberDriver):
             self._rest_at_s = now_s + AWAKE_S
         if self._is_active or self.links.is_any_full:
             self.links.watch()
-        if self.kept is not None:
-            self.kept.tick()
         self.is_awake = True  # whatever happens because of it
         self.feed(fx.Ticked())
         self._is_active = False
         self.is_awake = now_s < self._rest_at_s or not self.is_at_rest
+        if self.kept is not None and (now_s >= self._keep_at_s or not self.is_awake):
+            self._keep_at_s = now_s + KEEP_S
+            self.kept.tick()
         return self.is_awake
 
     @property
@@ -282,6 +288,7 @@ class SetMember(MemberDriver):
         self._is_active = True
         if not self.is_awake:
             self.is_awake = True
+            self._keep_at_s = time.monotonic() + KEEP_S
             self._services.wake(self)
 
     def write(self, effect: fx.WriteRecord) -> None:

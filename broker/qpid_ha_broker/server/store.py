@@ -35,6 +35,9 @@ from qpid_ha_config.settings import BrokerSettings, StoreSettings
 CLOSE_LIMIT_S: Final = 10.0
 """How long the end waits for a disk that is full or slow; what was confirmed is there in any case."""
 
+STATUS_TICKS: Final = 3
+"""So many ticks after a change that can wait STATUS tells of it."""
+
 
 class StoreListener(Protocol):
     """Who hears of it, on the loop."""
@@ -73,6 +76,8 @@ class Store:
         """That write the stores of all sets."""
         self._recovery = StoreRecovery(self.directory, set_name, settings, name, disk)
         self._progress = SyncProgress()
+        self._status_ticks = 0
+        """After so many more STATUS is written; 0: it says all, or will in a moment."""
         self._ticked_at = (-1, -1, -1)
         """What was given, what was committed and the limit of folding when `tick` had nothing more to do."""
         self._journal_end = (0, 0)
@@ -173,10 +178,23 @@ class Store:
     # --- what else is kept
 
     def describe(self, **fields: Any) -> None:
-        """Have other facts in STATUS, soon: see `store.status.Status` for what there is."""
+        """Have other facts in STATUS, soon: see `store.status.Status` for what there is.
+
+        What only tells of the broker, and what the journal has as well, waits for `tick`: a set that fails over changes
+        several times in a moment, hundreds do together, and a file that is replaced takes two syncs.
+        """
+        before = self.files.status.current
         if self.files.status.change(**fields):
-            self.writer.run(self.files.status.write)
+            after = self.files.status.current
+            if (before.cluster, before.chosen) != (after.cluster, after.chosen):
+                self._write_status()
+            elif not self._status_ticks:
+                self._status_ticks = STATUS_TICKS
         self._identity.update()
+
+    def _write_status(self) -> None:
+        self._status_ticks = 0
+        self.writer.run(self.files.status.write)
 
     def persist_vote(self, generation: int, to: str, claims: tuple[int, ...]) -> None:
         """Have on disk, when this returns, what was promised. Raises StoreError."""
@@ -199,6 +217,10 @@ class Store:
 
         Costs next to nothing where nothing has changed since the last one, and nothing is left to fold.
         """
+        if self._status_ticks == 1:
+            self._write_status()
+        elif self._status_ticks:
+            self._status_ticks -= 1
         limit_bytes = self.settings.consolidate_bytes
         now = self.writer.given, self.appender.committed_lsn, limit_bytes
         if now == self._ticked_at:

@@ -111,7 +111,7 @@ class JournalAppender:
         """The broker may be idle: say on disk what is committed by now, when no block is on its way that does."""
         if self.committed_lsn > self._marked_lsn and self._progress.is_all_synced:
             self._marked_lsn = self.committed_lsn
-            self.writer.run(partial(self._journal.mark, self.committed_lsn))
+            self.writer.run(partial(self._journal.mark, self.committed_lsn), is_short=True)
 
     def _release(self, upto_lsn: int) -> None:
         """Append those parts of the local log whose place has come."""

@@ -72,7 +72,7 @@ class Folding:
         if self._writer.given != self._looked_at:
             self._looked_at = self._writer.given + 1  # with the look itself
             # Also while one is folded: payloads wait for files to be closed.
-            self._writer.run(self._look, partial(self._looked, self._looked_at))
+            self._writer.run(self._look, partial(self._looked, self._looked_at), is_short=True)
         is_changing = not self._seen == self._looked_at == self._writer.given
         if now < self._fold_at or self._task is not None or not self._share.has_room:
             return True

@@ -80,7 +80,7 @@ class JournalIdentity:
         named = journal_identity(status, self._appender.replicated.last_lsn), status.generation
         if named != self._named:
             self._named = named
-            self._appender.writer.run(partial(self._name_files, *named))
+            self._appender.writer.run(partial(self._name_files, *named), is_short=True)
 
     def _name_files(self, identity: Identity, generation: int) -> None:
         """On the writer's thread."""

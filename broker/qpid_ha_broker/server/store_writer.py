@@ -8,8 +8,9 @@ One thread, the writer's, serves the journals of all sets of a broker. Who does 
 1. One journal is open: that thread does everything itself, as if there were no others.
 2. Several have something to write: their groups are shared out among that thread and a few more, so that their syncs
    run at the same time and all together take little longer than one.
-3. Work that takes longer than a sync (a job, the next segment, a spare one) never runs on the writer's thread while
-   other journals are open, and never on all of the others: there is always somebody for a short write.
+3. Work that takes longer than a sync (most jobs, the next segment, a spare one) never runs on the writer's thread while
+   other journals are open, and never on all of the others: there is always somebody for a short write. Until it has its
+   turn nothing else is written to its journal, so what can wait is not given while a set fails over (`Store.describe`).
 4. A journal has one thread at a time. What comes for it meanwhile waits for that one to come back.
 5. Where there is no room, that journal waits, and is tried again; the others go on.
 
@@ -70,6 +71,8 @@ class Job(NamedTuple):
 
     action: Callable[[], object]
     done: Callable[[], None]
+    is_short: bool
+    """It waits for no disk, so it is done wherever pieces are."""
 
 
 class WriterListener(Protocol):
@@ -120,7 +123,7 @@ class JournalWriter:
         self._staged_ticket = 0
         self._given_bytes = self._written_bytes = 0
         """Each is changed by one thread only, as are these."""
-        self._jobs_given = self._jobs_done = 0
+        self._jobs_given = self._long_given = self._long_done = 0
         self._is_full = False
         self.is_given_up = False
         """The broker ends, and does not wait any longer."""
@@ -138,10 +141,16 @@ class JournalWriter:
         """How much of what was given to `append` is not on disk."""
         return self._given_bytes - self._written_bytes
 
-    def run(self, action: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
-        """Have `action` done on a thread once all before is on disk, and `done` on the loop after it."""
+    def run(
+        self, action: Callable[[], object], done: Callable[[], None] = lambda: None, *, is_short: bool = False
+    ) -> None:
+        """Have `action` done on a thread once all before is on disk, and `done` on the loop after it.
+
+        `is_short`: it waits for no disk. Others have their turn when there is a thread for what takes long.
+        """
         self._jobs_given += 1
-        self._give(Job(action, done))
+        self._long_given += not is_short
+        self._give(Job(action, done, is_short))
 
     @property
     def given(self) -> int:
@@ -157,6 +166,7 @@ class JournalWriter:
     def finish(self, timeout_s: float) -> bool:
         """Do all that was asked, and end; blocks. Whether that was possible in time: a full disk may last."""
         self._jobs_given += 1
+        self._long_given += 1
         self._give(None)
         in_time = self.ended.wait(timeout_s)
         if not in_time:
@@ -170,15 +180,15 @@ class JournalWriter:
     @property
     def is_long(self) -> bool:
         """Whether what waits may take longer than a write and a sync."""
-        return self._jobs_given != self._jobs_done or self.waiting_bytes > self._journal.room_bytes
+        return self._long_given != self._long_done or self.waiting_bytes > self._journal.room_bytes
 
     def write_given(self) -> WorkOutcome:
         """Do all that was given up to now. What a full disk left undone is done by the next call."""
-        return self._outcome_of(lambda: self._write_given(with_jobs=True))
+        return self._outcome_of(lambda: self._write_given(with_long=True))
 
     def write_pieces(self) -> WorkOutcome:
-        """The same up to the first job."""
-        return self._outcome_of(lambda: self._write_given(with_jobs=False))
+        """The same up to the first job that is not short."""
+        return self._outcome_of(lambda: self._write_given(with_long=False))
 
     def rest(self) -> WorkOutcome:
         """Nothing came for a while: do what can be done beside."""
@@ -201,7 +211,7 @@ class JournalWriter:
             self.fail(f"a bug in the store ({type(error).__name__}); the log has it")
         return WorkOutcome.ENDED
 
-    def _write_given(self, with_jobs: bool) -> WorkOutcome:
+    def _write_given(self, with_long: bool) -> WorkOutcome:
         given = self._given
         for _ in range(len(given)):
             item = given[0]
@@ -213,14 +223,14 @@ class JournalWriter:
                     self._sync()
                 continue
             self._sync()
-            if not with_jobs:
+            if not with_long and not (item is not None and item.is_short):
                 break  # it came since somebody looked, and whoever gave it has said so
             if item is None:
                 return WorkOutcome.ENDED
             item.action()
             self._show_full(None)
             given.popleft()
-            self._jobs_done += 1
+            self._long_done += not item.is_short
             self._tell(item.done)
         self._sync()
         return WorkOutcome.DONE
