@@ -29,9 +29,9 @@ from qpid_ha_client.core.errors import (
 from qpid_ha_client.proton_driver import ConnectOptions, OutgoingMessage
 from qpid_ha_client.session_handler import (
     PREFETCH,
+    ClientLink,
     ReceivedMessage,
     SessionHandler,
-    SessionLink,
     SessionReceiver,
     SessionSender,
 )
@@ -213,7 +213,7 @@ class _Thread(SessionHandler):
 
     on_answer_in_doubt = on_withdrawn
 
-    def on_link_failed(self, link: SessionLink, error: LinkUnusable) -> None:
+    def on_link_failed(self, link: ClientLink, error: LinkUnusable) -> None:
         self._client.note(lambda client: client.failed_links.update({link.name: error}))
 
     def on_session_lost(self, error: SessionLost) -> None:

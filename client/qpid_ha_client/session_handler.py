@@ -22,7 +22,7 @@ from qpid_ha_client.proton_driver import ConnectOptions, OutgoingMessage, Proton
 PREFETCH = 100
 
 
-class SessionLink:
+class ClientLink:
     """A link of a session: it stays, whatever becomes of connections."""
 
     def __init__(self, handler: SessionHandler, name: str, address: str) -> None:
@@ -33,7 +33,7 @@ class SessionLink:
         self.handler.drop(self.name)
 
 
-class SessionSender(SessionLink):
+class SessionSender(ClientLink):
     """Publishes."""
 
     def send(self, message: Message) -> int:
@@ -43,7 +43,7 @@ class SessionSender(SessionLink):
         return ticket
 
 
-class SessionReceiver(SessionLink):
+class SessionReceiver(ClientLink):
     """Consumes."""
 
 
@@ -105,7 +105,7 @@ class SessionHandler(Handler):
         self.tickets = itertools.count(1)
         self._options = options or ConnectOptions()
         self._driver: ProtonDriver | None = None
-        self._links: dict[str, SessionLink] = {}
+        self._links: dict[str, ClientLink] = {}
         self._last_words: list[ev.Input] = []
         """What was said before the container had begun."""
 
@@ -154,7 +154,7 @@ class SessionHandler(Handler):
     def on_disconnected(self, reason: str) -> None:
         """The connection is gone; the next broker is tried."""
 
-    def on_link_ready(self, link: SessionLink, confirmed: int) -> None:
+    def on_link_ready(self, link: ClientLink, confirmed: int) -> None:
         """It is attached, again. `confirmed`: in a session, the highest number of this sender that brokers have."""
 
     def on_message(self, received: ReceivedMessage) -> None:
@@ -178,7 +178,7 @@ class SessionHandler(Handler):
     def on_withdrawn(self, receiver: SessionReceiver, ticket: int) -> None:
         """A message is not this client's any more: stop working on it if that can be; an answer has no effect."""
 
-    def on_link_failed(self, link: SessionLink, error: LinkUnusable) -> None:
+    def on_link_failed(self, link: ClientLink, error: LinkUnusable) -> None:
         """A link cannot be used any more."""
 
     def on_session_lost(self, error: SessionLost) -> None:
@@ -211,7 +211,7 @@ class SessionHandler(Handler):
         self._links.pop(name, None)
         self.feed(ev.LinkDropped(name))
 
-    def _add(self, link: SessionLink, wanted: ev.SenderWanted | ev.ReceiverWanted, options: Iterable[Any]) -> None:
+    def _add(self, link: ClientLink, wanted: ev.SenderWanted | ev.ReceiverWanted, options: Iterable[Any]) -> None:
         if link.name in self._links:
             raise ValueError(f"there is a link {link.name!r} already: give this one another name")
         if self._driver is None:

@@ -76,6 +76,13 @@ def test_who_listens_hears_of_brokers_that_join_fail_are_drained_and_forgotten(c
         assert not notices.fetcher.has_message
 
 
+def test_who_listens_at_a_broker_that_relays_hears_the_same(cluster: RunningCluster) -> None:
+    with BlockingClient(cluster.urls[1]) as client:
+        notices = client.receiver(NOTICES, 100)
+        cluster.add_broker()
+        assert set(told(client, notices)) == hosts(*cluster.urls)
+
+
 def test_nothing_is_published_where_nobody_is_bound_and_whoever_is_hears_at_any_broker(cluster: RunningCluster) -> None:
     assert cluster.broker(0).ask("query")["unroutable"] == 0
     cluster.broker(0).ask("queues", action="create", name="waiting")

@@ -94,7 +94,7 @@ def test_a_killed_primary_and_a_killed_proxy_cost_no_message_and_make_none_twice
             cluster.kill(cluster.the_primary())
             cluster.wait_whole()
             load.wait_received(3000)
-            cluster.kill(cluster.urls.index(load.consumer.broker))
+            cluster.kill(cluster.urls.index(load.consumers_broker()))
             load.finish()
         assert load.consumer.reconnects >= 1
 

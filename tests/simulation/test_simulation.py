@@ -11,7 +11,7 @@ from simulation.plan import DAMAGE, Kind, Plan, draw_plan
 from simulation.runs import jobs_of_a_test, run_many
 from simulation.shrink import shrink
 
-CLUSTERS = 250
+CLUSTERS = 120
 """What breaks a promise in one cluster of so many shows here; what is rarer, in `./dev simulate --seeds 20000`."""
 EXCUSED = 0.005
 """Of all that was confirmed."""

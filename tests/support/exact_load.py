@@ -71,6 +71,14 @@ class ExactLoad:
             assert time.monotonic() < deadline_s, (len(self.received), self.publisher.broker, self.consumer.broker)
             time.sleep(0.01)
 
+    def consumers_broker(self) -> str:
+        """The URL of the one that serves the consumer."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (found := self.consumer.broker):
+            assert time.monotonic() < deadline_s, "no broker serves the consumer"
+            time.sleep(0.01)
+        return found
+
     def finish(self) -> None:
         """Until all are there; then each came once, in order."""
         for thread in self._threads:

@@ -10,7 +10,7 @@ import pytest
 from qpid_ha_client.core import events as ev
 from qpid_ha_client.core.addresses import Backoff, parse_addresses
 from qpid_ha_client.core.client_core import ClientPhase, ClientSettings
-from qpid_ha_client.core.consuming import ConsumingLink
+from qpid_ha_client.core.consuming import ConsumerCore
 from qpid_ha_client.core.errors import (
     ClientError,
     LoginRefused,
@@ -198,7 +198,7 @@ def test_a_message_whose_answer_was_not_confirmed_is_answered_again_and_not_hand
 
 
 def test_held_messages_all_come_however_many_the_application_has_not_answered() -> None:
-    link = ConsumingLink("in", "q", 2)
+    link = ConsumerCore("in", "q", 2)
     link.attached(0)
     numbers = (1, 2, 3, 4)
     for number, answered in zip(numbers, (0, 2, 3, 0), strict=True):

@@ -37,7 +37,7 @@ ANSWERED_KEPT: Final = 10_000
 
 
 @dataclass(slots=True, eq=False)
-class HeldMessage:
+class HandedOutMessage:
     """A message that was handed out. `verdict` None: it is not answered; `handle` None: not on this connection."""
 
     ticket: int
@@ -47,18 +47,18 @@ class HeldMessage:
 
 
 @dataclass
-class ConsumingLink:
+class ConsumerCore:
     """The promise: the application is handed no message twice that a key or a session lets us recognise."""
 
     name: str
     address: str
     prefetch: int
-    held: dict[int, HeldMessage] = field(default_factory=dict)
+    held: dict[int, HandedOutMessage] = field(default_factory=dict)
     """By ticket: all that was handed out, and whose answer is not confirmed."""
-    _by_key: dict[Hashable, HeldMessage] = field(default_factory=dict)
+    _by_key: dict[Hashable, HandedOutMessage] = field(default_factory=dict)
     """Of those, and of what was answered and given up without a session, what has a key."""
-    _by_handle: dict[int, HeldMessage] = field(default_factory=dict)
-    _doubtful: dict[Hashable, HeldMessage] = field(default_factory=dict)
+    _by_handle: dict[int, HandedOutMessage] = field(default_factory=dict)
+    _doubtful: dict[Hashable, HandedOutMessage] = field(default_factory=dict)
     """By key: answered before a break that no session outlived. If one comes again, it is answered again."""
     _unanswered: int = 0
     """Of `held`."""
@@ -101,7 +101,7 @@ class ConsumingLink:
                 effects.append(DeliveryWithdrawn(self.name, message.ticket))
         return effects
 
-    def _doubt_answer(self, message: HeldMessage) -> list[Effect]:
+    def _doubt_answer(self, message: HandedOutMessage) -> list[Effect]:
         """Nobody will say whether it counts; if the message comes again, it is answered again."""
         self._forget(message)
         if message.key is not None:
@@ -127,7 +127,7 @@ class ConsumingLink:
         effects: list[Effect] = []
         if message is None:
             is_taken = key in self._by_key  # two messages with one key are not told from each other by it
-            message = HeldMessage(ticket, None if is_taken else key, None)
+            message = HandedOutMessage(ticket, None if is_taken else key, None)
             self._unanswered += 1
             effects.append(MessageHandedOut(self.name, ticket, event.message, key, event.redelivered))
         elif message.verdict is not None:
@@ -141,7 +141,7 @@ class ConsumingLink:
             effects += self._held_have_come()
         return effects + self._top_up()
 
-    def _known(self, key: Hashable, *, is_marked: bool) -> HeldMessage | None:
+    def _known(self, key: Hashable, *, is_marked: bool) -> HandedOutMessage | None:
         """The message that has been handed out before, and comes again."""
         if key is None or not (is_marked or self._held_to_come):
             return None
@@ -202,7 +202,7 @@ class ConsumingLink:
         self._is_resumed = False
         return effects
 
-    def _forget(self, message: HeldMessage) -> None:
+    def _forget(self, message: HandedOutMessage) -> None:
         del self.held[message.ticket]
         self._unanswered -= message.verdict is None
         if message.key is not None:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from qpid_ha_client.core import events as ev
-from qpid_ha_client.core.consuming import ConsumingLink
+from qpid_ha_client.core.consuming import ConsumerCore
 from qpid_ha_client.core.errors import LinkDoubt
 from qpid_ha_client.core.events import Effect, Guarantee
-from qpid_ha_client.core.publishing import PublishingLink
+from qpid_ha_client.core.publishing import PublisherCore
 
 PRODUCER_BYTES_MAX: Final = 128
 
-Link = PublishingLink | ConsumingLink
+Link = PublisherCore | ConsumerCore
 
 
 class ClientLinks:
@@ -55,11 +55,11 @@ class ClientLinks:
         if wanted.link in self._links:
             raise ValueError(f"there is a link {wanted.link} already: give this one another name")
         if isinstance(wanted, ev.SenderWanted):
-            self._links[wanted.link] = PublishingLink(wanted.link, wanted.address, self._producer_of(wanted.link))
+            self._links[wanted.link] = PublisherCore(wanted.link, wanted.address, self._producer_of(wanted.link))
         elif wanted.prefetch < 1:
             raise ValueError(f"prefetch of {wanted.link} is 1 or more")
         else:
-            self._links[wanted.link] = ConsumingLink(wanted.link, wanted.address, wanted.prefetch)
+            self._links[wanted.link] = ConsumerCore(wanted.link, wanted.address, wanted.prefetch)
 
     def drop(self, name: str) -> bool:
         """Have no such link any more; whether there was one."""
@@ -71,14 +71,14 @@ class ClientLinks:
         for name in names:
             link = self._links.get(name)
             if link is not None:
-                kind = ev.AttachSender if isinstance(link, PublishingLink) else ev.AttachReceiver
+                kind = ev.AttachSender if isinstance(link, PublisherCore) else ev.AttachReceiver
                 effects.append(kind(link.name, link.address))
         return effects
 
     def attached(self, event: ev.LinkAttached, guarantee: Guarantee) -> list[Effect]:
         """By a broker that promises so much."""
         link, is_kept = self._links.get(event.link), guarantee is Guarantee.EXACTLY_ONCE
-        if isinstance(link, PublishingLink):
+        if isinstance(link, PublisherCore):
             confirmed = (_count(event.properties, "qpid.session-confirmed") or 0) if is_kept else 0
             effects = link.attached(confirmed, numbers_count=guarantee is not Guarantee.AT_LEAST_ONCE)
             return [*effects, ev.LinkReady(event.link, confirmed)]
@@ -109,7 +109,7 @@ class ClientLinks:
         self._session = session
         effects: list[Effect] = []
         for link in self._links.values():
-            if isinstance(link, PublishingLink):
+            if isinstance(link, PublisherCore):
                 effects += link.begin_anew(self._producer_of(link.name), resend=resend)
             else:
                 effects += link.begin_anew()
@@ -131,13 +131,13 @@ class ClientLinks:
         self._arrived += 1
         return self._consuming(event.link, lambda link: link.arrived(event, self._arrived))
 
-    def _publishing(self, name: str, act: Callable[[PublishingLink], list[Effect]]) -> list[Effect]:
+    def _publishing(self, name: str, act: Callable[[PublisherCore], list[Effect]]) -> list[Effect]:
         link = self._links.get(name)
-        return act(link) if isinstance(link, PublishingLink) else []
+        return act(link) if isinstance(link, PublisherCore) else []
 
-    def _consuming(self, name: str, act: Callable[[ConsumingLink], list[Effect]]) -> list[Effect]:
+    def _consuming(self, name: str, act: Callable[[ConsumerCore], list[Effect]]) -> list[Effect]:
         link = self._links.get(name)
-        return act(link) if isinstance(link, ConsumingLink) else []
+        return act(link) if isinstance(link, ConsumerCore) else []
 
 
 def _count(properties: Mapping[str, Any], name: str) -> int | None:

@@ -36,7 +36,7 @@ class UnconfirmedMessage:
 
 
 @dataclass
-class PublishingLink:
+class PublisherCore:
     """The promise: messages go out in the order of their numbers, and none after one that has to be sent again."""
 
     name: str
