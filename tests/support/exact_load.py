@@ -15,10 +15,12 @@ PATIENCE_S = 60.0
 
 
 class ExactLoad:
-    """`with ExactLoad(urls, "q", 3000) as load:` sends the numbers from 0 on, and takes them, over one client each."""
+    """`with ExactLoad(urls, "q") as load:` sends the numbers from 0 on, and takes them, over one client each."""
 
-    def __init__(self, urls: Sequence[str], queue: str, count: int, *, rate: int = 2000, **options: Any) -> None:
-        self.count = count
+    def __init__(self, urls: Sequence[str], queue: str, *, rate: int = 2000, **options: Any) -> None:
+        self.sent = 0
+        self._count: int | None = None
+        """So many in all; None: until `finish`."""
         self.publisher = SessionClient(urls, **options)
         self.consumer = SessionClient(urls, **options)
         self.received: list[int] = []
@@ -49,23 +51,27 @@ class ExactLoad:
     def _publish(self) -> None:
         sender = self.publisher.sender(self._queue)
         began_s = time.monotonic()
-        for number in range(self.count):
-            sender.send_soon(Message(number, durable=True))
-            time.sleep(max(0.0, began_s + number / self._rate - time.monotonic()))
+        while self._count is None or self.sent < self._count:
+            sender.send_soon(Message(self.sent, durable=True))
+            self.sent += 1
+            time.sleep(max(0.0, began_s + self.sent / self._rate - time.monotonic()))
         sender.flush()
 
     def _consume(self) -> None:
         receiver = self.consumer.receiver(self._queue)
-        while len(self.received) < self.count:
-            message = receiver.receive()
+        while self._count is None or len(self.received) < self._count:
+            try:
+                message = receiver.receive(0.2)
+            except TimeoutError:
+                continue
             self.received.append(message.body)
             self.marked += message.redelivered
             message.accept()
         self.consumer.wait(lambda: not receiver.open, PATIENCE_S)
 
-    def wait_received(self, count: int) -> None:
-        """Until so many have come."""
-        deadline_s = time.monotonic() + PATIENCE_S
+    def wait_more(self, more: int) -> None:
+        """Until so many more have come."""
+        count, deadline_s = len(self.received) + more, time.monotonic() + PATIENCE_S
         while len(self.received) < count:
             assert not self.errors, self.errors
             assert time.monotonic() < deadline_s, (len(self.received), self.publisher.broker, self.consumer.broker)
@@ -80,11 +86,12 @@ class ExactLoad:
         return found
 
     def finish(self) -> None:
-        """Until all are there; then each came once, in order."""
+        """Send a little more, and wait until all are there: each came once, in order."""
+        self._count = self.sent + 500
         for thread in self._threads:
             thread.join(PATIENCE_S)
         assert not self.errors, self.errors
-        assert self.received == list(range(self.count)), audit(self.received, self.count)
+        assert self.received == list(range(self._count)), audit(self.received, self._count)
 
 
 def audit(received: list[int], count: int) -> str:
