@@ -295,6 +295,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         if sender is None or not is_plain:
             super().transfers(batch)
             return
+        if self.upstream is not None and self.upstream.has_answers:
+            self.upstream.answer_first()
         kept, numbers, number = self._kept, self._numbers, (self._run << RUN_BITS | self._sent) + 1
         self._sent += len(batch)
         deliveries = sender.send_numbered([payload for _, payload, _, _ in batch], number)
@@ -812,7 +814,7 @@ class RelayedConsumer(RelayedLink, EachTransfer, EachDisposition):
         engine.say_accepted(far)
         self._sender.free_all(tags)
         self._count(-len(tags), -size)
-        self._touch_far()
+        self._told_far()
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The client answered, or settled, or both."""
@@ -843,14 +845,18 @@ class RelayedConsumer(RelayedLink, EachTransfer, EachDisposition):
             held.near = None
         if held.far is not None:
             held.outcome.put(held.far)
-            if self.upstream is not None:
-                self.upstream.has_answers = True
-                self.upstream.touch()
+            self._told_far()
         elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
             held.outcome.put(held.near)
             engine.forget(held.near)
             self._sender.free(held.tag)
             self.connection.touch()
+
+    def _told_far(self) -> None:
+        """The primary is told of answers, before any message that comes behind them."""
+        if self.upstream is not None:
+            self.upstream.has_answers = True
+            self.upstream.touch()
 
     # --- in transactions: see `transacted_links.ConsumingLink`
 
