@@ -19,6 +19,8 @@ from qpid_ha_config.addresses import Address
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
+pytestmark = pytest.mark.direct_only("an operator administers the broker that is asked")
+
 PASSWORD = "correct horse"
 SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin")
 needs_cyrus = pytest.mark.skipif(

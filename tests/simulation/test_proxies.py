@@ -74,7 +74,7 @@ def test_credit_that_is_asked_for_twice_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Proxying, "forget", lambda self, link: self._links.pop(link, None))
+    monkeypatch.setattr(Proxying, "forget", lambda self, link, closed=True: self._links.pop(link, None))
 
     found_by(monkeypatch, range(5))
 
