@@ -28,7 +28,6 @@ from qpid_ha_broker.amqp.engine import (
     Delivery,
     Disposition,
     EachDisposition,
-    EachTransfer,
     Outcome,
     RemoteOutcome,
     Sender,
@@ -531,7 +530,7 @@ class _Held:
         """In a transaction that is not over."""
 
 
-class RelayedConsumer(RelayedLink, EachTransfer, EachDisposition):
+class RelayedConsumer(RelayedLink, EachDisposition):
     """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
 
     Invariant: a message is in `_by_near` until the client has answered it; in `_by_far` while the far link knows it;
@@ -670,11 +669,23 @@ class RelayedConsumer(RelayedLink, EachTransfer, EachDisposition):
         self._parts.clear()
 
     def transfers(self, batch: list[Transfer]) -> None:
-        """Messages for the client, together, where there is nothing special about any of them."""
+        """Messages for the client. All of them have used their credit already, so what is left of it, and whether it is
+        drained, is looked at behind the last."""
+        self._take_all(batch)
+        if self.is_open:
+            self.connection.touch()
+        if self._is_draining:
+            self.drained()
+        else:
+            self._ask()
+
+    def _take_all(self, batch: list[Transfer]) -> None:
+        """Together, where there is nothing special about any of them."""
         sender, largest, total = self._sender, 0, 0
         is_plain = self.is_open and not self._parts and not self._reclaimed and sender.credit >= len(batch)
         if not is_plain or self._shows_ids or True in {settled for _, _, settled, _ in batch}:
-            super().transfers(batch)
+            for delivery, payload, settled, _ in batch:
+                self._take(delivery, payload, settled)
             return
         by_near, by_far = self._by_near, self._by_far
         sent = sender.send_all([payload for _, payload, _, _ in batch])
@@ -686,13 +697,8 @@ class RelayedConsumer(RelayedLink, EachTransfer, EachDisposition):
                 largest = size
         self._count(len(batch), total)
         self._asked = ASKED_MESSAGES if largest * ASKED_MESSAGES <= ASKED_BYTES else max(1, ASKED_BYTES // largest)
-        self.connection.touch()
-        if self._is_draining:
-            self.drained()
-        else:
-            self._ask()
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+    def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         """A message for the client; or one that it has, as was reclaimed."""
         if self._parts:
             payload, self._parts = bytes(self._parts) + payload, bytearray()
@@ -723,12 +729,6 @@ class RelayedConsumer(RelayedLink, EachTransfer, EachDisposition):
                 self._asked = max(1, ASKED_BYTES // size)
             else:
                 self._asked = ASKED_MESSAGES
-        if self.is_open:
-            self.connection.touch()
-        if self._is_draining:
-            self.drained()
-        else:
-            self._ask()
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
