@@ -101,8 +101,11 @@ def test_the_demo_with_zookeeper_ends_at_ctrl_c_and_leaves_nothing_behind_though
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, preexec_fn=_heed_interrupts
         ) as demo:
             wait_until(
-                lambda: bool(processes_with(directory, psutil.STATUS_STOPPED)), lambda: "nobody is stopped", 60.0
+                lambda: demo.poll() is not None or bool(processes_with(directory, psutil.STATUS_STOPPED)),
+                lambda: "nobody is stopped",
+                120.0,  # two outages come before it, of a cluster and an ensemble that share the processor with other tests
             )
+            assert demo.poll() is None, demo.communicate()[1].decode()
             demo.send_signal(signal.SIGINT)
             _, said = demo.communicate(timeout=30.0)
             assert (demo.returncode, said) == (130, b"")
