@@ -197,8 +197,10 @@ class ConsumingClient(LinkClient):
         if self._is_draining or self.is_quiet or link.credit < 0:
             return
         if draw < 0.03:
-            self._is_draining = True
             more = self.draw.randint(0, self._most)
+            if link.credit + more == 0:
+                return  # nothing to drain: no broker answers that
+            self._is_draining = True
             self.note(f"drains {link.credit} and {more}")
             link.drain(more)
         elif draw < 0.05 and link.credit > 0:
