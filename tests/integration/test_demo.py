@@ -103,7 +103,7 @@ def test_the_demo_with_zookeeper_ends_at_ctrl_c_and_leaves_nothing_behind_though
             wait_until(
                 lambda: demo.poll() is not None or bool(processes_with(directory, psutil.STATUS_STOPPED)),
                 lambda: "nobody is stopped",
-                120.0,  # two outages come before it, of a cluster and an ensemble that share the processor with other tests
+                120.0,  # two outages come before it
             )
             assert demo.poll() is None, demo.communicate()[1].decode()
             demo.send_signal(signal.SIGINT)
