@@ -249,6 +249,7 @@ class ConsumingClient(LinkClient):
             self._receive(link, current)
             if self.link is None:
                 return
+        self._look_whether_drained(link)
 
     def _receive(self, link: Any, delivery: Any) -> None:
         message = proton.Message()
@@ -262,7 +263,12 @@ class ConsumingClient(LinkClient):
             self._held[delivery.tag] = delivery, self.ledger.hands_out(sent, self._reading, is_marked)
 
     def on_flow(self, talk: Talk, link: Any) -> None:
-        if self._is_mine(link) and self._is_draining and link.credit <= 0:
+        if self._is_mine(link):
+            self._look_whether_drained(link)
+
+    def _look_whether_drained(self, link: Any) -> None:
+        """Messages may have used up the credit: then no flow says so."""
+        if self._is_draining and link.credit <= 0:
             link.drained()
             link.drain_mode = False
             self._is_draining = False
