@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.relayed_links import ASKED_MESSAGES, RelayedConsumer, RelayedPublisher
+from qpid_ha_broker.amqp.consumer_credit import ASKED_MESSAGES
+from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedPublisher
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State

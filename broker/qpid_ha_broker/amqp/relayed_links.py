@@ -23,6 +23,7 @@ import proton
 from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import RESOURCE_LOCKED, TRANSACTION_ROLLBACK, TRANSFER_LIMIT, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.consumer_credit import CreditedConsumer
 from qpid_ha_broker.amqp.engine import (
     Consuming,
     Delivery,
@@ -52,10 +53,6 @@ from qpid_ha_broker.amqp.transacted_links import (
 )
 from qpid_ha_broker.amqp.upstream import Upstream
 
-ASKED_MESSAGES: Final = 1000
-"""Most messages that the primary may be sending to one consumer, whatever its credit: a client that stops reading must
-not fill this broker's memory."""
-ASKED_BYTES: Final = 4 * 1024 * 1024
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
 _GONE: Final = AmqpError(
@@ -530,7 +527,7 @@ class _Held:
         """In a transaction that is not over."""
 
 
-class RelayedConsumer(RelayedLink, EachDisposition):
+class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
 
     Invariant: a message is in `_by_near` until the client has answered it; in `_by_far` while the far link knows it;
@@ -539,7 +536,7 @@ class RelayedConsumer(RelayedLink, EachDisposition):
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
-        self._sender = Sender(link)
+        self.begin_credit(Sender(link))
         self._held: dict[int, _Held] = {}
         self._by_near: dict[Delivery, _Held] = {}
         self._by_far: dict[Delivery, _Held] = {}
@@ -549,12 +546,6 @@ class RelayedConsumer(RelayedLink, EachDisposition):
         self._is_browsing = read_terminus(link.remote_source).browse
         self._shows_ids = read_filters(link.remote_source).after is not None
         self._parts = bytearray()
-        self._is_draining = False
-        """The primary is to give up what credit it has not used."""
-        self._drain_is_due = False
-        """The client wants its credit used or given up now."""
-        self._asked = ASKED_MESSAGES
-        self._is_stopped = False
         self._accepts = RelayedAccepts(self)
 
     def request(self) -> RelayRequest:
@@ -570,70 +561,9 @@ class RelayedConsumer(RelayedLink, EachDisposition):
         self.connection.engine.attach_sending(self.link, self)
         return self
 
-    # --- credit
-
-    def flow(self) -> None:
-        """The client changed its credit."""
-        if self._sender.draining:
-            self._drain_is_due = True
-        self._ask()
-
-    def update_window(self) -> None:
-        """The client reads again, or has answered."""
-        self._ask()
-
-    def _ask(self) -> None:
-        """Have the primary send as much as the client takes, as far as that may wait here."""
-        far, window = self.far, self.connection.window
-        if far is None or not self.is_open or self._is_stopped or self._is_draining:
-            return
-        wanted = self._sender.credit
-        if self._drain_is_due and wanted <= 0:
-            self._tell_drained()
-            return
-        asked = engine.credit(far) - len(self._reclaimed)
-        if wanted < asked:  # it has taken some back
-            self._drain(far, 0)
-            return
-        if not window.is_writable or self._sender.unsent_bytes >= window.share_bytes:
-            window.congested[self] = None
-            return
-        if window.has_enough_unsettled:
-            window.waiting_for_answers[self] = None
-            if self._drain_is_due:  # a client that must answer first has all that it can get
-                self._tell_drained()
-                if asked > 0:
-                    self._drain(far, 0)
-            return
-        most = min(wanted, self._asked)
-        if self._drain_is_due:
-            self._drain(far, max(most - asked, 0))
-        elif most > asked and (most - asked) * 2 >= most:
-            engine.give_credit(far, most - asked)
-            self._touch_far()
-
-    def _drain(self, far: proton.Link, more: int) -> None:
-        self._is_draining = True
-        engine.drain(far, more)
-        self._touch_far()
-
-    def drained(self) -> None:
-        """The primary may have used or given up its credit."""
-        far = self.far
-        if far is None or not self._is_draining or engine.credit(far) > 0:
-            return
-        self._is_draining = False
-        has_more = engine.stop_draining(far) == 0
-        if self._drain_is_due and not has_more:
-            self._tell_drained()
-        else:
-            self._ask()
-
-    def _tell_drained(self) -> None:
-        self._drain_is_due = False
-        if self.is_open:
-            self._sender.drained()
-            self.connection.touch()
+    @property
+    def _still_to_come(self) -> int:
+        return len(self._reclaimed)
 
     # --- from the primary
 
@@ -668,17 +598,6 @@ class RelayedConsumer(RelayedLink, EachDisposition):
         """The primary took back what it had begun."""
         self._parts.clear()
 
-    def transfers(self, batch: list[Transfer]) -> None:
-        """Messages for the client. All of them have used their credit already, so what is left of it, and whether it is
-        drained, is looked at behind the last."""
-        self._take_all(batch)
-        if self.is_open:
-            self.connection.touch()
-        if self._is_draining:
-            self.drained()
-        else:
-            self._ask()
-
     def _take_all(self, batch: list[Transfer]) -> None:
         """Together, where there is nothing special about any of them."""
         sender, largest, total = self._sender, 0, 0
@@ -696,7 +615,7 @@ class RelayedConsumer(RelayedLink, EachDisposition):
             if size > largest:
                 largest = size
         self._count(len(batch), total)
-        self._asked = ASKED_MESSAGES if largest * ASKED_MESSAGES <= ASKED_BYTES else max(1, ASKED_BYTES // largest)
+        self._credit.note_size(largest)
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         """A message for the client; or one that it has, as was reclaimed."""
@@ -725,10 +644,7 @@ class RelayedConsumer(RelayedLink, EachDisposition):
             size = len(payload)
             self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
             self._count(1, size)
-            if size > ASKED_BYTES // ASKED_MESSAGES:
-                self._asked = max(1, ASKED_BYTES // size)
-            else:
-                self._asked = ASKED_MESSAGES
+            self._credit.note_size(size)
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
@@ -782,7 +698,7 @@ class RelayedConsumer(RelayedLink, EachDisposition):
         self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()
         self._parts.clear()
-        self._is_draining = False
+        self._credit.is_draining = False
 
     def _paused(self) -> None:
         if self._is_browsing and self.is_open:
@@ -890,9 +806,6 @@ class RelayedConsumer(RelayedLink, EachDisposition):
         self.connection.window.count_unsettled(messages)
 
     # --- the end
-
-    def stop(self) -> None:
-        self._is_stopped = True
 
     def closed(self, *, lost: bool) -> None:
         """What the client has not answered goes back, and so does all that is still on its way; `lost`: as failed."""

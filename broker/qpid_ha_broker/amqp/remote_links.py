@@ -34,6 +34,7 @@ from qpid_ha_broker.amqp.conditions import (
     AmqpError,
 )
 from qpid_ha_broker.amqp.connection import Connection
+from qpid_ha_broker.amqp.consumer_credit import CreditedConsumer
 from qpid_ha_broker.amqp.engine import (
     Consuming,
     Delivery,
@@ -52,10 +53,6 @@ from qpid_ha_broker.amqp.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.remote_path import Step, extend, properties_of, read_path
 from qpid_ha_broker.amqp.terminus import SHARED, read_terminus
 
-ASKED_MESSAGES: Final = 1000
-"""Most messages that the other broker may be sending to one consumer, whatever its credit: a client that stops reading
-must not fill this broker's memory."""
-ASKED_BYTES: Final = 4 * 1024 * 1024
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
 QUIET_S: Final = 0.3
@@ -422,7 +419,7 @@ class _RemoteDelivery:
         """What the client says of it."""
 
 
-class RemoteConsumer(RemoteLink, EachDisposition):
+class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
     """The promise: no more is taken than the client has credit for, and its answer is settled when theirs is.
 
     Invariant: a message is in `_by_near` until it is settled with the client, in `_by_far` while the far link knows it.
@@ -434,21 +431,15 @@ class RemoteConsumer(RemoteLink, EachDisposition):
         if source.durable or SHARED in source.capabilities:
             text = f"{target.name} is a node of another broker: subscriptions that outlive their link are made there"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}, for a queue of which there can be a name here")
-        self._sender = Sender(link)
+        self.begin_credit(Sender(link))
         self._by_near: dict[Delivery, _RemoteDelivery] = {}
         self._by_far: dict[Delivery, _RemoteDelivery] = {}
         self._is_browsing = source.browse
         self._parts = bytearray()
-        self._is_draining = False
-        """The other broker is to give up what credit it has not used."""
-        self._drain_is_due = False
-        """The client wants its credit used or given up now."""
-        self._asked = ASKED_MESSAGES
         self._quiet_since_s = 0.0
         """When the last message came, or the drain began, by the container's clock."""
         self._withdrawn = 0
         """Credit that the other broker may have used before it heard that it is taken back."""
-        self._is_stopped = False
         self._is_confirmed = True
         """The other broker settles an answer that is not settled: some know of no other than those that are."""
 
@@ -464,65 +455,23 @@ class RemoteConsumer(RemoteLink, EachDisposition):
 
     # --- credit
 
-    def flow(self) -> None:
-        """The client changed its credit."""
-        if self._sender.draining:
-            self._drain_is_due = True
-        self._ask()
-
-    def update_window(self) -> None:
-        """The client reads again, or has answered."""
-        self._ask()
-
-    def _ask(self) -> None:
-        """Have the other broker send as much as the client takes, as far as that may wait here."""
-        far, window = self.far, self.connection.window
-        if far is None or not self.is_open or self._is_stopped or self._is_draining:
-            return
-        wanted = self._sender.credit
-        if self._drain_is_due and wanted <= 0:
-            self._tell_drained()
-            return
-        asked = engine.credit(far)
-        if wanted < asked:  # it has taken some back
-            self._drain(far, 0)
-            return
-        if not window.is_writable or self._sender.unsent_bytes >= window.share_bytes:
-            window.congested[self] = None
-            return
-        if window.has_enough_unsettled:
-            window.waiting_for_answers[self] = None
-            if self._drain_is_due:  # a client that must answer first has all that it can get
-                self._tell_drained()
-            return
-        most = min(wanted, self._asked)
-        if self._drain_is_due:
-            self._drain(far, max(most - asked, 0))
-        elif most > asked and (most - asked) * 2 >= most:
-            engine.give_credit(far, most - asked)
-            self._touch_far()
-
     def _drain(self, far: proton.Link, more: int) -> None:
-        self._is_draining = True
         if self.upstream is not None and not self.upstream.is_limited:
             engine.drain(far, more)
         elif more:
             engine.give_credit(far, more)
         self._quiet_since_s = self.connection.container.clock()
-        self._touch_far()
 
     def expire(self, now_s: float) -> None:
         """Where nobody says that there is no more, some silence has to do; what still comes then goes back."""
-        far, upstream = self.far, self.upstream
-        if far is None or upstream is None or not upstream.is_limited or not self._is_draining:
+        far, upstream, credit = self.far, self.upstream, self._credit
+        if far is None or upstream is None or not upstream.is_limited or not credit.is_draining:
             return
-        if self._drain_is_due and now_s - self._quiet_since_s < QUIET_S:
+        if credit.client_drains and now_s - self._quiet_since_s < QUIET_S:
             return
         self._withdrawn = engine.credit(far)
         engine.give_credit(far, -self._withdrawn)
-        self._is_draining = False
-        if self._drain_is_due:
-            self._tell_drained()
+        self._carry_out(far, credit.far_drained(given_up=1))
         self._ask()
         self._touch_far()
 
@@ -537,25 +486,12 @@ class RemoteConsumer(RemoteLink, EachDisposition):
 
     def drained(self) -> None:
         """The other broker may have used or given up its credit."""
-        far = self.far
-        if far is None or not self._is_draining or engine.credit(far) > 0:
-            return
-        if self.upstream is not None and self.upstream.is_limited:
-            self._is_draining = False
+        far, upstream = self.far, self.upstream
+        if upstream is None or not upstream.is_limited:
+            super().drained()
+        elif far is not None and self._credit.is_draining and engine.credit(far) <= 0:
+            self._credit.far_drained(given_up=0)  # all of it was used: there may be more
             self._ask()
-            return
-        self._is_draining = False
-        has_more = engine.stop_draining(far) == 0
-        if self._drain_is_due and not has_more:
-            self._tell_drained()
-        else:
-            self._ask()
-
-    def _tell_drained(self) -> None:
-        self._drain_is_due = False
-        if self.is_open:
-            self._sender.drained()
-            self.connection.touch()
 
     # --- from the other broker
 
@@ -586,16 +522,9 @@ class RemoteConsumer(RemoteLink, EachDisposition):
         """The other broker took back what it had begun."""
         self._parts.clear()
 
-    def transfers(self, batch: list[Transfer]) -> None:
-        """Messages for the client. All of them have used their credit already, so it is asked for behind the last."""
+    def _take_all(self, batch: list[Transfer]) -> None:
         for delivery, payload, settled, _ in batch:
             self._take(delivery, payload, settled)
-        if self.is_open:
-            self.connection.touch()
-        if self._is_draining:
-            self.drained()
-        else:
-            self._ask()
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         far = self.far
@@ -623,8 +552,7 @@ class RemoteConsumer(RemoteLink, EachDisposition):
             held = _RemoteDelivery(near, tag, delivery, len(payload))
             self._by_near[near] = self._by_far[delivery] = held
             self._count(1, held.size)
-            is_large = held.size > ASKED_BYTES // ASKED_MESSAGES
-            self._asked = max(1, ASKED_BYTES // held.size) if is_large else ASKED_MESSAGES
+            self._credit.note_size(held.size)
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The other broker has settled messages."""
@@ -660,7 +588,7 @@ class RemoteConsumer(RemoteLink, EachDisposition):
             if held.outcome is not None:  # nobody knows whether it was heard
                 self._settle(held, _FAILED)
         self._parts.clear()
-        self._is_draining = False
+        self._credit.is_draining = False
         self._withdrawn = 0
 
     def _paused(self, reason: str) -> None:
@@ -713,9 +641,6 @@ class RemoteConsumer(RemoteLink, EachDisposition):
         self.connection.window.count_unsettled(messages)
 
     # --- the end
-
-    def stop(self) -> None:
-        self._is_stopped = True
 
     def closed(self, *, lost: bool) -> None:
         """What the client has not answered goes back, with the end of the far link; `lost`: as failed."""
