@@ -5,10 +5,10 @@ What `server.proxying` does with sockets and clocks, `PairedProxy` does when the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import proton
 
@@ -180,3 +180,24 @@ def attach(link: Any, proxied: PairedProxy) -> Any:
     link.open()
     proxied.settle_down()
     return link
+
+
+class PairedProxiedBroker(PairedProxy):
+    """A `PairedBroker` whose clients are at a proxy: `container` and what is in it are the primary's."""
+
+    def __init__(self, settings: ContainerSettings | None = None) -> None:
+        super().__init__(settings)
+        self.container = self.primary.container
+        self.clients = self.proxy.clients
+        self.accept, self.queue = self.proxy.accept, self.primary.queue
+        self.check_invariants = self.primary.check_invariants
+
+    def connect(self, desired_capabilities: Sequence[str] = ()) -> PairedClient:
+        """See `PairedBroker.connect`."""
+        client = PairedClient(cast(PairedBroker, self), desired_capabilities=desired_capabilities)
+        self.settle_down()
+        return client
+
+    def turn(self) -> None:
+        """Both brokers' moves, and what comes of them."""
+        self.settle_down()

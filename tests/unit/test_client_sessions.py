@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
+from paired_proxy import PairedProxiedBroker
 from qpid_ha_broker.amqp.conditions import AmqpError
 from qpid_ha_broker.amqp.container import ContainerSettings
 from qpid_ha_broker.amqp.engine import ACCEPTED, RELEASED
@@ -33,9 +34,10 @@ from session_support import FIRST, SECOND
 WITNESS = "a backup"
 
 
-@pytest.fixture
-def broker() -> PairedBroker:
-    return PairedBroker()
+@pytest.fixture(params=["direct", "proxied"])
+def broker(request: pytest.FixtureRequest) -> PairedBroker:
+    """Where clients connect."""
+    return PairedBroker() if request.param == "direct" else cast(PairedBroker, PairedProxiedBroker())
 
 
 def filled(broker: PairedBroker, count: int, queue: str = "q") -> None:
@@ -499,6 +501,7 @@ def test_a_message_goes_out_when_it_is_committed_whose_it_is_and_others_do_not_w
     assert bodies(client, link) == ["m1"]
 
 
+@pytest.mark.parametrize("broker", ["direct"], indirect=True)
 def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: PairedBroker) -> None:
     """As where a primary has no backup: nobody's answer would bring another turn."""
     filled(witnessed, 1)
@@ -533,6 +536,7 @@ def test_what_is_told_of_a_link_is_committed(witnessed: PairedBroker) -> None:
     assert (confirmed(sender), held(receiver)) == (1, 0)
 
 
+@pytest.mark.parametrize("broker", ["direct"], indirect=True)
 def test_a_client_whose_open_waits_too_long_is_told_to_try_again(witnessed: PairedBroker) -> None:
     now_s = 0.0
     witnessed.container.clock = lambda: now_s

@@ -10,6 +10,7 @@ from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLE
 from qpid_ha_broker.amqp.connection import Connection, Remotes
 from qpid_ha_broker.amqp.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.directory import ServedElsewhere
+from qpid_ha_broker.amqp.hosted_session import HostedSession
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
@@ -20,9 +21,9 @@ from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
 from qpid_ha_broker.amqp.relay import COORDINATOR, RelayRequest, check_path, read_request
+from qpid_ha_broker.amqp.relayed_session_request import SESSION_NODE, read_asked
 from qpid_ha_broker.amqp.session_consumer import SessionConsumer
 from qpid_ha_broker.amqp.session_request import CONFIRMED, check_link_name, producer_of
-from qpid_ha_broker.amqp.sessions import SessionAttachment
 from qpid_ha_broker.amqp.subscriptions import Subscriber
 from qpid_ha_broker.amqp.terminus import (
     AFTER,
@@ -36,6 +37,7 @@ from qpid_ha_broker.amqp.terminus import (
 )
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sessions import SessionPart
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
 
@@ -59,18 +61,18 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
-        elif session is not None:
-            raise _out_of_reach(elsewhere) from None
         elif connection.relay.relays is not None and _can_be_relayed(link):
             relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
             connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
+        elif session is not None:
+            raise _out_of_reach(elsewhere) from None
         raise
 
 
 def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
-    """Of a link of a session: what it confirms and holds is of the broker that has the session."""
-    text = f"the links of a session are at the broker that leads `default`, and {elsewhere.description}"
+    """Of a link of a session, where nothing is relayed."""
+    text = f"without ha.clients: proxy, links of a session lead to one broker, and {elsewhere.description}"
     return AmqpError(NOT_IMPLEMENTED, text)
 
 
@@ -92,6 +94,13 @@ def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | Non
     return read_request(engine.remote_properties_of(link))
 
 
+def _session_part(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> SessionPart | None:
+    """Of which session `link` is; None: of none."""
+    if relay is not None:
+        return relay.session
+    return None if connection.session is None else connection.session.part(link.name)
+
+
 def _can_be_relayed(link: proton.Link) -> bool:
     """All but coordinators and anonymous relays, which are there, and relay what comes by its set."""
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
@@ -104,6 +113,8 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
     link.rcv_settle_mode = link.remote_rcv_settle_mode
+    if relay is not None and link.remote_target.address == SESSION_NODE:
+        return _attach_session(connection, link, relay)
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
         connection.engine.attach_sending(link, sending)
@@ -113,6 +124,16 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
     connection.engine.attach_receiving(link, receiving, is_costly=is_costly)
     return receiving
+
+
+def _attach_session(connection: Connection, link: proton.Link, relay: RelayRequest) -> HostedSession:
+    """It is answered later where its session has to be committed."""
+    if connection.container.default.read_only:
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET)
+    asked = read_asked(engine.remote_properties_of(link))
+    handler = HostedSession(connection, link, relay, asked)
+    connection.engine.attach_receiving(link, handler)
+    return handler
 
 
 def _is_mere_replica(connection: Connection) -> bool:
@@ -194,8 +215,9 @@ def _publisher(
     relays = connection.relay.relays
     if not (terminus.dynamic or terminus.address) and relays is not None:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
-        if connection.session is not None:
-            _tell_confirmed(connection, connection.session, link, None)
+        if connection.session is not None:  # what one set has confirmed says nothing of the others
+            check_link_name(link.name)
+            link.properties = {proton.symbol(CONFIRMED): proton.ulong(0)}
         return AnonymousRelay(connection, link, relays)
     if terminus.dynamic:
         own = _own_queue(connection, relay)
@@ -207,9 +229,12 @@ def _publisher(
         _check_one_way(connection, target.hosted, terminus.address)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
-    if connection.session is not None and not terminus.dynamic:
-        _tell_confirmed(connection, connection.session, link, target)
+    part = None if terminus.dynamic else _session_part(connection, link, relay)
+    if part is not None:
+        _tell_confirmed(connection, part, link, target, relay)
     handler = IncomingLink(connection, link, target, relay)
+    if part is not None:
+        connection.container.sessions.links.attached(part, handler.hosted, handler, consumes=False)
     if terminus.dynamic and isinstance(node, Queue):
         link.target.address = node.name
         handler.owned_queue = node
@@ -217,23 +242,25 @@ def _publisher(
 
 
 def _tell_confirmed(
-    connection: Connection, session: SessionAttachment, link: proton.Link, target: Target | None
+    connection: Connection, part: SessionPart, link: proton.Link, target: Target | None, relay: RelayRequest | None
 ) -> None:
     """Which number of a session's publisher was accepted last. Raises AttachWaits until that is committed.
 
     Where its messages may be for several sets, each has a highest number of its own, and one that all have accepted is
     not known: the client sends all again that it has no answer for, and copies are dropped.
     """
-    check_link_name(link.name)
+    check_link_name(part.link)
     container = connection.container
-    hosted = container.default if target is None else target.hosted
-    wait = session.commit_wait(link._impl, hosted)
-    if wait is not None:
-        raise AttachWaits(wait)
+    container.sessions.links.check(part)
+    if target is not None:
+        hosted = target.hosted
+    else:
+        hosted = container.default if relay is None else container.led_set(relay.set_name)
+    container.sessions.links.commit_wait(part, hosted, consumes=False)
     spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
     highest = 0
     if not spans_sets:
-        highest = hosted.resources.deduplication.highest(producer_of(session.name, link.name))
+        highest = hosted.resources.deduplication.highest(producer_of(part.name, part.link))
     link.properties = {proton.symbol(CONFIRMED): proton.ulong(highest)}
 
 
@@ -288,9 +315,9 @@ def _consumer_of_queue(
     answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
     applied = filters.for_queue()
     answer_source(link.source, link.remote_source, applied)
-    session = connection.session
-    if session is not None and relay is None and not terminus.dynamic and _is_held(link, terminus):
-        return _session_consumer(connection, session, link, hosted, queue, applied)
+    part = _session_part(connection, link, relay)
+    if part is not None and not terminus.dynamic and _is_held(link, terminus):
+        return _session_consumer(connection, part, link, hosted, queue, applied, relay)
     return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
 
 
@@ -301,19 +328,20 @@ def _is_held(link: proton.Link, terminus: Terminus) -> bool:
 
 def _session_consumer(
     connection: Connection,
-    session: SessionAttachment,
+    part: SessionPart,
     link: proton.Link,
     hosted: HostedSet,
     queue: Queue,
     applied: Filters,
+    relay: RelayRequest | None,
 ) -> SessionConsumer:
     """Raises AttachWaits until it is committed what the link holds."""
-    check_link_name(link.name)
-    connection.container.sessions.release_of_other_nodes(session.owner(link.name), queue)
-    wait = session.commit_wait(link._impl, hosted)
-    if wait is not None:
-        raise AttachWaits(wait)
-    return SessionConsumer(connection, link, hosted, queue, filters=applied, attachment=session)
+    check_link_name(part.link)
+    sessions = connection.container.sessions
+    sessions.links.check(part)
+    sessions.release_of_other_nodes(part.owner, queue)
+    sessions.links.commit_wait(part, hosted, consumes=True)
+    return SessionConsumer(connection, link, hosted, queue, filters=applied, part=part, relay=relay)
 
 
 def _consumer_of_node(
@@ -345,9 +373,9 @@ def _consumer_of_node(
     applied = filters.for_exchange(route.exchange.kind)
     answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
     answer_source(link.source, link.remote_source, applied)
-    session = connection.session
-    if session is not None and terminus.durable and _is_held(link, terminus):
-        handler: OutgoingLink = _session_consumer(connection, session, link, target.hosted, queue, applied)
+    part = _session_part(connection, link, relay)
+    if part is not None and terminus.durable and _is_held(link, terminus):
+        handler: OutgoingLink = _session_consumer(connection, part, link, target.hosted, queue, applied, relay)
     else:
         browsing = terminus.browse
         handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)

@@ -35,13 +35,15 @@ from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, C
 from qpid_ha_broker.amqp.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
+    RELAY_SESSIONS_CAPABILITY,
     RELAY_SETS_CAPABILITY,
     RelayRequest,
 )
+from qpid_ha_broker.amqp.relayed_sessions import RelayedSession
 from qpid_ha_broker.amqp.relayer import Relayer
 from qpid_ha_broker.amqp.send_window import SendWindow
+from qpid_ha_broker.amqp.session_attachment import SessionAttachment
 from qpid_ha_broker.amqp.session_request import read_session
-from qpid_ha_broker.amqp.sessions import SessionAttachment
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
@@ -193,6 +195,14 @@ class ConnectionRelay:
         if transactions is None:
             raise AmqpError(UNKNOWN_TRANSACTION, f"the client has declared no transaction in the set {set_name}")
         return transactions
+
+    def begin_session(self, container: Container, asking: SessionAttachment, container_id: str) -> None:
+        """The client has opened with a session. Where links are relayed, so is that, also to this broker itself: then
+        it goes on whoever leads."""
+        if self.relays is None:
+            container.sessions.begin(asking)
+        else:
+            container.sessions.begin_relayed(asking, RelayedSession(asking, self.relays, container_id))
 
     def roll_back(self, budget: Budget) -> None:
         """The connection is gone, and so are the transactions of all clients that were relayed on it."""
@@ -365,7 +375,7 @@ class Connection:
             if self.session is None:
                 self._open(failed=False)
             else:
-                self.container.sessions.begin(self.session)
+                self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
         elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
@@ -396,8 +406,9 @@ class Connection:
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
-        relay = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY) if self.relay.is_proxy else ()
-        capabilities = (*self.container.capabilities, *shared, *relay)
+        relay = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY, RELAY_SESSIONS_CAPABILITY)
+        sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
+        capabilities = (*self.container.capabilities, *sessions, *shared, *(relay if self.relay.is_proxy else ()))
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
         if failed:
@@ -425,9 +436,14 @@ class Connection:
         self.end(AmqpError(name, description))
 
     def session_opened(self, session: proton.Session) -> None:
+        def told(_: AmqpError | None) -> None:
+            self.session_opened(session)
+            if session.state & proton.Endpoint.REMOTE_CLOSED:
+                self.session_closed(session)
+
         if not self.is_open:  # Proton forgets what it is to say before our open
             if self.session is not None:
-                self.session.begin_later(session)
+                self.session.wait.add(told)
             return
         self._sessions += 1
         session.open()

@@ -248,13 +248,12 @@ class Container:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What every connection is offered."""
+        """What every connection is offered, beside sessions."""
         deduplicates = self.default.resources.deduplication.producers > 0
         return (
             "ANONYMOUS-RELAY",
             "qpid.known-hosts",
             *(("qpid.producer-deduplication",) if deduplicates else ()),
-            *self.sessions.capabilities,
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )
 
@@ -269,6 +268,7 @@ class Container:
         Call again when a witness has acknowledged.
         """
         self.work.run(Budget(self.clock, PORTIONS_S))
+        self.sessions.look()
         turns = [(self.default, self.default.turn())]
         self._visited = []
         if self._touched:

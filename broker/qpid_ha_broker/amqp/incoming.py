@@ -370,6 +370,7 @@ class IncomingLink(ReceivingLink):
         super().closed(lost=lost)
         if self._relay is not None and self.hosted.relayed_publishers.get(self._relay.producer) is self:
             del self.hosted.relayed_publishers[self._relay.producer]
+        self._container.sessions.links.forget(self)
 
     def _publish_anywhere(self, message: Message) -> CommitToken:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""

@@ -125,6 +125,8 @@ class LinkTable:
     def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
         """Detach with an error."""
         self.remove(endpoint, lost=False, by_peer=False)
+        if endpoint.link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
+            _open_to_nowhere(endpoint.link)
         self._note(endpoint.link, "ended", error)
         self._close(endpoint.link, error)
 
@@ -146,6 +148,7 @@ class LinkTable:
             self.remove(endpoint, lost=False, closed=closed)
         if waiting is not None:
             self.end_wait(waiting)
+        if link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
             _open_to_nowhere(link)
         self._awaiting_detach.pop(link._impl, None)
         if closed:

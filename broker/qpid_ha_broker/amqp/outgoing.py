@@ -93,17 +93,26 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
 
         Of each such message a delivery without content is sent first, about which the client's answer can come.
         """
-        generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.default.state.generations]
-        newest = generations[-1][0] if generations else 0
+        newest, ids = self._reclaimable(relay)
         if self.browsing or self.queue.log is not self.hosted.resources.default.log:
             return RelayAnswer(newest, (), self.queue.name)
-        found = [entry for entry in self.queue.messages.find_all(reclaimable(relay, generations)) if _is_free(entry)]
+        found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
         for entry in found:
             self.queue.messages.hold(entry, self)
+        self._send_without_content(found)
+        return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
+
+    def _reclaimable(self, relay: RelayRequest) -> tuple[int, list[int]]:
+        """The generation of the set, and those ids that mean the same messages here."""
+        generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.default.state.generations]
+        return generations[-1][0] if generations else 0, reclaimable(relay, generations)
+
+    def _send_without_content(self, entries: list[Entry]) -> None:
+        """Of what the client of another broker has."""
+        for entry in entries:
             delivery, tag = self._sender.send(b"", entry.id)
             self._unsettled[delivery] = (entry, tag, 0)
         self._count_unsettled()
-        return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
 
     def _matches(self, body: bytes) -> bool:
         if self._selector is None:

@@ -14,6 +14,9 @@ from typing import Any, Final, NamedTuple
 import proton
 
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
+from qpid_ha_broker.amqp.session_request import CONFIRMED
+from qpid_ha_broker.amqp.session_request import HELD as SESSION_HELD
+from qpid_ha_broker.model.sessions import SessionPart
 
 RELAY_CAPABILITY: Final = "qpid.relay"
 """Links to and from queues, and publishers' links to exchanges."""
@@ -24,6 +27,9 @@ COORDINATOR: Final = "$relay/coordinator"
 OWN_NODES_CAPABILITY: Final = "qpid.relay-own-nodes"
 """Beside RELAY_CAPABILITY: links with a node of their own, which are dynamic ones and subscriptions; and `$management`.
 A broker that does not offer it would mistake the proxy for the subscriber."""
+RELAY_SESSIONS_CAPABILITY: Final = "qpid.relay-sessions"
+"""Beside RELAY_CAPABILITY: sessions of clients, and links of theirs. A broker that does not offer it would hold nothing
+for them."""
 PATH: Final = "qpid.relay-path"
 CLIENT: Final = "qpid.relay-client"
 CONTAINER: Final = "qpid.relay-container"
@@ -32,6 +38,7 @@ LINK: Final = "qpid.relay-link"
 OWN_QUEUE: Final = "qpid.relay-queue"
 PRODUCER: Final = "qpid.relay-producer"
 SET: Final = "qpid.relay-set"
+SESSION: Final = "qpid.relay-session"
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
 
@@ -69,10 +76,13 @@ class RelayRequest(NamedTuple):
     """The client's name for the link, by which it is known who has a durable subscription."""
     own_queue: str = ""
     """The queue that was made for this link when it was attached before; empty: it was not, or has none."""
+    session: SessionPart | None = None
+    """The client's session that it is a link of; None: of none."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
         of_set = {SET: self.set_name} if self.set_name else {}
+        of_session = {} if self.session is None else {SESSION: _session_fields(self.session)}
         return _symbols(
             {
                 PATH: list(self.path),
@@ -83,6 +93,7 @@ class RelayRequest(NamedTuple):
                 GENERATION: proton.ulong(self.generation),
                 HELD: encode_ids(self.held),
                 **of_set,
+                **of_session,
                 LINK: self.link,
                 OWN_QUEUE: self.own_queue,
             }
@@ -98,11 +109,16 @@ class RelayAnswer(NamedTuple):
     """Those of the request that the client still has; they come first, without content."""
     own_queue: str = ""
     """What the link consumes from: what a subscription's queue is called, its address does not say."""
+    session_held: int | None = None
+    """How many messages a session holds on this link, all of which come first; None: it holds nothing there, ever."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
         held = encode_ids(self.held)
-        return _symbols({GENERATION: proton.ulong(self.generation), HELD: held, OWN_QUEUE: self.own_queue})
+        of_session = {} if self.session_held is None else {SESSION_HELD: proton.ulong(self.session_held)}
+        return _symbols(
+            {GENERATION: proton.ulong(self.generation), HELD: held, OWN_QUEUE: self.own_queue, **of_session}
+        )
 
 
 def read_request(properties: object) -> RelayRequest | None:
@@ -123,6 +139,7 @@ def read_request(properties: object) -> RelayRequest | None:
         _text(properties, SET),
         _text(properties, LINK),
         _text(properties, OWN_QUEUE),
+        _session(properties.get(SESSION)),
     )
 
 
@@ -130,7 +147,27 @@ def read_answer(properties: object) -> RelayAnswer:
     """The primary's answer. Raises AmqpError."""
     found = properties if isinstance(properties, dict) else {}
     held = decode_ids(_binary(found, HELD, MAX_HELD_BYTES))
-    return RelayAnswer(_number(found, GENERATION), held, _text(found, OWN_QUEUE))
+    session_held = _number(found, SESSION_HELD) if SESSION_HELD in found else None
+    return RelayAnswer(_number(found, GENERATION), held, _text(found, OWN_QUEUE), session_held)
+
+
+def told_to_client(properties: object) -> dict[Any, Any] | None:
+    """Of the properties of the primary's attach those that are for the client of a session; None: there are none."""
+    found = properties if isinstance(properties, dict) else {}
+    return _symbols({name: found[name] for name in (CONFIRMED, SESSION_HELD) if name in found}) or None
+
+
+def _session_fields(part: SessionPart) -> list[object]:
+    return [proton.ulong(part.id), part.name, proton.ulong(part.epoch), part.link]
+
+
+def _session(value: object) -> SessionPart | None:
+    if value is None:
+        return None
+    match value:
+        case [int(number), str(name), int(epoch), str(link)] if number > 0 and epoch > 0:
+            return SessionPart(int(number), str(name), int(epoch), str(link))
+    raise _malformed(SESSION, "the id, the UUID and the epoch of a session, and the name of its link")
 
 
 def check_path(request: RelayRequest, own: str) -> None:

@@ -39,7 +39,7 @@ from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management_link import MANAGEMENT
 from qpid_ha_broker.amqp.node_wait import NodeWait, Told
-from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest, read_answer
+from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest, read_answer, told_to_client
 from qpid_ha_broker.amqp.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relayer import Producer, Relayer, is_elsewhere
 from qpid_ha_broker.amqp.terminus import read_filters, read_terminus
@@ -94,6 +94,7 @@ class RelayedLink(LinkEndpoint):
         self.path: tuple[str, ...] = (relayer.name,)
         """The brokers that it comes by."""
         self.needs_own_nodes = _needs_own_nodes(connection, link)
+        self.needs_sessions = connection.session is not None
         self.own_queue = ""
         """What was made for it at the primary, and is to be there when it is attached again."""
         self.is_open = False
@@ -114,9 +115,11 @@ class RelayedLink(LinkEndpoint):
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
         name = f"{id(connection):x}"  # as no other connection of this process is called
+        part = None if connection.session is None else connection.session.part(self.link.name)
         return RelayRequest(
-            self.path, name, container, connection.identity.user, link=self.link.name, own_queue=self.own_queue
-        )
+            self.path, name, container, connection.identity.user, link=self.link.name, own_queue=self.own_queue,
+            session=part,
+        )  # fmt: skip
 
     def new_coordinator(self) -> FarCoordinator:
         """Of the client's transactions in this set, at its primary."""
@@ -146,6 +149,8 @@ class RelayedLink(LinkEndpoint):
         near.target.copy(far.remote_target)
         near.snd_settle_mode = far.remote_snd_settle_mode
         near.rcv_settle_mode = far.remote_rcv_settle_mode
+        if self.needs_sessions:
+            near.properties = told_to_client(engine.remote_properties_of(far))
         self.is_open = True
         return self
 
@@ -543,6 +548,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._reclaimed: dict[int, _Held] = {}
         """Those of `_held` that the primary has granted: they are still to come on the far link."""
         self._generation = 0
+        self._is_held = False
+        """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
         self._is_browsing = read_terminus(link.remote_source).browse
         self._shows_ids = read_filters(link.remote_source).after is not None
         self._parts = bytearray()
@@ -572,6 +579,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         answer = read_answer(engine.remote_properties_of(far))
         self._arrived(upstream, far)
         self._generation = answer.generation
+        self._is_held = answer.session_held is not None
         if self.needs_own_nodes:
             self.own_queue = answer.own_queue
         granted = set(answer.held)
@@ -636,6 +644,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             engine.forget(delivery)
             if self.is_open:
                 self._sender.send_settled(payload, number if self._shows_ids else None)
+        elif self.has_left and self._is_held:
+            pass  # it stays the session's
         elif not self.is_open or self._sender.credit <= 0:
             engine.settle(delivery, engine.RELEASED)
             self._touch_far()
@@ -692,7 +702,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             held.far = None
         for held, number in under_way:
             self._keep(held, number)
-        for held in list(self._held.values()):
+        for held in [] if self._is_held else list(self._held.values()):
             if held.outcome is not None and held.outcome.is_return:  # whoever leads then has it in the queue,
                 self._give_up(held)  # and somebody else may have got it before that was confirmed
         self._accepts.left(list(self._held.values()))
@@ -814,7 +824,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         for held in self._by_near.values():
             self._count(-1, -held.size)
             held.near = None
-            if lost and held.far is not None:
+            if lost and held.far is not None and not self._is_held:
                 FAILED.put(held.far)
                 engine.forget(held.far)
         self._by_near.clear()

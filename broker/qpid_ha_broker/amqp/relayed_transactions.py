@@ -203,7 +203,7 @@ class FarCoordinator(EachDisposition):
     The promise: each transaction that was begun hears once how it ended.
     """
 
-    needs_own_nodes = False
+    needs_own_nodes = needs_sessions = False
 
     def __init__(self, request: RelayRequest, relayer: Relayer) -> None:
         """`request`: says whose it is, and of which set."""

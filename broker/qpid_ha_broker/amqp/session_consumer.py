@@ -17,13 +17,14 @@ from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.outgoing import OutgoingLink, abandon
+from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.amqp.sections import with_message_id
 from qpid_ha_broker.amqp.session_request import HELD
-from qpid_ha_broker.amqp.sessions import SessionAttachment
 from qpid_ha_broker.amqp.terminus import Filters
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import bodies_of, held_for, release_held
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.sessions import SessionPart
 from qpid_ha_broker.model.work import Task
 
 AGAIN_LENGTH: Final = 100
@@ -41,17 +42,35 @@ class SessionConsumer(OutgoingLink):
         queue: Queue,
         *,
         filters: Filters,
-        attachment: SessionAttachment,
+        part: SessionPart,
+        relay: RelayRequest | None = None,
     ) -> None:
-        self.session_owner = self._owner_of_held = attachment.owner(link.name)
-        self._attachment = attachment
+        self.session_owner = self._owner_of_held = part.owner
+        self._part = part
         self._again: deque[Entry] = deque()
         """Held since before, and not sent on this link yet."""
         self._is_sending_again = False
-        super().__init__(connection, link, hosted, queue, browsing=False, filters=filters)
-        attachment.attached(link.name, consumes=True, endpoint=self)
-        self._again += held_for(hosted.resources, queue, self._owner_of_held)
-        link.properties = {proton.symbol(HELD): proton.ulong(len(self._again))}
+        super().__init__(connection, link, hosted, queue, browsing=False, filters=filters, relay=relay)
+        if relay is None:
+            held = self._take_over()
+            self._again += held
+            link.properties = {proton.symbol(HELD): proton.ulong(len(held))}
+
+    def _take_over(self) -> list[Entry]:
+        """A link of that name before is no more; returns what the session holds on it."""
+        self._container.sessions.links.attached(self._part, self.hosted, self, consumes=True)
+        return held_for(self.hosted.resources, self.queue, self._owner_of_held)
+
+    def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
+        """Of what the session holds, another broker's client may have some: of that a delivery without content comes
+        first, about which the client's answer can come. The rest is sent again."""
+        held = self._take_over()
+        newest, ids = self._reclaimable(relay)
+        known = set(ids)
+        there = [entry for entry in held if entry.id in known]
+        self._again += [entry for entry in held if entry.id not in known]
+        self._send_without_content(there)
+        return RelayAnswer(newest, tuple(sorted(entry.id for entry in there)), self.queue.name, len(held))
 
     # --- what was held before
 
@@ -120,14 +139,14 @@ class SessionConsumer(OutgoingLink):
             self._window.congested[self] = None
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
-        sections = self._container.sections
+        sections, is_relayed = self._container.sections, self._relay is not None
         for entry, body in zip(entries, bodies, strict=True):
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
                 payload = sections.redelivered(body, entry.delivery_count)
             else:
                 payload = sections.fresh(body)
             payload = with_message_id(payload, entry.id)
-            delivery, tag = self._sender.send(payload)
+            delivery, tag = self._sender.send(payload, entry.id if is_relayed else None)
             self._unsettled[delivery] = (entry, tag, len(payload))
             self._container.unsettled_bytes += len(payload)
             entry.acquired_before = True
@@ -145,10 +164,12 @@ class SessionConsumer(OutgoingLink):
             self.flush_accepted()
         super().stop()
 
+    def closed(self, *, lost: bool) -> None:
+        super().closed(lost=lost)
+        self._container.sessions.links.forget(self)
+
     def _give_back(self, entries: list[Entry], *, lost: bool) -> None:
         """Only a client that closes the link gives up what it holds."""
-        if self._attachment.links.get((self.link.name, True)) is self:
-            del self._attachment.links[self.link.name, True]
         if not self.was_closed:
             return
         abandon(entries)

@@ -13,15 +13,13 @@ A broker that begins to lead knows no connection: every session that was attache
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
-
-import proton
 
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
     CONNECTION_REDIRECT,
+    LINK_STOLEN,
     NOT_FOUND,
     NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
@@ -31,20 +29,21 @@ from qpid_ha_broker.amqp.conditions import (
 )
 from qpid_ha_broker.amqp.directory import SetDirectory
 from qpid_ha_broker.amqp.hosted_set import HostedSet
-from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.node_wait import NodeWait
-from qpid_ha_broker.amqp.session_request import SESSIONS_CAPABILITY, SessionRequest, granted_properties
+from qpid_ha_broker.amqp.relayed_sessions import RelayedSession
+from qpid_ha_broker.amqp.session_attachment import SessionAttachment
+from qpid_ha_broker.amqp.session_links import TAKEN, SessionLinks
+from qpid_ha_broker.amqp.session_request import SESSIONS_CAPABILITY
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.budget import Clock
 from qpid_ha_broker.model.dispatcher import SessionOwner
-from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import release_held
 from qpid_ha_broker.model.sessions import Session
 
 NEW: Final = "new"
+NOT_ANSWERED: Final = "the broker that leads the set default, which keeps sessions, does not answer: try again"
 RESUMED: Final = "resumed"
-LINK_STOLEN: Final = "amqp:link:stolen"
 
 
 class SessionLimits(Protocol):
@@ -81,99 +80,6 @@ class SessionContainer(Protocol):
         """Those in force."""
 
 
-class SessionConnection(Protocol):
-    """The connection of a client with a session."""
-
-    peer: str
-
-    def touch(self) -> None:
-        """There is something to write."""
-
-    def session_opened(self, session: proton.Session) -> None:
-        """The client has begun one of AMQP's sessions."""
-
-    def session_closed(self, session: proton.Session) -> None:
-        """The client has ended it."""
-
-    def end(self, error: AmqpError) -> None:
-        """Close it."""
-
-    def end_link(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
-        """Detach one of its links."""
-
-
-class SessionAttachment:
-    """A session on one connection."""
-
-    def __init__(
-        self, connection: SessionConnection, request: SessionRequest, user: str, answer: Callable[[], None]
-    ) -> None:
-        """`answer`: answers the client's open."""
-        self.connection = connection
-        self.answer = answer
-        self.request = request
-        self.user = user
-        self.id = 0
-        """Of the session, since it is this connection's."""
-        self.epoch = 0
-        self.timeout_ms = 0
-        self.status = ""
-        self.is_granted = False
-        """The client has been told."""
-        self.has_left = False
-        """The connection has ended, or another one has the session."""
-        self.until_s = 0.0
-        """By the container's clock: until then the client waits for an answer to its open."""
-        self.wait = NodeWait("the session is being resumed")
-        """What attaches wait for that came with the open."""
-        self.links: dict[tuple[str, bool], LinkEndpoint] = {}
-        """By name, and whether they consume."""
-        self._tokens: dict[Any, CommitToken] = {}
-        """Of links whose attach waits until all is committed that was written before."""
-
-    @property
-    def name(self) -> str:
-        """The session's UUID."""
-        return self.request.name
-
-    @property
-    def properties(self) -> Mapping[str, Any]:
-        """Of our open."""
-        return granted_properties(self.name, self.timeout_ms, self.status)
-
-    def owner(self, link: str) -> SessionOwner:
-        """For whom the log holds what goes out on that link."""
-        return SessionOwner(self.id, self.name, link)
-
-    def begin_later(self, session: proton.Session) -> None:
-        """The client has begun one of AMQP's sessions, and its open is not answered."""
-
-        def told(error: AmqpError | None) -> None:
-            self.connection.session_opened(session)
-            if session.state & proton.Endpoint.REMOTE_CLOSED:
-                self.connection.session_closed(session)
-
-        self.wait.add(told)
-
-    def commit_wait(self, key: Any, hosted: HostedSet) -> NodeWait | None:
-        """What an attach has to wait for, which tells of what is confirmed; None: nothing more.
-
-        What is told must not be taken back by a failover: the client forgets what it had for that.
-        """
-        token = self._tokens.pop(key, None) or hosted.resources.written
-        if token.is_committed:
-            return None
-        self._tokens[key] = token
-        return hosted.await_commit(token, "what was written before the session was resumed is being replicated")
-
-    def attached(self, link: str, *, consumes: bool, endpoint: LinkEndpoint) -> None:
-        """A link; one of that name before is no more."""
-        older = self.links.get((link, consumes))
-        self.links[link, consumes] = endpoint
-        if older is not None:
-            self.connection.end_link(older, AmqpError(LINK_STOLEN, f"the link {link} was attached again"))
-
-
 class ClientSessions:
     """The promise: a session is one connection's at a time, and nobody is told what it has before that is committed."""
 
@@ -182,6 +88,7 @@ class ClientSessions:
         self._attached: dict[int, SessionAttachment] = {}
         """By the session's id."""
         self._opening: dict[SessionAttachment, None] = {}
+        self.links = SessionLinks(container)
         self._leads = False
         """This broker led `default` when it was looked at last."""
         self._checked: WeakKeyDictionary[HostedSet, int] = WeakKeyDictionary()
@@ -191,54 +98,72 @@ class ClientSessions:
     def _default(self) -> HostedSet:
         return self._container.default
 
-    @property
-    def capabilities(self) -> tuple[str, ...]:
-        """What every connection is offered."""
+    def capabilities(self, *, relays: bool) -> tuple[str, ...]:
+        """What every connection is offered. `relays`: those that another broker keeps can be had here, too."""
         settings = self._container.settings
-        can = settings.producers and settings.max_client_sessions and not self._default.read_only
+        can = settings.producers and settings.max_client_sessions and (relays or not self._default.read_only)
         return (SESSIONS_CAPABILITY,) if can else ()
 
-    def client_of(self, session: int) -> str:
-        """Where the client of a session is connected from; empty: not to this broker."""
-        attachment = self._attached.get(session)
-        return "" if attachment is None else attachment.connection.peer
+    def attachment_of(self, session: int) -> SessionAttachment | None:
+        """The connection that has the session, while this broker leads `default`; None: it waits for one."""
+        return self._attached.get(session)
 
     # --- an open
 
     def begin(self, asking: SessionAttachment) -> None:
         """The client has opened with a session: its open is answered, or its connection ended, now or later."""
-        refusal = self._attach(asking)
+        refusal = self.take(asking)
+        if refusal is not None:
+            asking.connection.end(refusal)
+
+    def begin_relayed(self, asking: SessionAttachment, relayed: RelayedSession) -> None:
+        """The same, where the broker that leads `default` is asked."""
+        refusal = self._unavailable()
         if refusal is not None:
             asking.connection.end(refusal)
             return
+        asking.relayed = relayed
+        self._await_answer(asking)
+        relayed.begin()
+
+    def take(self, asking: SessionAttachment) -> AmqpError | None:
+        """Have the session be this connection's, and answer once that is committed; or why not."""
+        refusal = self._attach(asking)
+        if refusal is not None:
+            return refusal
         token = self._default.resources.written
         if token.is_committed:
-            self._grant(asking)
-            return
-        asking.until_s = self._container.clock() + self._container.settings.attach_timeout_s
-        self._opening[asking] = None
+            asking.grant()
+            return None
+        self._await_answer(asking)
 
         def told(error: AmqpError | None) -> None:
             if self._opening.pop(asking, self) is None and not asking.has_left:
                 if error is None:
-                    self._grant(asking)
+                    asking.grant()
                 else:
                     asking.connection.end(error)
 
         self._default.await_commit(token, "the session is being replicated").add(told)
+        return None
 
-    def _grant(self, asking: SessionAttachment) -> None:
-        asking.is_granted = True
-        asking.answer()
-        asking.connection.touch()
-        asking.wait.ready()
+    def _await_answer(self, asking: SessionAttachment) -> None:
+        asking.until_s = self._container.clock() + self._container.settings.attach_timeout_s
+        self._opening[asking] = None
+
+    def _unavailable(self) -> AmqpError | None:
+        """Why there are no sessions here at all, if so."""
+        settings = self._container.settings
+        if settings.producers and settings.max_client_sessions:
+            return None
+        key = "sessions.max" if settings.producers else "deduplication.producers"
+        return AmqpError(NOT_IMPLEMENTED, f"there are no sessions here: {key} is 0 in this broker's settings")
 
     def _attach(self, asking: SessionAttachment) -> AmqpError | None:
         """Let the session be this connection's; or why not, and then nothing has changed."""
-        settings = self._container.settings
-        if not settings.producers or not settings.max_client_sessions:
-            key = "sessions.max" if settings.producers else "deduplication.producers"
-            return AmqpError(NOT_IMPLEMENTED, f"there are no sessions here: {key} is 0 in this broker's settings")
+        refusal = self._unavailable()
+        if refusal is not None:
+            return refusal
         if self._default.read_only:
             return self._elsewhere()
         self._look_who_waits()
@@ -249,14 +174,18 @@ class ClientSessions:
         if session is not None and session.is_over(now_ms):
             self.end(session, failed=True)
             session = None
+        settings = self._container.settings
         asked_ms, most_ms = request.timeout_ms, settings.max_session_timeout_ms
         asking.timeout_ms = most_ms if asked_ms is None else min(asked_ms, most_ms)
+        if asking.epoch and (session is None or (session.id, session.epoch) != (asking.id, asking.epoch)):
+            is_taken = session is not None and session.id == asking.id and session.epoch > asking.epoch
+            return AmqpError(LINK_STOLEN, TAKEN) if is_taken else _gone(request.name)
         if session is not None:
             self._end_older(session)
-            asking.id, asking.epoch, asking.status = session.id, session.epoch + 1, RESUMED
+            asking.id, asking.epoch, asking.status = session.id, asking.epoch or session.epoch + 1, RESUMED
             self._write(ev.SessionResumed(session.id, asking.epoch, asking.timeout_ms, now_ms))
         elif request.must_resume:
-            return AmqpError(NOT_FOUND, f"there is no session {request.name}, or it has waited too long: begin anew")
+            return _gone(request.name)
         elif len(registry) >= settings.max_client_sessions:
             return AmqpError(RESOURCE_LIMIT, f"there are {len(registry)} sessions, as many as sessions.max allows")
         else:
@@ -275,16 +204,19 @@ class ClientSessions:
         return AmqpError(CONNECTION_REDIRECT, text, info)
 
     def _end_older(self, session: Session) -> None:
+        """Whoever has it, has it no more: another connection, or another broker's link for the same one."""
         older = self._attached.pop(session.id, None)
         if older is not None:
             older.has_left = True
-            older.connection.end(AmqpError(CONNECTION_FORCED, "the session was resumed on another connection"))
+            older.connection.end(AmqpError(CONNECTION_FORCED, TAKEN))
 
     # --- the end of a connection
 
     def left(self, attachment: SessionAttachment, *, ends: bool) -> None:
         """Its connection has ended. `ends`: and the session with it; else it waits."""
         self._opening.pop(attachment, None)
+        if attachment.relayed is not None:
+            attachment.relayed.left(ends=ends)
         if attachment.has_left:
             return
         attachment.has_left = True
@@ -304,8 +236,8 @@ class ClientSessions:
     def end(self, session: Session, *, failed: bool) -> None:
         """It is over; `failed`: what its consumers hold counts as delivered in vain. Its connection, if any, stays."""
         self._write(ev.SessionEnded(session.id, failed))
-        for hosted in self._container.sets.values():
-            self._give_back(hosted)
+        self.links.end_those_of(session.id)
+        self._give_back(self._default)  # the other sets' logs must not be ahead of this one: see `tick`
 
     def end_by_hand(self, name: str) -> Session | None:
         """End a session, and its connection; None: there is none of that name. Raises NotPrimary."""
@@ -344,22 +276,29 @@ class ClientSessions:
 
     # --- time
 
+    def look(self) -> None:
+        """In each turn: attaches that wait for the registry here may go on."""
+        if self.links.awaits_registry:
+            self.links.look()
+
     def tick(self) -> None:
         """Several times a second, where there may be sessions."""
         if self._opening:
             self._end_late()
         registry = self._default.resources.default.state.sessions
         if self._default.read_only:
-            self._leads = False
+            self._leads_no_more()
         else:
             self._look_who_waits()
             now_ms = self._now_ms
             for session in [each for each in registry.waiting.values() if each.is_over(now_ms)]:
                 self.end(session, failed=True)
+        self.links.look()
+        may_give_back = self._default.read_only or self._default.resources.written.is_committed
         for hosted in self._container.sets.values():
             if hosted.read_only:
                 self._checked.pop(hosted, None)
-            elif self._checked.get(hosted) != registry.ended_total:
+            elif may_give_back and self._checked.get(hosted) != registry.ended_total:
                 self._checked[hosted] = registry.ended_total
                 self._give_back(hosted)
 
@@ -372,11 +311,21 @@ class ClientSessions:
                 if session.is_attached and session.id not in self._attached:
                     self._write(ev.SessionDetached(session.id, self._now_ms))
 
+    def _leads_no_more(self) -> None:
+        """Clients whose sessions were kept here go to where they are kept now. Those that are relayed stay."""
+        if self._leads:
+            self._leads = False
+            attached, self._attached = self._attached, {}
+            for attachment in attached.values():
+                attachment.has_left = True
+                attachment.connection.end(self._elsewhere())
+
     def _end_late(self) -> None:
         now_s = self._container.clock()
+        self._opening = {each: None for each in self._opening if not each.is_granted}
         for asking in [each for each in self._opening if now_s >= each.until_s]:
             text = "not enough brokers have heard of the session, which takes too long: try again"
-            asking.connection.end(AmqpError(RESOURCE_LOCKED, text))
+            asking.connection.end(AmqpError(RESOURCE_LOCKED, text if asking.relayed is None else NOT_ANSWERED))
 
     @property
     def _now_ms(self) -> int:
@@ -386,3 +335,7 @@ class ClientSessions:
         lsn = self._default.resources.default.write(event)
         self._default.touch()
         return lsn
+
+
+def _gone(name: str) -> AmqpError:
+    return AmqpError(NOT_FOUND, f"there is no session {name}, or it has waited too long: begin anew")

@@ -15,7 +15,12 @@ import proton
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.amqp.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
-from qpid_ha_broker.amqp.relay import OWN_NODES_CAPABILITY, RELAY_CAPABILITY, RELAY_SETS_CAPABILITY
+from qpid_ha_broker.amqp.relay import (
+    OWN_NODES_CAPABILITY,
+    RELAY_CAPABILITY,
+    RELAY_SESSIONS_CAPABILITY,
+    RELAY_SETS_CAPABILITY,
+)
 from qpid_ha_broker.amqp.values import listed
 
 
@@ -24,6 +29,10 @@ class UpstreamLink(Protocol):
 
     needs_own_nodes: bool
     """Only who offers OWN_NODES_CAPABILITY knows what to do with it."""
+
+    @property
+    def needs_sessions(self) -> bool:
+        """Only who offers RELAY_SESSIONS_CAPABILITY does."""
 
     def open_far(self, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary."""
@@ -61,6 +70,8 @@ class Upstream:
         """Messages were answered that are to be answered before any more are sent: see `answer_first`."""
         self._has_own_nodes = False
         """The peer offers OWN_NODES_CAPABILITY."""
+        self._has_sessions = False
+        """The peer offers RELAY_SESSIONS_CAPABILITY."""
         self._on_ended = on_ended
         self._has_ended = False
         self._pending: dict[UpstreamLink, None] = {}
@@ -75,7 +86,7 @@ class Upstream:
         connection.container = name
         connection.hostname = hostname
         connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
-        desired = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY)
+        desired = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY, RELAY_SESSIONS_CAPABILITY)
         connection.desired_capabilities = [proton.symbol(name) for name in desired]
         connection.open()
         self._session: Any = connection.session()
@@ -142,6 +153,10 @@ class Upstream:
             text = "which is relayed for nothing but queues, and publishers to exchanges: upgrade it"
             link.detached(AmqpError(NOT_IMPLEMENTED, f"the broker that leads its set is of an older version, {text}"))
             return
+        if link.needs_sessions and not self._has_sessions:
+            text = "the broker there is of an older version, which takes no sessions of clients at other brokers"
+            link.detached(AmqpError(NOT_IMPLEMENTED, f"{text}: upgrade it, or connect without a session"))
+            return
         far = link.open_far(self._session, f"{self._name}-{next(self._names)}")
         self._far[link] = far
         self._near[far._impl] = link
@@ -174,6 +189,7 @@ class Upstream:
             self._fail(AmqpError(NOT_IMPLEMENTED, text))
             return
         self._has_own_nodes = OWN_NODES_CAPABILITY in offered
+        self._has_sessions = RELAY_SESSIONS_CAPABILITY in offered
         self.is_open = True
         self.relays_sets = RELAY_SETS_CAPABILITY in offered
         pending, self._pending = self._pending, {}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.queue import NOTHING_HELD, Queue, SessionLink
 from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sequence import Entry
@@ -18,6 +19,23 @@ from qpid_ha_broker.model.sequence import Entry
 ENDED_KEPT: Final = 10_000
 HELD_LENGTH: Final = 65_536
 """Ids in one event at most."""
+
+
+class SessionPart(NamedTuple):
+    """A link of a session, on one of the connections that the session has had."""
+
+    id: int
+    """Of the session."""
+    name: str
+    """Its UUID."""
+    epoch: int
+    """Which connection."""
+    link: str
+
+    @property
+    def owner(self) -> SessionOwner:
+        """For whom messages are held."""
+        return SessionOwner(self.id, self.name, self.link)
 
 
 class Session(NamedTuple):
@@ -50,7 +68,8 @@ class SessionRegistry:
         """By id: those whose client is not connected."""
         self.ended: dict[int, bool] = {}
         """By id: those that ended last, and whether what they held counts as delivered in vain."""
-        self.ended_total = 0
+        self.ended_total = self.changes_total = 0
+        """How many have ended; how often one has ended or has come to another connection."""
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -63,6 +82,7 @@ class SessionRegistry:
             self._put(Session(lsn, event.name, event.user, event.timeout_ms, 1, True, event.since_ms))
             return
         session = self.by_id[event.session]
+        self.changes_total += not isinstance(event, ev.SessionDetached)
         if isinstance(event, ev.SessionResumed):
             self._put(
                 session._replace(
@@ -100,6 +120,7 @@ class SessionRegistry:
         """Be as `other`."""
         self.by_id, self.by_name, self.waiting = dict(other.by_id), dict(other.by_name), dict(other.waiting)
         self.ended_total += 1
+        self.changes_total += 1
 
     def clear(self) -> None:
         """Know none: whoever comes back begins anew."""

@@ -61,8 +61,16 @@ class SessionMethods:
                 "for_s": round(max(now_ms - session.since_ms, 0) / 1000, 1),
                 "timeout_s": session.timeout_ms / 1000,
                 "connections": session.epoch,
-                "client": container.sessions.client_of(session.id) or None,
+                **_where(container, session.id),
                 "held": held[session.id, session.name],
             }
             for session in sorted(registry.by_id.values())
         ]
+
+
+def _where(container: Container, session: int) -> dict[str, object]:
+    """Where its client is connected from, and to which broker; None: to none, or only the broker knows that has it."""
+    attachment = container.sessions.attachment_of(session)
+    if attachment is None:
+        return {"client": None, "broker": None}
+    return {"client": attachment.connection.peer, "broker": attachment.broker or container.settings.name}
