@@ -83,3 +83,31 @@ def test_of_very_many_lost_links_most_wait_for_the_tick() -> None:
         assert addresses.asked.empty()
 
     asyncio.run(story())
+
+
+def test_a_link_whose_clients_attach_is_looked_at_again_is_attached_nowhere_meanwhile() -> None:
+    """It would have two far ends: that one, and the one that the second look leads to."""
+
+    class Refused(Lost):
+        def __init__(self) -> None:
+            super().__init__("orders")
+            self.looked_at = asyncio.Event()
+
+        def look_again(self) -> None:
+            self.looked_at.set()
+
+    async def story() -> None:
+        addresses = Addresses()
+        proxy, link = without_ticks(addresses), Refused()
+        proxy.try_again(link)  # type: ignore[arg-type]
+        proxy._look()
+        assert addresses.asked.empty()
+        assert proxy.count == 1
+        async with asyncio.timeout(PATIENCE_S):
+            await link.looked_at.wait()
+        forgotten = Refused()
+        proxy.try_again(forgotten)  # type: ignore[arg-type]
+        proxy.forget(forgotten)  # type: ignore[arg-type]
+        assert proxy.count == 0
+
+    asyncio.run(story())

@@ -71,6 +71,8 @@ class Proxying:
         self._addresses = addresses
         self._links: dict[PlacedLink, UpstreamSocket[Upstream] | None] = {}
         """All that are relayed, and where; None: nowhere now."""
+        self._trying: dict[PlacedLink, None] = {}
+        """Whose client's attach is about to be looked at again: until then they are attached nowhere."""
         self._sockets: dict[str, UpstreamSocket[Upstream]] = {}
         """By address."""
         self._retry: dict[str, tuple[float, float]] = {}
@@ -116,11 +118,12 @@ class Proxying:
 
     def try_again(self, link: PlacedLink) -> None:
         """The client's attach is to be looked at again, in a moment."""
-        self._links[link] = None
+        self._links.pop(link, None)
+        self._trying[link] = None
         asyncio.get_running_loop().call_later(TICK_S, self._look_again, link)
 
     def _look_again(self, link: PlacedLink) -> None:
-        if link in self._links:
+        if self._trying.pop(link, self) is None:
             link.look_again()
             self._broker.schedule_turn()
 
@@ -148,6 +151,7 @@ class Proxying:
 
     def forget(self, link: PlacedLink, *, closed: bool = True) -> None:
         """It has ended."""
+        self._trying.pop(link, None)
         socket = self._links.pop(link, None)
         if socket is not None and socket.upstream is not None:
             socket.upstream.detach(link, closed=closed)
@@ -280,7 +284,7 @@ class Proxying:
     @property
     def count(self) -> int:
         """Links that are relayed now."""
-        return len(self._links)
+        return len(self._links) + len(self._trying)
 
     def stop(self) -> None:
         """The process will end; the clients' links are ended by others."""
