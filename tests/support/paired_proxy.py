@@ -185,8 +185,8 @@ def attach(link: Any, proxied: PairedProxy) -> Any:
 class PairedProxiedBroker(PairedProxy):
     """A `PairedBroker` whose clients are at a proxy: `container` and what is in it are the primary's."""
 
-    def __init__(self, settings: ContainerSettings | None = None) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ContainerSettings | None = None, *, primary: PairedBroker | None = None) -> None:
+        super().__init__(settings, primary=primary)
         self.container = self.primary.container
         self.clients = self.proxy.clients
         self.accept, self.queue = self.proxy.accept, self.primary.queue

@@ -198,14 +198,15 @@ class RelayedLink(LinkEndpoint):
 
     def look_again(self) -> None:
         """Let the client's attach be looked at again."""
-        self.relayer.forget(self)
+        self.relayer.forget(self, closed=False)
         self.connection.relay.forget(self)
         self.wait.ready()
 
     def abandon(self) -> None:
-        """The client does not wait for the answer any more."""
+        """The client does not wait for the answer any more. If it has not said so, it may come back to what it had: a
+        durable subscription, or what its session holds."""
         self.connection.relay.forget(self)
-        self.relayer.forget(self)
+        self.relayer.forget(self, closed=self._is_closed_by_client)
 
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
@@ -220,8 +221,12 @@ class RelayedLink(LinkEndpoint):
     def _near_ended(self) -> None:
         """The client's link has ended."""
         self.is_open, self.has_left = False, True
-        self._has_closed = bool(self.link.state & proton.Endpoint.REMOTE_CLOSED)
+        self._has_closed = self._is_closed_by_client
         self.connection.relay.forget(self)
+
+    @property
+    def _is_closed_by_client(self) -> bool:
+        return bool(self.link.state & proton.Endpoint.REMOTE_CLOSED)
 
 
 def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:

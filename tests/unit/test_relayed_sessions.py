@@ -1,0 +1,384 @@
+"""Sessions of clients at a broker that relays: who keeps them, and what becomes of them when that is lost.
+
+What a client sees of a session that goes well is in `test_client_sessions`, which runs behind a proxy, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import proton
+import pytest
+
+from paired_engines import PairedBroker, PairedClient
+from paired_proxy import PairedProxiedBroker
+from qpid_ha_broker.amqp.conditions import INVALID_FIELD, AmqpError
+from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.engine import ACCEPTED, RELEASED
+from qpid_ha_broker.amqp.node_wait import AttachWaits
+from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest, read_answer, read_request
+from qpid_ha_broker.amqp.relayed_session_request import SessionAsked, SessionGranted, read_asked, read_granted
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.sessions import SessionPart
+from session_clients import bodies, confirmed, consume, held, ids, numbered, open_session, publish, refusal, status
+from session_support import FIRST, SECOND
+from several_sets import SeveralSets
+
+WITNESS = "a backup"
+
+
+@pytest.fixture
+def proxied() -> PairedProxiedBroker:
+    return PairedProxiedBroker()
+
+
+@pytest.fixture
+def second(proxied: PairedProxiedBroker) -> Iterator[PairedProxiedBroker]:
+    """Another broker that relays to the same primary."""
+    other = PairedProxiedBroker(primary=proxied.primary)
+    other.name = "second"
+    yield other
+    proxied.check_invariants()
+
+
+def opened(broker: PairedProxiedBroker, **more: Any) -> PairedClient:
+    return open_session(cast(PairedBroker, broker), **more)
+
+
+def filled(broker: PairedProxiedBroker, count: int, queue: str = "q") -> None:
+    client = broker.primary.connect()
+    sender = client.sender(queue)
+    for number in range(1, count + 1):
+        client.send(sender, proton.Message(f"m{number}"))
+    broker.primary.settle_down()
+
+
+def registered(broker: PairedProxiedBroker, name: str = FIRST) -> Any:
+    return broker.container.default.resources.default.state.sessions.by_name.get(name)
+
+
+def settle(client: PairedClient, delivery: Any, outcome: int = ACCEPTED) -> None:
+    delivery.update(outcome)
+    delivery.settle()
+    client.broker.settle_down()
+
+
+# --- what is said
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        SessionAsked(FIRST, None, False, 0, 0, "::1"),
+        SessionAsked(SECOND, 60_000, True, (1 << 64) - 1, 7, "127.0.0.1:5"),
+    ],
+)
+def test_what_a_proxy_asks_comes_as_it_was(asked: SessionAsked) -> None:
+    assert read_asked(asked.properties()) == asked
+
+
+def test_what_it_is_answered_comes_as_it_was() -> None:
+    granted = SessionGranted(12, 3, 60_000, "resumed")
+    assert read_granted(granted.properties()) == granted
+    answer = RelayAnswer(7, (1, 2), "q", session_held=5)
+    assert read_answer(answer.properties()) == answer
+    request = RelayRequest(("a",), "client", session=SessionPart(9, FIRST, 2, "in"))
+    assert read_request(request.properties()) == request
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        None,
+        [FIRST, 5],
+        [FIRST, -1, False, 0, 0, ""],
+        [FIRST, True, 0, 0, 0, ""],
+        [FIRST, 5, False, 1 << 64, 0, ""],
+        [7, 5, False, 0, 0, ""],
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: Any) -> None:
+    for read, name in ((read_asked, "qpid.relay-session-asked"), (read_granted, "qpid.relay-session-granted")):
+        with pytest.raises(AmqpError, match=INVALID_FIELD):
+            read({name: fields})
+    with pytest.raises(AmqpError, match=INVALID_FIELD):
+        read_request({"qpid.relay-path": ["a"], "qpid.relay-session": fields or []})
+
+
+# --- who keeps it is lost
+
+
+def test_a_client_does_not_notice_that_who_keeps_its_session_was_lost_and_is_told_of_again(
+    proxied: PairedProxiedBroker,
+) -> None:
+    filled(proxied, 4)
+    client = opened(proxied)
+    link = consume(client, "q", 2)
+    got = client.received(link)
+    before = registered(proxied)
+    proxied.cut()
+    assert not registered(proxied).is_attached, "it waits, with its full timeout"
+    settle(client, got[0][0])
+    proxied.connect_upstream()
+    assert registered(proxied)[:6] == before[:6], "the same connection has it"
+    assert refusal(client) is None
+    link.flow(2)
+    proxied.settle_down()
+    assert bodies(client, link) == ["m3", "m4"], "nothing came again"
+    client.vanish()
+    again = opened(proxied, resume=True)
+    assert bodies(again, consume(again, "q", 9)) == ["m2", "m3", "m4"]
+
+
+def test_what_was_held_for_a_client_and_never_came_to_it_comes_when_its_link_is_attached_again(
+    proxied: PairedProxiedBroker,
+) -> None:
+    filled(proxied, 3)
+    client = opened(proxied)
+    link = consume(client, "q", 1)
+    first = ids(client, link)
+    proxied._under_way = bytearray()  # what the primary says from here on is lost
+    link.flow(2)
+    proxied.settle_down()
+    proxied._under_way = None
+    proxied.cut()
+    proxied.connect_upstream()
+    came = ids(client, link)
+    assert len(first + came) == 3
+    assert sorted(first + came) == first + came
+
+
+def test_an_answer_that_nobody_confirmed_is_given_again_also_one_that_gives_a_message_back(
+    proxied: PairedProxiedBroker,
+) -> None:
+    filled(proxied, 3)
+    client = opened(proxied)
+    link = consume(client, "q", 3)
+    got = client.received(link)
+    proxied.cut()
+    settle(client, got[0][0])
+    settle(client, got[1][0], RELEASED)
+    proxied.connect_upstream()
+    other = proxied.primary.connect()
+    assert bodies(other, other.receiver("q", 9)) == ["m2"]
+
+
+def test_a_session_that_was_resumed_elsewhere_while_nobody_was_heard_of_ends_the_connection(
+    proxied: PairedProxiedBroker, second: PairedProxiedBroker
+) -> None:
+    filled(proxied, 2)
+    first = opened(proxied)
+    link = consume(first, "q", 2)
+    proxied.cut()
+    later = opened(second, resume=True)
+    proxied.connect_upstream()
+    assert refusal(first) == "amqp:connection:forced"
+    condition: Any = first.connection.remote_condition
+    assert "resumed on another connection" in condition.description
+    settle(first, first.received(link)[0][0])
+    assert bodies(later, consume(later, "q", 2)) == ["m1", "m2"]
+
+
+def test_a_session_that_is_gone_when_it_is_told_of_again_ends_the_connection(proxied: PairedProxiedBroker) -> None:
+    client = opened(proxied, timeout=5)
+    proxied.cut()
+    proxied.container.now_ms += 6000
+    proxied.container.tick()
+    proxied.connect_upstream()
+    assert refusal(client) == "amqp:connection:forced"
+    assert refusal(opened(proxied, resume=True)) == "amqp:not-found"
+
+
+def test_a_session_that_was_closed_while_nobody_kept_it_is_ended_by_whoever_keeps_it_then(
+    proxied: PairedProxiedBroker,
+) -> None:
+    client = opened(proxied)
+    proxied.cut()
+    client.connection.close()
+    proxied.settle_down()
+    proxied.connect_upstream()
+    assert registered(proxied) is None
+    assert not proxied.links
+
+
+def test_an_open_that_nobody_answers_is_refused_in_the_end(proxied: PairedProxiedBroker) -> None:
+    now_s = 0.0
+    proxied.proxy.container.clock = lambda: now_s
+    proxied.cut()
+    client = opened(proxied)
+    now_s = 11.0
+    proxied.proxy.container.tick()
+    proxied.settle_down()
+    assert refusal(client) == "amqp:resource-locked"
+    assert not proxied.links
+
+
+def test_a_client_that_goes_before_its_session_is_committed_leaves_it_waiting(proxied: PairedProxiedBroker) -> None:
+    proxied.container.default.resources.default.log.add_witness(WITNESS)
+    client = opened(proxied)
+    assert registered(proxied).is_attached
+    client.vanish()
+    assert not registered(proxied).is_attached
+
+
+# --- at two brokers
+
+
+def test_a_session_is_resumed_at_another_broker_which_ends_the_first_connection(
+    proxied: PairedProxiedBroker, second: PairedProxiedBroker
+) -> None:
+    filled(proxied, 3)
+    first = opened(proxied)
+    link = publish(first, "out")
+    for number in (1, 2):
+        first.send(link, numbered(number))
+    proxied.settle_down()
+    got = first.received(consume(first, "q", 3))
+    later = opened(second)
+    proxied.settle_down()
+    assert (refusal(first), status(later)) == ("amqp:connection:forced", "resumed")
+    assert confirmed(publish(later, "out")) == 2
+    settle(first, got[0][0])
+    link = consume(later, "q", 3)
+    assert held(link) == 3
+    assert ids(later, link) == [int(message.instructions["qpid.message-id"]) for _, message in got]
+    attachment = proxied.container.sessions.attachment_of(registered(proxied).id)
+    assert attachment is not None
+    assert attachment.broker == "second"
+
+
+def test_what_an_earlier_connection_sent_and_comes_late_does_not_count(
+    proxied: PairedProxiedBroker, second: PairedProxiedBroker
+) -> None:
+    first = opened(proxied)
+    link = publish(first, "out")
+    first.send(link, numbered(1))
+    proxied.proxy.settle_down()  # the proxy has it, and the primary does not
+    later = opened(second)
+    again = publish(later, "out")
+    assert confirmed(again) == 0
+    proxied.settle_down()
+    later.send(again, numbered(1))
+    later.send(again, numbered(2))
+    second.settle_down()
+    reader = proxied.primary.connect()
+    assert bodies(reader, reader.receiver("out", 9)) == ["m1", "m2"]
+
+
+def test_a_client_that_is_lost_while_its_link_is_being_attached_has_what_it_held(proxied: PairedProxiedBroker) -> None:
+    filled(proxied, 2)
+    client = opened(proxied)
+    consume(client, "q", 2)
+    client.vanish()
+    again = opened(proxied)
+    with proxied.held_up():
+        link = again.session.receiver("in")
+        link.source.address = "q"
+        link.open()
+        proxied.settle_down()
+        assert link.state & proton.Endpoint.REMOTE_UNINIT
+        again.vanish()
+    proxied.settle_down()
+    last = opened(proxied)
+    assert held(consume(last, "q", 2)) == 2
+
+
+# --- sets
+
+
+def test_links_of_a_session_at_the_primary_of_default_lead_to_sets_that_others_lead() -> None:
+    """As `PairedProxy`: the broker with the client leads nothing that the client uses."""
+    primary = SeveralSets()
+    proxied = PairedProxiedBroker(primary=primary)
+    for name in ("red", "blue"):
+        for number in (1, 2):
+            client = primary.connect()
+            client.send(client.sender(name), proton.Message(f"{name}{number}"))
+            primary.settle_down()
+    client = opened(proxied)
+    for name in ("red", "blue"):
+        consume(client, name, 2, f"from {name}")
+        sender = publish(client, name, f"to {name}")
+        client.send(sender, numbered(1, link=f"to {name}"))
+        proxied.settle_down()
+    client.vanish()
+    again = opened(proxied, resume=True)
+    for name in ("red", "blue"):
+        link = consume(again, name, 9, f"from {name}")
+        assert (held(link), bodies(again, link)) == (2, [f"{name}1", f"{name}2", "m1"])
+        assert confirmed(publish(again, name, f"to {name}")) == 1
+    again.connection.close()
+    proxied.settle_down()
+    primary.container.tick()  # other sets than default give back when it is committed that the session has ended
+    proxied.settle_down()
+    assert not any(len(primary.set(name).resources.catalog.holdings) for name in ("red", "blue"))
+
+
+# --- a broker whose copy of the registry is behind, or ahead
+
+
+def test_a_link_waits_until_its_session_is_known_and_is_refused_when_a_later_connection_has_it() -> None:
+    broker = PairedBroker()
+    links, default = broker.container.sessions.links, broker.container.default.resources.default
+    part = SessionPart(default.log.last_lsn + 1, FIRST, 1, "in")
+    told: list[AmqpError | None] = []
+    with pytest.raises(AttachWaits) as waits:
+        links.check(part)
+    waits.value.wait.add(told.append)
+    broker.settle_down()
+    assert told == []
+    assert default.write(ev.SessionStarted(FIRST, "", 1000, 0)) == part.id
+    broker.settle_down()
+    assert told == [None]
+    links.check(part)
+    with pytest.raises(AttachWaits):
+        links.check(part._replace(epoch=2))
+    default.write(ev.SessionResumed(part.id, 2, 1000, 0))
+    with pytest.raises(AmqpError, match="resumed on another connection"):
+        links.check(part)
+    with pytest.raises(AmqpError, match="has ended"):
+        links.check(part._replace(name=SECOND))
+    default.write(ev.SessionEnded(part.id, False))
+    with pytest.raises(AmqpError, match="has ended"):
+        links.check(part._replace(epoch=2))
+
+
+def test_links_of_a_connection_that_has_the_session_no_more_end(proxied: PairedProxiedBroker) -> None:
+    """Where the broker that leads the set hears of it before the client's broker does."""
+    filled(proxied, 2)
+    client = opened(proxied)
+    link = consume(client, "q", 2)
+    session = registered(proxied)
+    default = proxied.container.default.resources.default
+    default.write(ev.SessionResumed(session.id, session.epoch + 1, 1000, 0))
+    assert len(proxied.container.sessions.links) == 1
+    proxied.container.tick()
+    assert len(proxied.container.sessions.links) == 0
+    assert len(client.received(link)) == 2
+    assert proxied.container.default.resources.catalog.holdings.find(session.id, FIRST, "in", proxied.queue("q"))
+
+
+# --- releases before this one
+
+
+def test_a_primary_of_an_older_version_is_not_asked_to_keep_a_session(
+    proxied: PairedProxiedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qpid_ha_broker.amqp.connection.RELAY_SESSIONS_CAPABILITY", "not-known-yet")
+    proxied.connect_upstream()
+    client = opened(proxied)
+    assert refusal(client) == "amqp:not-implemented"
+    condition: Any = client.connection.remote_condition
+    assert "upgrade it" in condition.description
+    plain = proxied.connect()
+    assert plain.receiver("q").remote_condition is None
+
+
+@pytest.mark.parametrize("setting", ["producers", "max_client_sessions"])
+def test_where_the_primary_has_no_sessions_the_client_is_told_why(setting: str) -> None:
+    settings: Any = {setting: 0}
+    proxied = PairedProxiedBroker(ContainerSettings("primary", "0", **settings))
+    client = opened(proxied)
+    assert refusal(client) == "amqp:not-implemented"
+    assert not proxied.links
