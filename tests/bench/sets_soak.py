@@ -23,6 +23,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.session_kills import BROKERS, SessionKills, session_settings
 from bench.sets_trouble import Trouble
 from qpid_ha_demo.cluster import ClusterFailed, LocalCluster
 from qpid_ha_demo.sets import ZONES, SetsDemo, SetTraffic, cluster_settings, own_settings
@@ -210,20 +211,54 @@ def _show_kinds(console: Console, title: str, kinds: Counter[str]) -> None:
         console.print(f"         and {len(kinds) - SHOWN} other kinds")
 
 
+def kill_under_sessions(stage: Stage, directory: Path, seed: int, kills: int) -> bool:
+    """See `session_kills`; whether all promises were kept."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(LocalCluster(directory, BROKERS, settings=session_settings()))
+        soak = SessionKills(cluster, seed)
+        stack.callback(soak.stop)
+        soak.start()
+        soak.run(kills)
+        soak.settle()
+        total, problems = soak.total(), soak.problems()
+        logs = read_logs(broker.log() for broker in cluster.brokers)
+        reasons = Counter(kind_of(reason) for each in soak.traffic for reason in each.reasons)
+        _show_kinds(stage.console, "Connections ended", reasons)
+        _show_kinds(stage.console, "Warnings in the logs", logs.warnings)
+        _show_kinds(stage.console, "Errors in the logs", logs.errors)
+        if logs.tracebacks:
+            problems.append(f"there are {logs.tracebacks} tracebacks in the logs")
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(soak.kills.items()))
+        stage.step(
+            f"{soak.kills.total()} kills ({kinds}; the controller {soak.controllers_killed} times),"
+            f" {reasons.total()} reconnects; sent {total.sent:,}, lost {total.lost}, twice {total.twice},"
+            f" out of order {total.out_of_order}, taken away {total.withdrawn}"
+        )
+        for problem in problems:
+            stage.console.print(f"   {problem}", style="bold red", markup=False, highlight=False)
+        return not problems
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
 @click.option("--seed", type=int, help="Of the steps; without it another one each time.")
 @click.option("--stores/--memory", default=False, show_default=True, help="With stores, below TMPDIR.")
+@click.option("--sessions", is_flag=True, help="Kill brokers that relay, under clients with sessions.")
+@click.option("--kills", type=click.IntRange(1), default=100, show_default=True, help="So often, with --sessions.")
 @click.option("--keep", is_flag=True, help="Leave logs, steps and stores, as after a run that failed.")
-def main(minutes: float, seed: int | None, stores: bool, keep: bool) -> None:
+def main(minutes: float, seed: int | None, stores: bool, sessions: bool, kills: int, keep: bool) -> None:
     """Trouble a cluster of many resource sets under load; exit code 1 if a promise was broken."""
     stage = Stage()
     seed = int(time.time()) if seed is None else seed
     directory = Path(tempfile.mkdtemp(prefix="qpid-ha-soak-"))
-    stage.step(f"seed {seed}", f"{minutes:g} minutes, {'with stores' if stores else 'in memory'}, {directory}")
+    what = f"{kills} kills" if sessions else f"{minutes:g} minutes, {'with stores' if stores else 'in memory'}"
+    stage.step(f"seed {seed}", f"{what}, {directory}")
     good = False
     try:
-        good = Soak(stage, directory, seed, stores=stores).run(minutes)
+        if sessions:
+            good = kill_under_sessions(stage, directory, seed, kills)
+        else:
+            good = Soak(stage, directory, seed, stores=stores).run(minutes)
     except ClusterFailed as error:
         sys.exit("\n".join([f"soak: {error}", *getattr(error, "__notes__", [])]))
     finally:

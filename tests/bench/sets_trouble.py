@@ -152,6 +152,19 @@ class Trouble:
             counts.setdefault(kind, Counter())[is_skipped or ("refused" if outcome.text else "done")] += 1
         return counts
 
+    def kill_these(self, kind: str, victims: Sequence[LocalBroker]) -> bool:
+        """At once; their agents start them again. False: not done, because something would be lost with them."""
+        try:
+            self._kill_all(kind, victims)
+        except _Skipped as why:
+            self._note(f"{kind}: skipped", str(why), "")
+            return False
+        return True
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Of the sets, as the controller tells; empty while there is none."""
+        return self._rows()
+
     # --- what steps do
 
     def kill(self, step: Step) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from proton import Message
 
+from bench.session_kills import BROKERS, SessionKills, session_settings
 from blocking_client import BlockingClient, bodies
 from exact_load import ExactLoad
 from qpid_ha_client import Guarantee, SessionClient, SessionLost, SessionTaken
 from running_cluster import RunningCluster
+from sets_cluster import create_queue, create_set, wait_whole
 
 SETTINGS = {"ha": {"failure-timeout": "1s", "clients": "proxy"}}
 
@@ -86,3 +88,36 @@ def test_a_session_that_is_gone_is_told_before_anything_goes_on(cluster: Running
         assert client.guarantee is Guarantee.EXACTLY_ONCE
     with BlockingClient(cluster.urls[0]) as reader:
         assert bodies(reader.consume("q")) == ["a"]
+
+
+def test_a_session_at_a_broker_that_leads_nothing_has_links_to_queues_of_several_sets(cluster: RunningCluster) -> None:
+    create_set(cluster, "orders", preferred=cluster.broker(1).name)
+    wait_whole(cluster, 0, "orders")
+    create_queue(cluster, 0, "of-orders", "orders")
+    queues = ("of-orders", "of-default")
+    with SessionClient(cluster.urls[2], require_session=True) as first:
+        for queue in queues:
+            first.sender(queue).send(Message(queue), timeout_s=20.0)
+        keys = {queue: first.receiver(queue).receive(20.0).key for queue in queues}
+        (row,) = cluster.broker(0).ask("sessions", action="list")["answer"]
+        assert (row["session"], row["broker"], row["state"]) == (first.session_id, "broker3", "attached")
+        first.close(keep_session=True)
+    with SessionClient(cluster.urls[1], session=first.session_id) as second:
+        for queue in queues:
+            received = second.receiver(queue).receive(20.0)
+            assert (received.body, received.key) == (queue, keys[queue])
+            received.accept(wait=True, timeout_s=20.0)
+
+
+def test_primaries_and_proxies_are_killed_and_no_client_with_a_session_notices(tmp_path: Path) -> None:
+    """The short form of `./dev soak --sessions`."""
+    with RunningCluster(tmp_path, BROKERS, agents=True, settings=session_settings()) as cluster:
+        soak = SessionKills(cluster, seed=1)
+        try:
+            soak.start()
+            soak.run(5)
+            soak.settle()
+        finally:
+            soak.stop()
+        assert soak.problems() == []
+        assert soak.total().is_flawless
