@@ -164,6 +164,21 @@ def test_an_answer_that_nobody_confirmed_is_given_again_also_one_that_gives_a_me
     assert bodies(other, other.receiver("q", 9)) == ["m2"]
 
 
+def test_a_message_given_back_in_the_moment_in_which_the_primary_is_lost_is_given_back_to_the_next_one(
+    proxied: PairedProxiedBroker,
+) -> None:
+    filled(proxied, 2)
+    client = opened(proxied)
+    delivery, _ = client.received(consume(client, "q", 2))[0]
+    delivery.update(RELEASED)
+    delivery.settle()
+    client.exchange()  # the proxy has it, and the primary never gets it
+    proxied.cut()
+    proxied.connect_upstream()
+    other = proxied.primary.connect()
+    assert bodies(other, other.receiver("q", 9)) == ["m1"]
+
+
 def test_a_session_that_was_resumed_elsewhere_while_nobody_was_heard_of_ends_the_connection(
     proxied: PairedProxiedBroker, second: PairedProxiedBroker
 ) -> None:
@@ -313,6 +328,62 @@ def test_links_of_a_session_at_the_primary_of_default_lead_to_sets_that_others_l
     primary.container.tick()  # other sets than default give back when it is committed that the session has ended
     proxied.settle_down()
     assert not any(len(primary.set(name).resources.catalog.holdings) for name in ("red", "blue"))
+
+
+def test_other_sets_give_back_what_a_session_held_when_its_end_is_committed() -> None:
+    """If the next primary of `default` did not know of the end, the client could resume, and somebody else have it."""
+    primary = SeveralSets()
+    publisher = primary.connect()
+    publisher.send(publisher.sender("red"), proton.Message("m1"))
+    primary.settle_down()
+    client = open_session(primary)
+    consume(client, "red", 1)
+    log = primary.container.default.resources.default.log
+    log.add_witness(WITNESS)
+    client.connection.close()
+    primary.settle_down()
+    primary.container.tick()
+    assert len(primary.set("red").resources.catalog.holdings) == 1
+    log.acknowledge(WITNESS, log.last_lsn)
+    primary.container.tick()
+    assert len(primary.set("red").resources.catalog.holdings) == 0
+
+
+# --- the end
+
+
+def test_a_session_that_is_ended_by_hand_gets_nothing_more_at_any_broker(proxied: PairedProxiedBroker) -> None:
+    filled(proxied, 2)
+    client = opened(proxied)
+    consume(client, "q", 9)
+    proxied.container.sessions.end_by_hand(FIRST)
+    proxied.settle_down()
+    assert refusal(client) == "amqp:connection:forced"
+    assert len(proxied.container.default.resources.catalog.holdings) == 0
+    other = proxied.primary.connect()
+    assert bodies(other, other.receiver("q", 9)) == ["m1", "m2"]
+
+
+def test_nothing_is_kept_of_links_that_have_ended(proxied: PairedProxiedBroker) -> None:
+    client = opened(proxied)
+    consume(client, "q")
+    publish(client, "q").close()
+    publish(client, "q", "another")
+    proxied.settle_down()
+    assert len(proxied.container.sessions.links) == 2
+    client.vanish()
+    assert len(proxied.container.sessions.links) == 0
+    assert not proxied.links
+
+
+def test_a_broker_that_leads_no_more_sends_clients_away_whose_sessions_it_kept_unless_it_relays() -> None:
+    broker = PairedBroker()
+    client = open_session(broker)
+    broker.container.tick()
+    broker.container.default.read_only = True
+    broker.container.tick()
+    broker.settle_down()
+    assert refusal(client) == "amqp:resource-locked", "nobody is known who keeps it now"
 
 
 # --- a broker whose copy of the registry is behind, or ahead
