@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from blocking_client import BlockingClient, Management, SettleSecond, bodies
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from resuming_client import open_session
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, sets_of, wait_whole
@@ -70,6 +72,13 @@ def test_messages_are_there_and_not_here(client: BlockingClient, theirs: Blockin
     assert bodies(client.consume("orders")) == ["a", "b"]
     assert theirs.browse("their-orders") == []
     assert Management(client).queue("orders") is None
+
+
+def test_a_client_with_a_session_is_told_that_nothing_is_held_there(here: RunningBroker) -> None:
+    with open_session(here.url, str(uuid.uuid4())) as client:
+        for attach in (client.receiver, client.sender):
+            with pytest.raises(LinkDetached, match=r"amqp:not-implemented.*outside of the cluster"):
+                attach("orders")
 
 
 def test_outcomes_are_passed_on(client: BlockingClient, theirs: BlockingClient) -> None:

@@ -7,7 +7,7 @@ import click
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of, unexpected
 from qpid_ha_agent.cli.output import print_outcome, print_rows
 
-COLUMNS = ("session", "user", "state", "for_s", "timeout_s", "client", "held")
+COLUMNS = ("session", "user", "state", "for_s", "timeout_s", "client", "broker", "held")
 
 
 @click.group()
@@ -19,7 +19,7 @@ def session() -> None:
 @common_options
 @click.pass_obj
 def list_sessions(invocation: Invocation) -> None:
-    """All sessions: whose, since when they are attached or wait, and how many messages they hold."""
+    """All sessions: whose, since when they are attached or wait, at which broker, and how many messages they hold."""
     rows = invocation.call("sessions", action="list")
     if not isinstance(rows, list):
         raise unexpected(rows)

@@ -19,6 +19,7 @@ import proton
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_REDIRECT,
     NOT_FOUND,
+    NOT_IMPLEMENTED,
     RESOURCE_DELETED,
     UNAUTHORIZED_ACCESS,
     AmqpError,
@@ -134,6 +135,9 @@ class RemoteNodes:
         definition = self.directory.find(address)
         if definition is None:
             return None
+        if connection.session is not None:
+            text = f"{address} is a node of a broker outside of the cluster, where nothing is held for a session"
+            raise AmqpError(NOT_IMPLEMENTED, f"{text}: use it on a connection without one")
         relayed = remote_link(connection, link, definition.target, self)
         self._links[relayed] = _LinkPlace(definition, self._route(_RouteKey(definition.addresses, definition.login)))
         report = self.report(definition.target.name)
