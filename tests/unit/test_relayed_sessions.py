@@ -386,6 +386,60 @@ def test_a_broker_that_leads_no_more_sends_clients_away_whose_sessions_it_kept_u
     assert refusal(client) == "amqp:resource-locked", "nobody is known who keeps it now"
 
 
+def test_an_anonymous_relay_of_a_session_has_no_copies_in_any_set() -> None:
+    primary = SeveralSets()
+    proxied = PairedProxiedBroker(primary=primary)
+    proxied.proxy.container.directory = primary.directory
+    client = opened(proxied)
+
+    def sent(client: PairedClient, number: int, address: str) -> Any:
+        message = numbered(number)
+        message.address = address
+        return client.send(link, message)
+
+    link = publish(client, None)
+    assert confirmed(link) == 0
+    first = [sent(client, 1, "red"), sent(client, 2, "blue")]
+    proxied.settle_down()
+    assert [delivery.remote_state for delivery in first] == [ACCEPTED] * 2
+    client.vanish()
+    client = opened(proxied, resume=True)
+    link = publish(client, None)
+    again = [sent(client, 1, "red"), sent(client, 2, "blue"), sent(client, 3, "red")]
+    proxied.settle_down()
+    assert [delivery.remote_state for delivery in again] == [ACCEPTED] * 3
+    assert (primary.count("red"), primary.count("blue")) == (2, 1)
+
+
+def test_what_comes_for_a_link_that_has_ended_and_waits_for_its_transaction_stays_the_sessions(
+    proxied: PairedProxiedBroker,
+) -> None:
+    filled(proxied, 1)
+    client = opened(proxied)
+    link = consume(client, "q", 9)
+    coordinator = client.session.sender("coordinator")
+    coordinator.target.type = proton.Terminus.COORDINATOR
+    coordinator.open()
+    proxied.settle_down()
+    declare: Any = proton.Message(proton.Described(proton.symbol("amqp:declare:list"), [None]), inferred=True)
+    declared = client.send(coordinator, declare)
+    proxied.settle_down()
+    (transaction_id,) = declared.remote.data
+    ((delivery, _),) = client.received(link)
+    with proxied.held_up():  # the far link stays until it is known at the primary what was accepted on it
+        delivery.local.data = [transaction_id, proton.Described(proton.ulong(ACCEPTED), [])]
+        delivery.update(0x34)
+        proxied.settle_down()
+        filled(proxied, 2)
+        proxied.settle_down()
+        link.detach()
+        proxied.settle_down()
+    client.vanish()
+    again = opened(proxied, resume=True)
+    link = consume(again, "q", 9)
+    assert (held(link), bodies(again, link)) == (3, ["m1", "m1", "m2"])
+
+
 # --- a broker whose copy of the registry is behind, or ahead
 
 
