@@ -37,6 +37,7 @@ NEXT = RECORD._replace(epoch=6, members=("broker1",))
 OTHER = RECORD._replace(cluster="c2", primary="broker2")
 CALL_LIMIT_S = 3.0
 SESSION_S = 1.5
+LONG_SESSION_S = 60.0
 PROMPT_S = 3.0
 """Of what takes milliseconds on a machine that has nothing else to do."""
 
@@ -288,7 +289,7 @@ def test_a_note_that_is_no_text_is_an_error_that_says_what_to_do(
 def test_a_lease_passes_on_at_once_and_leaves_nothing(
     zkcli: KazooClient, namespace: str, url: str, opened: Open
 ) -> None:
-    first, second = opened(url).lease("one"), opened(url).lease("two")
+    first, second = (opened(url, session_timeout_s=LONG_SESSION_S).lease(name) for name in ("one", "two"))
     assert first.try_lock()
     assert re.fullmatch(r"one \(pid \d+, since [0-9T:+-]+\)", first.holder())
     acquired_s: list[float] = []
@@ -302,8 +303,8 @@ def test_a_lease_passes_on_at_once_and_leaves_nothing(
     wait_until(lambda: len(zkcli.get_children(f"/{namespace}/leases/primary")) == 2, lambda: "nobody waits")
     released_s = time.monotonic()
     first.release()
-    assert waiting.wait() is True
-    assert acquired_s[0] - released_s < 0.5
+    assert waiting.wait(LONG_SESSION_S) is True
+    assert acquired_s[0] - released_s < LONG_SESSION_S / 4, "and not when a session has run out"
     assert (first.is_held(), second.is_held()) == (False, True)
     second.release()
     assert zkcli.get_children(f"/{namespace}/leases/primary") == []
@@ -646,7 +647,7 @@ def test_a_cluster_waits_for_its_ensemble_goes_on_without_its_primary_and_shares
             cluster.wait_whole()
             old = cluster.the_primary()
             killed_s = cluster.kill(old)
-            cluster.wait_until(lambda: cluster.primary() not in (None, old), "another one is primary", 10.0)
+            cluster.wait_until(lambda: cluster.primary() not in (None, old), "another one is primary")
             assert time.monotonic() - killed_s < 4.0
             cluster.wait_whole()
 
@@ -656,6 +657,6 @@ def test_a_cluster_waits_for_its_ensemble_goes_on_without_its_primary_and_shares
             assert coordinator.compare_and_set(record, other) == (True, other)
             cluster.kill(next(broker for broker in cluster.brokers if broker is not primary))
             both = f"the coordinator is of the cluster {other.cluster}, this broker of {record.cluster}: correct"
-            cluster.wait_until(lambda: both in primary.log(), "it says whose record that is", 15.0)
+            cluster.wait_until(lambda: both in primary.log(), "it says whose record that is")
             assert coordinator.read() == other
             assert not any("Traceback" in broker.log() for broker in cluster.brokers)
