@@ -21,11 +21,14 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from qpid_ha_agent.control import ControlClient, ControlFailure
+from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
-_ASK_TIMEOUT_S = 1.0
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+_ASK_TIMEOUT_S = 30.0
+_GLANCE_S = 1.0
+_GLANCES = 20
+"""A broker that lives gets so many times as long to tell its state, one that was stopped does not."""
 _LAST_WORDS = 1500
 """Characters of a log."""
 
@@ -143,10 +146,22 @@ class LocalBroker:
 
     def status(self) -> Facts:
         """Its status; with `state` "down" when nobody answers."""
-        try:
-            return self.ask("status")
-        except ControlFailure:
-            return {"state": "down"}
+        for _ in range(_GLANCES):
+            try:
+                return self.ask("status", timeout_s=_GLANCE_S)
+            except TimedOut:
+                if self._is_stopped:
+                    break
+            except ControlFailure:
+                break
+        return {"state": "down"}
+
+    @property
+    def _is_stopped(self) -> bool:
+        """By SIGSTOP, or gone."""
+        with suppress(ClusterFailed, psutil.NoSuchProcess):
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        return True
 
 
 class LocalCluster:

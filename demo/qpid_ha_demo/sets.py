@@ -154,7 +154,7 @@ class SetsDemo:
     def sets(self) -> list[Row]:
         """As the controller tells; empty while there is none."""
         try:
-            rows = self._controller().ask("sets", timeout_s=5.0, action="list").get("answer")
+            rows = self._controller().ask("sets", action="list").get("answer")
         except (ControlFailure, ClusterFailed):
             return []
         return rows if isinstance(rows, list) else []
@@ -166,7 +166,7 @@ class SetsDemo:
         return found
 
     def _ask(self, method: str, **params: Any) -> None:
-        self._controller().ask(method, timeout_s=10.0, **params)
+        self._controller().ask(method, **params)
 
     def _primaries(self) -> str:
         led = Counter(str(row["primary"]) for row in self.sets())

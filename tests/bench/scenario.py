@@ -10,8 +10,9 @@ from typing import Any
 
 from bench.figures import Measurement
 from bench.profile import Profile
+from limits import LIMIT_S
 from qpid_ha_agent.control import ControlClient
-from running_broker import START_TIMEOUT_S, RunningBroker
+from running_broker import RunningBroker
 
 LAST_WORDS = 2000
 """Characters of a log."""
@@ -147,7 +148,7 @@ Measure = Callable[[Scenario], Iterator[Measurement]]
 
 @contextmanager
 def fresh_broker(
-    settings: Mapping[str, object] | None = None, *, start_timeout_s: float = START_TIMEOUT_S
+    settings: Mapping[str, object] | None = None, *, start_timeout_s: float = LIMIT_S
 ) -> Iterator[RunningBroker]:
     """A broker of one's own. What it said goes with a failure as a note, because its log goes with it."""
     with RunningBroker(settings, start_timeout_s=start_timeout_s) as broker:

@@ -56,7 +56,7 @@ def test_a_preferred_broker_gets_its_place_back_and_waits_longer_each_time_that_
         with FailoverLoad(cluster.urls, rate=200) as load:
             load.wait_confirmed(MESSAGES)
             led = generation(cluster)
-            preferred.ask("switchover", timeout_s=10.0, to=cluster.brokers[0].name)
+            preferred.ask("switchover", to=cluster.brokers[0].name)
             moved_s = time.monotonic()
             cluster.wait_until(lambda: cluster.primary() is preferred, "it leads again after a switchover")
             assert time.monotonic() - moved_s >= 2 * DELAY_S
@@ -124,7 +124,7 @@ def test_what_operators_do_works_in_a_pause_and_who_stops_an_agent_has_it_hand_o
         first = cluster.the_primary()
         assert qpid_ha(first, "pause").returncode == 0
         second, third = (broker for broker in cluster.brokers if broker is not first)
-        first.ask("switchover", timeout_s=10.0, to=second.name)
+        first.ask("switchover", to=second.name)
         cluster.wait_until(lambda: cluster.primary() is second, "a switchover by hand")
         cluster.wait_whole()
         second.terminate()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from blocking_client import BlockingClient, bodies
+from limits import LIMIT_S
 from raw_peer import (
     ATTACH,
     DETACH,
@@ -42,7 +43,7 @@ def resident_bytes(broker: RunningBroker) -> int:
     return int(psutil.Process(broker.pid).memory_info().rss)
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+def until(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> bool:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -226,8 +227,8 @@ def test_a_publisher_waits_while_memory_is_full_and_goes_on_when_there_is_room(s
             newcomer.expect(ATTACH)
             with pytest.raises(TimeoutError):
                 wait_for_credit(newcomer)
-            newcomer.socket.settimeout(10)
-            peer.socket.settimeout(10)
+            newcomer.socket.settimeout(LIMIT_S)
+            peer.socket.settimeout(LIMIT_S)
 
             with BlockingClient(small.url) as client:
                 receiver = client.receiver("full", 50)

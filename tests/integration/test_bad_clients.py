@@ -14,6 +14,7 @@ from proton.reactor import Selector
 from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, bodies
+from limits import LIMIT_S
 from proxied_broker import Serve, Served
 from raw_peer import (
     AMQP_HEADER,
@@ -59,7 +60,7 @@ def works(broker: Served, address: str) -> bool:
         return bodies(client.consume(address)) == ["still here"]
 
 
-def logged(broker: Served, text: str, timeout_s: float = 5.0) -> list[str]:
+def logged(broker: Served, text: str, timeout_s: float = LIMIT_S) -> list[str]:
     """The lines with `text`; waits for the first."""
     deadline = time.monotonic() + timeout_s
     while text not in broker.log() and time.monotonic() < deadline:

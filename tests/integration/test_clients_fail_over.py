@@ -107,7 +107,7 @@ def play(cluster: RunningCluster, publishers: Sequence[tuple[str, Publisher]]) -
     look("connect")
 
     first = cluster.the_primary()
-    first.ask("switchover", timeout_s=10.0)
+    first.ask("switchover")
     cluster.wait_whole()
     look("switchover")
 

@@ -18,7 +18,7 @@ from sets_cluster import SetTraffic, change, create_queue, create_set, sets_of, 
 def refusal_of(cluster: RunningCluster, by: int) -> str:
     """What that broker says instead of listing the sets; empty: it lists them."""
     try:
-        cluster.broker(by).ask("sets", timeout_s=5.0, action="list")
+        cluster.broker(by).ask("sets", action="list")
     except RequestRefused as refused:
         return refused.message
     return ""

@@ -97,7 +97,7 @@ def test_a_switchover_under_load_loses_nothing_and_the_old_primary_follows(tmp_p
             for _ in range(3):
                 load.wait_confirmed(MESSAGES_BETWEEN)
                 old = cluster.the_primary()
-                old.ask("switchover", timeout_s=10.0)
+                old.ask("switchover")
                 cluster.wait_state(old, "ready")
             audit = load.finish()
     assert audit.is_flawless, audit
@@ -161,7 +161,7 @@ def test_a_primary_whose_cluster_could_not_be_shut_down_in_order_serves_clients_
             with cluster.paused(1):
                 cluster.wait_until(lambda: owes_an_answer(cluster), "the backup owes an answer")
                 with pytest.raises(RequestRefused, match="came level"):
-                    cluster.broker(0).ask("shutdown", timeout_s=20.0, cluster=True)
+                    cluster.broker(0).ask("shutdown", cluster=True)
             cluster.wait_whole()
             load.wait_confirmed(MESSAGES_BETWEEN)
             audit = load.finish()

@@ -39,7 +39,7 @@ def hanging_agent(broker: LocalBroker) -> Iterator[None]:
 def hand_over(cluster: RunningCluster) -> LocalBroker:
     """A switchover to the best backup; the new primary."""
     old = cluster.the_primary()
-    old.ask("switchover", timeout_s=10.0)
+    old.ask("switchover")
     cluster.wait_until(lambda: cluster.primary() not in (None, old), "another primary")
     return cluster.the_primary()
 

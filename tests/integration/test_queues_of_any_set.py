@@ -72,14 +72,14 @@ class Desk:
 
 def in_directory(cluster: RunningCluster, by: int) -> dict[str, str]:
     """Queues and their sets, as that broker's map has them."""
-    return {row["queue"]: row["set"] for row in cluster.broker(by).ask("map", timeout_s=10.0)["queues"]}
+    return {row["queue"]: row["set"] for row in cluster.broker(by).ask("map")["queues"]}
 
 
 def in_sets(cluster: RunningCluster, by: int) -> dict[str, str]:
     """Queues of all sets but `default`, as the primaries have them; `by`: who knows those."""
     names, found = {broker.name: broker for broker in cluster.brokers}, dict[str, str]()
     for set_name, facts in sets_of(cluster.broker(by)).items():
-        rows = names[str(facts["primary"])].ask("queues", timeout_s=10.0)["answer"]
+        rows = names[str(facts["primary"])].ask("queues")["answer"]
         found |= {row["name"]: set_name for row in rows if row["set"] == set_name and "messages" in row}
     return found
 

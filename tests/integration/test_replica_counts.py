@@ -43,7 +43,7 @@ def wait_broker(cluster: RunningCluster, number: int, state: str) -> None:
     name = cluster.broker(number).name
 
     def is_so() -> bool:
-        rows = cluster.broker(A).ask("brokers", timeout_s=5.0)["answer"]
+        rows = cluster.broker(A).ask("brokers")["answer"]
         return any(row["name"] == name and row["state"] == state for row in rows)
 
     cluster.wait_until(is_so, f"{name} is {state}")

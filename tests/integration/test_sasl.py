@@ -87,7 +87,7 @@ def test_wrong_credentials_are_unauthorized_and_logged_once(
 
     with pytest.raises(proton.ProtonException) as refused:
         BlockingConnection(
-            guarded.url, timeout=5, user=user, password=password, allowed_mechs=mechanism, allow_insecure_mechs=True
+            guarded.url, timeout=60, user=user, password=password, allowed_mechs=mechanism, allow_insecure_mechs=True
         )
 
     if user and password:  # else the client itself gives up before it has said anything
@@ -100,7 +100,7 @@ def test_wrong_credentials_are_unauthorized_and_logged_once(
 @needs_cyrus
 def test_anonymous_is_not_let_in_where_it_is_not_allowed(guarded: Served) -> None:
     with pytest.raises(proton.ProtonException) as refused:
-        BlockingConnection(guarded.url, timeout=5, allowed_mechs="ANONYMOUS")
+        BlockingConnection(guarded.url, timeout=60, allowed_mechs="ANONYMOUS")
 
     assert "amqp:unauthorized-access" in str(refused.value)
 

@@ -32,7 +32,7 @@ def bodies(cluster: RunningCluster, at: int, count: int) -> list[object]:
     assert [row["messages"] for row in rows] == [count]
     client = BlockingClient(cluster.urls[at])
     receiver = client.receiver("q", count)
-    found = [receiver.receive(timeout=10).body for _ in range(count)]
+    found = [receiver.receive(timeout=60).body for _ in range(count)]
     client.connection.close()
     return found
 

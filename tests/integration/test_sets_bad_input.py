@@ -29,7 +29,7 @@ def qpid_ha(cluster: RunningCluster, by: int, *words: str) -> subprocess.Complet
 
 def broker_row(cluster: RunningCluster, name: str) -> dict[str, object]:
     """As `qpid-ha brokers` shows it; empty: there is none."""
-    rows = cluster.broker(0).ask("brokers", timeout_s=5.0)["answer"]
+    rows = cluster.broker(0).ask("brokers")["answer"]
     return next((row for row in rows if row["name"] == name), {})
 
 
@@ -185,7 +185,7 @@ def test_a_second_broker_of_a_name_that_lives_is_refused_and_the_first_one_stays
         twin.start()
         try:
             said = "another broker is called broker3: give each its own `name`"
-            cluster.wait_until(lambda: said in twin.log(), "it is refused", 15.0)
+            cluster.wait_until(lambda: said in twin.log(), "it is refused")
         finally:
             twin.terminate()
             twin.wait()
@@ -209,6 +209,6 @@ def test_a_broker_of_a_release_that_knows_no_sets_keeps_the_cluster_at_one_and_i
             assert told.returncode == REFUSED, told
             assert "broker3 has a replica of `default` and does not report" in told.stderr
             assert "upgrade it first" in told.stderr
-        assert cluster.broker(0).ask("map", timeout_s=5.0)["brokers"] == []
+        assert cluster.broker(0).ask("map")["brokers"] == []
         assert qpid_ha(cluster, 0, "queue", "create", "q").returncode == 0
         assert cluster.states() == ["primary", "ready", "ready"]

@@ -62,11 +62,11 @@ def test_every_set_comes_back_by_itself(tmp_path: Path) -> None:
         controller = cluster.the_primary()
         for number, name in enumerate(names):
             preferred = cluster.broker(number % BROKERS).name
-            controller.ask("sets", timeout_s=20.0, action="create", name=name, preferred=preferred)
+            controller.ask("sets", action="create", name=name, preferred=preferred)
         wait_whole()
         for name in names:
             arguments = {"qpid.resource-set": name}
-            controller.ask("queues", timeout_s=20.0, action="create", name=f"q-{name}", arguments=arguments)
+            controller.ask("queues", action="create", name=f"q-{name}", arguments=arguments)
             client = client_of(cluster, name)
             sender = client.sender(f"q-{name}")
             for number in range(MESSAGES):
@@ -87,6 +87,6 @@ def test_every_set_comes_back_by_itself(tmp_path: Path) -> None:
         for name in names:
             client = client_of(cluster, name)
             receiver = client.receiver(f"q-{name}", MESSAGES)
-            bodies = [receiver.receive(timeout=10).body for _ in range(MESSAGES)]
+            bodies = [receiver.receive(timeout=60).body for _ in range(MESSAGES)]
             assert bodies == [f"{name} {number}" for number in range(MESSAGES)]
             client.connection.close()

@@ -77,7 +77,7 @@ def test_a_client_that_trusts_the_authority_sends_and_receives(secure: Served, a
 
 def test_a_client_of_another_authority_does_not_go_on(secure: Served, authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(proton.ProtonException):
-        BlockingConnection(by_name(secure), timeout=5, ssl_domain=trusting(Authority(tmp_path)))
+        BlockingConnection(by_name(secure), timeout=60, ssl_domain=trusting(Authority(tmp_path)))
     assert works(secure, authority)
 
 
@@ -121,7 +121,7 @@ def test_a_certificate_made_as_documented_is_good_for_the_names_in_it_and_for_no
         assert works(broker, authority)
         address = f"amqps://127.0.0.1:{broker.port}"
         with pytest.raises(proton.ProtonException, match="certificate verify failed"):
-            BlockingConnection(address, timeout=5, ssl_domain=trusting(authority))
+            BlockingConnection(address, timeout=60, ssl_domain=trusting(authority))
         here = {"node1.example.com:5671": f"localhost:{broker.port}", "/etc/qpid-ha/ca.crt": str(authority.certificate)}
         for name, verdict in (("qpid.example.com", "Verification: OK"), ("qpid.example.org", "hostname mismatch")):
             check = blocks["certificate-check"].replace("qpid.example.com", name)
@@ -146,7 +146,7 @@ def test_external_is_not_offered_where_no_certificate_is_asked_for(secure: Serve
     domain = showing(authority, authority, "carol")
 
     with pytest.raises(proton.ProtonException) as refused:
-        BlockingConnection(by_name(secure), timeout=5, ssl_domain=domain, allowed_mechs="EXTERNAL")
+        BlockingConnection(by_name(secure), timeout=60, ssl_domain=domain, allowed_mechs="EXTERNAL")
 
     assert "amqp:unauthorized-access" in str(refused.value)
     assert works(secure, authority)
@@ -156,7 +156,7 @@ def test_external_is_not_offered_where_no_certificate_is_asked_for(secure: Serve
 def test_a_certificate_can_be_demanded(demanding: Served, authority: Authority, tmp_path: Path) -> None:
     for domain in (trusting(authority), showing(authority, Authority(tmp_path), "mallory")):
         with pytest.raises(proton.ProtonException):
-            BlockingConnection(by_name(demanding), timeout=5, ssl_domain=domain)
+            BlockingConnection(by_name(demanding), timeout=60, ssl_domain=domain)
 
     with BlockingClient(by_name(demanding), ssl_domain=showing(authority, authority, "bob")) as client:
         client.send("q", "x")
@@ -200,7 +200,7 @@ def test_a_peer_that_encrypts_and_then_talks_nonsense_loses_its_socket(secure: S
     before = len(secure.log())
     context = ssl.create_default_context(cafile=str(authority.certificate))
     with (
-        socket.create_connection(("127.0.0.1", secure.port), timeout=5) as plain,
+        socket.create_connection(("127.0.0.1", secure.port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as encrypted,
     ):
         encrypted.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -257,7 +257,7 @@ def handshake(broker: Served, authority: Authority, *versions: ssl.TLSVersion) -
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     with (
-        socket.create_connection(("127.0.0.1", broker.port), timeout=5) as plain,
+        socket.create_connection(("127.0.0.1", broker.port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as encrypted,
     ):
         cipher = encrypted.cipher()
@@ -287,7 +287,7 @@ def shown_certificate(broker: Served, authority: Authority) -> bytes:
     """What the broker shows a new client."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
     with (
-        socket.create_connection(("127.0.0.1", broker.port), timeout=5) as plain,
+        socket.create_connection(("127.0.0.1", broker.port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as encrypted,
     ):
         return encrypted.getpeercert(binary_form=True) or b""

@@ -525,7 +525,7 @@ def test_messages_of_a_journal_can_be_sent_again(
     receiver = connection.create_receiver("again")
     received: list[proton.Message] = []
     for _ in range(8):
-        received.append(receiver.receive(timeout=10))
+        received.append(receiver.receive(timeout=60))
         receiver.accept()
     connection.close()
     assert [message.id for message in received] == [f"m{number}" for number in range(2, 10)]

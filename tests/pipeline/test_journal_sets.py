@@ -376,4 +376,4 @@ def test_messages_of_two_queues_with_one_id_are_sent_to_their_own_queues(
     assert done.stdout == "7 messages sent\n"
     for queue, bodies in (("orders", ["d0", "d1", "d2", "d3"]), ("quick", ["f0", "f1", "f2"])):
         receiver = client.connection.create_receiver(queue)
-        assert [receiver.receive(timeout=10).body for _ in bodies] == bodies
+        assert [receiver.receive(timeout=60).body for _ in bodies] == bodies

@@ -17,7 +17,8 @@ from proton.handlers import TransactionHandler
 from proton.reactor import Copy, LinkOption
 from proton.utils import BlockingConnection, SyncRequestResponse
 
-TIMEOUT_S = 15.0
+from limits import LIMIT_S
+
 PLENTY = 10_000
 
 
@@ -38,10 +39,10 @@ class SettleSecond(LinkOption):
 
 
 class BlockingClient:
-    """One connection, one session. Whatever waits gives up after TIMEOUT_S with proton.Timeout."""
+    """One connection, one session. Whatever waits gives up after LIMIT_S with proton.Timeout."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        self.connection: Any = BlockingConnection(url, timeout=TIMEOUT_S, **options)
+        self.connection: Any = BlockingConnection(url, timeout=LIMIT_S, **options)
         self._links = itertools.count()
 
     def wait(self, condition: Callable[[], object]) -> None:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from limits import LIMIT_S
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.membership import Membership
 from qpid_ha_config.settings import BrokerSettings
 
-LIMIT_S = 20.0
 PATIENCE_S = 5.0
 """For an answer of another broker: all of them share a process, and the machine may be busy."""
 

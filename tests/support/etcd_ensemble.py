@@ -18,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from limits import LIMIT_S
+
 INSTALL = "apt-get install etcd-server etcd-client (`./dev setup` does it)"
-START_TIMEOUT_S = 30.0
 ROOT_PASSWORD = "root's"
 _HOST = "127.0.0.1"
 _LAST_WORDS = 1500
@@ -132,7 +133,7 @@ class EtcdEnsemble:
                 error.add_note(f"--- {member.name}, last words:\n{member.last_words()}")
         self.stop()
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def start(self, timeout_s: float = LIMIT_S) -> None:
         """Start whoever is down, and wait until all answer. Raises EtcdFailed."""
         for member in self.members:
             self._start(member)
@@ -172,7 +173,7 @@ class EtcdEnsemble:
             raise EtcdFailed(f"etcdctl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    def wait_healthy(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_healthy(self, timeout_s: float = LIMIT_S) -> None:
         """Until every server answers a linearizable read. Raises EtcdFailed."""
         deadline = time.monotonic() + timeout_s
         while True:

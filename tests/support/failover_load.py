@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from limits import LIMIT_S
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 
@@ -67,7 +68,7 @@ class FailoverLoad:
         """How many were sent and are not confirmed."""
         return self.ledger.sent - len(self.ledger.confirmed_at_s)
 
-    def wait_confirmed(self, count: int = 1, timeout_s: float = 30.0) -> float:
+    def wait_confirmed(self, count: int = 1, timeout_s: float = LIMIT_S) -> float:
         """Until so many more messages were confirmed; when that was. Raises TimeoutError."""
         wanted = len(self.ledger.confirmed_at_s) + count
         deadline = time.monotonic() + timeout_s
@@ -77,7 +78,7 @@ class FailoverLoad:
             time.sleep(_GLANCE_S)
         return time.monotonic()
 
-    def recovered_after(self, at_s: float, timeout_s: float = 30.0) -> float:
+    def recovered_after(self, at_s: float, timeout_s: float = LIMIT_S) -> float:
         """Seconds from `at_s` to the first confirmation on a connection made after it. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -87,7 +88,7 @@ class FailoverLoad:
             time.sleep(_GLANCE_S)
         raise TimeoutError(f"no publisher was served again for {timeout_s:g} s")
 
-    def finish(self, timeout_s: float = 30.0) -> LedgerAudit:
+    def finish(self, timeout_s: float = LIMIT_S) -> LedgerAudit:
         """Publish no more, have all that was sent confirmed and all that was confirmed consumed; the account.
 
         What has not come when nothing moves for `timeout_s` is lost, and the account says so.

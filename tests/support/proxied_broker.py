@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from limits import LIMIT_S
 from qpid_ha_agent.control import ControlClient, ControlFailure
-from running_broker import START_TIMEOUT_S, RunningBroker
+from running_broker import RunningBroker, StartedInWith
 
 READY = {"primary", "ready"}
 
 
-class ProxiedBroker:
+class ProxiedBroker(StartedInWith):
     """As `RunningBroker`, of two brokers in one cluster with `ha.clients: proxy`.
 
     Clients are at `proxy`, the backup, whose are `url`, `port` and `log()`. Queues, and with them the control socket,
@@ -47,9 +47,9 @@ class ProxiedBroker:
             broker.launch()
         for broker in (self.primary, self.proxy):
             broker.wait_until_it_listens()
-        with ControlClient(self.primary.control_socket, timeout_s=START_TIMEOUT_S) as control:
+        with ControlClient(self.primary.control_socket, timeout_s=LIMIT_S) as control:
             control.call("promote")
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + LIMIT_S
         while {self._state(self.primary), self._state(self.proxy)} != READY:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the two brokers are no cluster: {self.all_logs()}")
@@ -59,7 +59,7 @@ class ProxiedBroker:
     @staticmethod
     def _state(broker: RunningBroker) -> str:
         try:
-            with ControlClient(broker.control_socket, timeout_s=START_TIMEOUT_S) as control:
+            with ControlClient(broker.control_socket, timeout_s=LIMIT_S) as control:
                 answer = control.call("status")
         except ControlFailure:
             return ""
@@ -95,25 +95,13 @@ class ProxiedBroker:
         """What both have logged."""
         return f"{self.primary.log()}\n{self.proxy.log()}"
 
-    def await_log(self, pattern: str, timeout_s: float = 10.0) -> bool:
+    def await_log(self, pattern: str, timeout_s: float = LIMIT_S) -> bool:
         """See `RunningBroker.await_log`, of the proxy."""
         return self.proxy.await_log(pattern, timeout_s)
 
-    def stop(self, timeout_s: float = 15.0) -> int:
+    def stop(self, timeout_s: float = LIMIT_S) -> int:
         """SIGTERM to both, the proxy first; 0 if both ended with it."""
         return self.proxy.stop(timeout_s) or self.primary.stop(timeout_s)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.remove()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
     def remove(self) -> None:
         """Stop both, if they run, and leave nothing."""

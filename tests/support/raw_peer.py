@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import proton
 
+from limits import LIMIT_S
+
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 
@@ -98,7 +100,7 @@ def message(body: bytes) -> bytes:
 class RawPeer:
     """A socket to the broker. Every wait ends after `timeout_s` with TimeoutError."""
 
-    def __init__(self, port: int, *, timeout_s: float = 10.0, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, *, timeout_s: float = LIMIT_S, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -14,12 +14,11 @@ from types import TracebackType
 import yaml
 
 import fake_qpidd
+from limits import LIMIT_S
 from qpid_ha_agent.control import ControlClient, ControlFailure
 
-TIMEOUT_S = 20.0
 
-
-def wait_until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = TIMEOUT_S) -> float:
+def wait_until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = LIMIT_S) -> float:
     """How long it took. Raises TimeoutError with what `what` tells."""
     began_s = time.monotonic()
     while not condition():
@@ -81,18 +80,18 @@ class RunningAgent:
         """Of the fake broker."""
         return int(self.control_socket.with_suffix(".pid").read_text(encoding="utf-8"))
 
-    def wait_for(self, state: str, timeout_s: float = TIMEOUT_S) -> float:
+    def wait_for(self, state: str, timeout_s: float = LIMIT_S) -> float:
         """Until the broker is in `state`."""
         return wait_until(lambda: self.status().get("state") == state, self.log, timeout_s)
 
-    def wait_for_line(self, text: str, timeout_s: float = TIMEOUT_S) -> float:
+    def wait_for_line(self, text: str, timeout_s: float = LIMIT_S) -> float:
         """Until the log has `text`."""
         return wait_until(lambda: text in self.log(), self.log, timeout_s)
 
     def stop(self) -> int:
         """SIGTERM to the agent; its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(TIMEOUT_S)
+        return self.process.wait(LIMIT_S)
 
     def __enter__(self) -> RunningAgent:
         return self

@@ -9,16 +9,42 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from limits import LIMIT_S
+
 _LISTENING = re.compile(r"listens on (?P<url>[^ ,]+)[ ,]")
-START_TIMEOUT_S = 20.0
 
 
-class RunningBroker:
+class StartedInWith(ABC):
+    """`with` starts it and removes it in the end, as it does when it does not start."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Come back when it serves clients."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Stop it, if it runs, and leave nothing."""
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+class RunningBroker(StartedInWith):
     """`with RunningBroker() as broker:` starts qpidd on a free port and stops it in the end.
 
     `settings` are keys of the configuration file. Raises RuntimeError with the broker's own words if it does not start.
@@ -30,7 +56,7 @@ class RunningBroker:
         settings: Mapping[str, object] | None = None,
         *,
         config: str | None = None,
-        start_timeout_s: float = START_TIMEOUT_S,
+        start_timeout_s: float = LIMIT_S,
         descriptors: int | None = None,
     ) -> None:
         self._start_timeout_s = start_timeout_s
@@ -99,14 +125,14 @@ class RunningBroker:
         """All that the broker has logged."""
         return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
 
-    def await_log(self, pattern: str, timeout_s: float = 10.0) -> bool:
+    def await_log(self, pattern: str, timeout_s: float = LIMIT_S) -> bool:
         """Whether `pattern` (a regular expression) comes up in the log in time."""
         deadline = time.monotonic() + timeout_s
         while not (found := re.search(pattern, self.log())) and time.monotonic() < deadline:
             time.sleep(0.02)
         return found is not None
 
-    def stop(self, timeout_s: float = 15.0) -> int:
+    def stop(self, timeout_s: float = LIMIT_S) -> int:
         """SIGTERM, and the exit code; SIGKILL and TimeoutExpired when it does not stop."""
         if self.process is None:
             return 0
@@ -118,18 +144,6 @@ class RunningBroker:
             self.process.kill()
             self.process.wait()
             raise
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.remove()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing."""

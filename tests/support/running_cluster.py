@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from limits import LIMIT_S
 from qpid_ha_demo.cluster import ClusterFailed, Facts, LocalBroker, LocalCluster
 
 __all__ = ["ClusterFailed", "RunningCluster"]
@@ -83,7 +84,7 @@ class RunningCluster(LocalCluster):
         """One word."""
         return str(self.status(which).get("state"))
 
-    def wait_state(self, which: int | LocalBroker, state: str, timeout_s: float = 30.0) -> float:
+    def wait_state(self, which: int | LocalBroker, state: str, timeout_s: float = LIMIT_S) -> float:
         """Until the broker is in that state; when that was. Raises ClusterFailed."""
         broker = self.broker(which)
         return self.wait_until(lambda: self.state(broker) == state, f"{broker.name} {state}", timeout_s)
@@ -99,11 +100,11 @@ class RunningCluster(LocalCluster):
 
     def promote(self, which: int | LocalBroker, *, force: bool = False) -> Facts:
         """As an operator would. Raises Refused."""
-        return self.broker(which).ask("promote", timeout_s=10.0, force=force)
+        return self.broker(which).ask("promote", force=force)
 
     def demote(self, which: int | LocalBroker) -> Facts:
         """As an operator would. Raises Refused."""
-        return self.broker(which).ask("demote", timeout_s=10.0)
+        return self.broker(which).ask("demote")
 
     def form(self, primary: int = 0) -> None:
         """A first start: promote one, and wait until the others are ready."""

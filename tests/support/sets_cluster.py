@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from limits import LIMIT_S
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import Facts, LocalBroker
 from qpid_ha_demo.ledger import Ledger
@@ -12,13 +13,12 @@ from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from running_cluster import RunningCluster
 
 RATE = 200
-PATIENCE_S = 30.0
 
 
 def sets_of(broker: LocalBroker) -> dict[str, Facts]:
     """By name; empty while the controller does not answer."""
     try:
-        rows = broker.ask("sets", timeout_s=5.0, action="list")["answer"]
+        rows = broker.ask("sets", timeout_s=20.0, action="list")["answer"]
     except ControlFailure:
         return {}
     return {row["name"]: row for row in rows}
@@ -26,7 +26,7 @@ def sets_of(broker: LocalBroker) -> dict[str, Facts]:
 
 def change(cluster: RunningCluster, by: int, method: str, action: str, **params: Any) -> Facts:
     """Have it done, asking that broker. Raises RequestRefused."""
-    return cluster.broker(by).ask(method, timeout_s=20.0, action=action, **params)
+    return cluster.broker(by).ask(method, action=action, **params)
 
 
 def create_set(cluster: RunningCluster, name: str, **wanted: Any) -> None:
@@ -47,7 +47,7 @@ def wait_whole(cluster: RunningCluster, by: int, *names: str) -> dict[str, Facts
         sets = sets_of(broker)
         return all(name in sets and sets[name]["state"] == "ok" for name in names)
 
-    cluster.wait_until(is_whole, f"{', '.join(names)} ok", PATIENCE_S)
+    cluster.wait_until(is_whole, f"{', '.join(names)} ok", LIMIT_S)
     return sets_of(broker)
 
 
@@ -70,7 +70,7 @@ class SetTraffic:
 
     def wait_confirmed(self, more: int) -> None:
         """Until so many more are confirmed."""
-        wanted, deadline_s = len(self.ledger.confirmed_at_s) + more, time.monotonic() + PATIENCE_S
+        wanted, deadline_s = len(self.ledger.confirmed_at_s) + more, time.monotonic() + LIMIT_S
         while len(self.ledger.confirmed_at_s) < wanted:
             assert time.monotonic() < deadline_s, (self._publisher.problems[-3:], self._consumer.problems[-3:])
             time.sleep(0.01)
@@ -78,7 +78,7 @@ class SetTraffic:
     def settle(self) -> None:
         """Until all that was sent has arrived: nothing lost, no unmarked copy, all in order."""
         self._publisher.pause()
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + LIMIT_S
         while not (self._publisher.is_settled and self.ledger.missing == 0):
             assert time.monotonic() < deadline_s, (self.ledger.audit(), self._publisher.problems[-3:])
             time.sleep(0.01)

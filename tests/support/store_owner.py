@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from limits import LIMIT_S
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.queue import Queue
@@ -19,7 +20,6 @@ from qpid_ha_broker.server.store_writer import StoreWriter
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
 
-LIMIT_S = 10.0
 SEGMENT_BYTES = 64 * 1024
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from limits import LIMIT_S
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
@@ -28,7 +29,7 @@ from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.segment import SegmentEnd
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from simulated_disk import SimulatedDisk
-from store_owner import LIMIT_S, SEGMENT_BYTES, Held, Owner, Reader, run
+from store_owner import SEGMENT_BYTES, Held, Owner, Reader, run
 
 
 def after_power_cut(disk: SimulatedDisk) -> tuple[Resources, Recovered]:

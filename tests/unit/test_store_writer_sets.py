@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from limits import LIMIT_S
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.resources import Resources
@@ -27,7 +28,7 @@ from qpid_ha_broker.store.layout import segment_numbers, segment_path
 from qpid_ha_broker.store.recovery import recover
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
-from store_owner import LIMIT_S, SEGMENT_BYTES, Held, Owner, Reader, run
+from store_owner import SEGMENT_BYTES, Held, Owner, Reader, run
 
 THREADS = "store writer"
 
