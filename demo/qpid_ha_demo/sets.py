@@ -154,7 +154,7 @@ class SetsDemo:
     def sets(self) -> list[Row]:
         """As the controller tells; empty while there is none."""
         try:
-            rows = self._controller().ask("sets", action="list").get("answer")
+            rows = self._controller().ask("sets", timeout_s=5.0, action="list").get("answer")
         except (ControlFailure, ClusterFailed):
             return []
         return rows if isinstance(rows, list) else []
