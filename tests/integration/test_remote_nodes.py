@@ -204,14 +204,6 @@ def test_of_a_cluster_with_many_sets_the_right_broker_is_found(tmp_path: Path) -
             assert bodies(connected.consume("far")) == ["a"]
 
 
-def test_nothing_here_can_be_bound_to_it(client: BlockingClient, there: RunningBroker) -> None:
-    management = Management(client)
-    management.create_queue("unbound", {"qpid.cluster.proxy": f"{there.url}/their-orders"})
-    body = {"exchange": "amq.direct", "queue": "unbound", "key": "k"}
-    answer = management.ask("CREATE", body, type="binding")
-    assert (answer.status, "holds no messages" in answer.description) == (400, True)
-
-
 def test_an_anonymous_relay_does_not_reach_there(client: BlockingClient) -> None:
     sender = client.sender(None)
     outcome = client.offer(sender, Message("a", address="orders"))

@@ -12,7 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import proton
 
@@ -25,9 +25,10 @@ from qpid_ha_broker.amqp.conditions import (
     AmqpError,
 )
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.remote_connection import RemoteConnection
-from qpid_ha_broker.amqp.remote_links import RemoteLink, remote_link
+from qpid_ha_broker.amqp.engine import Engine, remote_properties_of
+from qpid_ha_broker.amqp.remote_connection import RemoteConnection, RemoteEnd
+from qpid_ha_broker.amqp.remote_links import RemoteLink, RemoteTarget, remote_link
+from qpid_ha_broker.amqp.remote_path import check_ends_here, read_path
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.proxying import ProxyHost
@@ -43,8 +44,6 @@ RETRY_MOST_S: Final = 5.0
 """Between two rounds over the brokers of a URL, or two attempts to attach a link; they begin at TICK_S."""
 STEADY_S: Final = 1.0
 """A link or connection that has been there for so long may be had again at once when it is lost."""
-UNUSED_S: Final = 30.0
-"""A connection without links is kept for so long."""
 MOST_REDIRECTS: Final = 5
 """In a row, before the first address is tried again."""
 
@@ -52,9 +51,36 @@ MakeRemoteEngine = Callable[[Address, RemoteLogin], Engine]
 Socket = UpstreamSocket[RemoteConnection]
 
 
+class DrivenEnd(RemoteEnd, Protocol):
+    """What is attached at other brokers: a client's link, or a bridge of a queue."""
+
+    target: RemoteTarget
+    passed: int
+    """Messages, so far."""
+    is_open: bool
+    """A client's attach is answered."""
+    far_container: str
+    """The container id under which it is attached; empty: this broker's own."""
+
+    @property
+    def is_attached(self) -> bool:
+        """The other broker has answered."""
+
+    def note(self, reason: str) -> None:
+        """Why it is not."""
+
+    def refuse(self, error: AmqpError) -> None:
+        """It cannot be had there."""
+
+    def expire(self, now_s: float) -> None:
+        """Time goes by, by the container's clock."""
+
+
 class _RouteKey(NamedTuple):
     addresses: tuple[Address, ...]
     login: RemoteLogin | None
+    container: str = ""
+    """The container id of the connections; empty: this broker's own."""
 
 
 class _Route:
@@ -101,6 +127,8 @@ class NodeReport:
         self.passed = 0
         """Messages, on links that have ended."""
         self.problem = ""
+        self.warning = ""
+        """The last thing that was wrong with a message."""
         self.is_missing = False
         """Its broker says that there is no such node."""
         self.used_s = time.monotonic()
@@ -114,13 +142,13 @@ class RemoteNodes:
 
     def __init__(self, broker: ProxyHost, make_engine: MakeRemoteEngine) -> None:
         self.name = broker.current().name
-        self.broker = uuid.uuid4().hex
+        self._own_id = uuid.uuid4().hex
         self.directory = RemoteDirectory(broker.container, lambda: broker.current().remote)
         self.reports: dict[str, NodeReport] = {}
         self._host = broker
         self._make_engine = make_engine
-        self._container_id = f"{self.name}/{self.broker[:8]}"
-        self._links: dict[RemoteLink, _LinkPlace] = {}
+        self._container_id = f"{self.name}/{self._own_id[:8]}"
+        self._links: dict[DrivenEnd, _LinkPlace] = {}
         self._routes: dict[_RouteKey, _Route] = {}
         self._of_socket: dict[Socket, _Route] = {}
         self._unflushed: dict[Socket, None] = {}
@@ -128,30 +156,44 @@ class RemoteNodes:
         self._is_ticking = False
         self._is_stopped = False
 
+    @property
+    def broker(self) -> str:
+        """By which this broker is told from all others outside: the cluster's UUID, which all of a cluster share."""
+        generations = self._host.container.default.resources.default.state.generations
+        return (generations[-1][1].cluster if generations else "") or self._own_id
+
     # --- clients
 
     def relay(self, connection: Connection, link: proton.Link, address: str) -> RemoteLink | None:
         """See `amqp.connection.Remotes`."""
         definition = self.directory.find(address)
         if definition is None:
+            path = read_path(remote_properties_of(link))
+            if path:
+                check_ends_here(path, self.broker, address)
             return None
         if connection.session is not None:
             text = f"{address} is a node of a broker outside of the cluster, where nothing is held for a session"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}: use it on a connection without one")
         relayed = remote_link(connection, link, definition.target, self)
-        self._links[relayed] = _LinkPlace(definition, self._route(_RouteKey(definition.addresses, definition.login)))
+        self.attach(relayed, definition)
+        return relayed
+
+    def attach(self, link: DrivenEnd, definition: RemoteDefinition) -> None:
+        """Have `link` attached there, in a moment."""
+        key = _RouteKey(definition.addresses, definition.login, link.far_container)
+        self._links[link] = _LinkPlace(definition, self._route(key))
         report = self.report(definition.target.name)
         report.links += 1
         report.used_s = time.monotonic()
         self._start_ticking()
-        asyncio.get_running_loop().call_soon(self._place, relayed)
-        return relayed
+        asyncio.get_running_loop().call_soon(self._place, link)
 
     def report(self, name: str) -> NodeReport:
         """Of the node that is called so here."""
         return self.reports.setdefault(name, NodeReport())
 
-    def attach_again(self, link: RemoteLink, reason: str) -> None:
+    def attach_again(self, link: DrivenEnd, reason: str) -> None:
         """Its far end is gone, or was not to be had: at a later tick it is attached again."""
         place = self._links.get(link)
         if place is None:
@@ -165,15 +207,15 @@ class RemoteNodes:
         place.retry_s, place.pause_s = now_s + place.pause_s, min(2 * place.pause_s, RETRY_MOST_S)
         self._note(link, reason)
 
-    def _note(self, link: RemoteLink, reason: str) -> None:
+    def _note(self, link: DrivenEnd, reason: str) -> None:
         target = link.target
-        link.wait.reason = f"{target.name} is {target.node} at {target.where}, and it is not reached ({reason})"
+        link.note(reason)
         report = self.report(target.name)
         if reason != report.problem:
             report.problem = reason
             log.info("remote node %s, %s at %s: %s", target.name, target.node, target.where, reason)
 
-    def redirect(self, link: RemoteLink, error: AmqpError) -> bool:
+    def redirect(self, link: DrivenEnd, error: AmqpError) -> bool:
         """Attach it where the other broker says; whether it says so, and that is to be followed."""
         place = self._links.get(link)
         if place is None or place.redirects >= MOST_REDIRECTS:
@@ -182,7 +224,7 @@ class RemoteNodes:
         if address is None:
             return False
         place.redirects += 1
-        place.route, place.socket = self._route(_RouteKey((address,), place.home.key.login)), None
+        place.route, place.socket = self._route(place.home.key._replace(addresses=(address,))), None
         asyncio.get_running_loop().call_soon(self._place, link)
         return True
 
@@ -206,24 +248,34 @@ class RemoteNodes:
             return None
         return address
 
-    def gone(self, link: RemoteLink, error: AmqpError) -> None:
+    def gone(self, link: DrivenEnd, error: AmqpError) -> None:
         """The other broker has refused it, or ended it for good."""
         report = self.report(link.target.name)
-        report.problem, report.is_missing = error.description, error.name == NOT_FOUND
+        report.is_missing = error.name == NOT_FOUND
+        if error.description not in report.problem:  # what is tried again has been noted
+            report.problem = error.description
         place = self._links.get(link)
         queue = None if place is None else place.definition.queue
         default = self._host.container.default
-        if report.is_missing and queue is not None and default.is_there(queue) and not default.read_only:
+        is_unused = queue is not None and not queue.messages.count and not default.configuration.is_bound(queue)
+        if report.is_missing and queue is not None and is_unused and default.is_there(queue) and not default.read_only:
             log.warning("remote node %s is deleted: %s has no %s", queue.name, link.target.where, link.target.node)
             default.configuration.delete_queue(queue.name)
 
-    def forget(self, link: RemoteLink) -> None:
+    def warn(self, link: DrivenEnd, text: str) -> None:
+        """Something for operators, who see the last one beside the node."""
+        report = self.report(link.target.name)
+        if text != report.warning:
+            report.warning = text
+            log.warning("queue %s, %s at %s: %s", link.target.name, link.target.node, link.target.where, text)
+
+    def forget(self, link: DrivenEnd, *, closed: bool = True) -> None:
         """It has ended."""
         place = self._links.pop(link, None)
         if place is None:
             return
         if place.socket is not None and place.socket.upstream is not None:
-            place.socket.upstream.detach(link)
+            place.socket.upstream.detach(link, closed=closed)
         report = self.report(link.target.name)
         report.links -= 1
         report.passed += link.passed
@@ -237,7 +289,7 @@ class RemoteNodes:
             route = self._routes[key] = _Route(key)
         return route
 
-    def _place(self, link: RemoteLink) -> None:
+    def _place(self, link: DrivenEnd) -> None:
         place = self._links.get(link)
         if self._is_stopped or place is None or place.socket is not None:
             return
@@ -267,7 +319,8 @@ class RemoteNodes:
         def connect(place: Address, touched: Callable[[], None], ended: Callable[[str], None]) -> RemoteConnection:
             login = route.key.login or self.directory.configured.login_at(place) or RemoteLogin()
             engine = self._make_engine(place, login)
-            return RemoteConnection(engine, self._container_id, place.host, touched, ended)
+            container = route.key.container or self._container_id
+            return RemoteConnection(engine, container, place.host, touched, ended)
 
         self._tasks.start(socket.open(connect))
         return socket
@@ -334,7 +387,7 @@ class RemoteNodes:
         self._tend_sockets(now_s)
         self._host.schedule_turn()
 
-    def _note_attached(self, link: RemoteLink, place: _LinkPlace, now_s: float) -> None:
+    def _note_attached(self, link: DrivenEnd, place: _LinkPlace, now_s: float) -> None:
         report = self.report(link.target.name)
         report.problem, report.is_missing = "", False
         report.used_s = now_s
@@ -351,7 +404,7 @@ class RemoteNodes:
                 route.pause_s, route.retry_s = TICK_S, 0.0
             if socket in used:
                 socket.used_s = now_s
-            elif now_s - socket.used_s > UNUSED_S and socket in self._of_socket:
+            elif now_s - socket.used_s > self._host.current().remote.proxy_idle_s and socket in self._of_socket:
                 self._drop(socket, "not needed any more")
         for key, route in list(self._routes.items()):
             if not route.sockets and not any(route in (each.route, each.home) for each in self._links.values()):
@@ -385,8 +438,8 @@ class RemoteNodes:
             return {}
         return {"remote_links": len(self._links), "remote_connections": len(self._of_socket)}
 
-    def listed(self, params: Params) -> object:
-        """The control socket's method `remote-nodes`: one row for each."""
+    def listed(self, params: Params) -> list[dict[str, object]]:
+        """One row for each, for operators."""
         check_known(params, ())
         return [self._row(name, found) for name, found in self.directory.all()]
 
@@ -407,7 +460,8 @@ class RemoteNodes:
             "state": state,
             "links": len(links),
             "messages": sum(link.passed for link in links) + (0 if report is None else report.passed),
-            "problem": None if report is None else report.problem or None,
+            "held": 0 if found.queue is None else found.queue.messages.count,
+            "problem": None if report is None else report.problem or report.warning or None,
         }
 
     def stop(self) -> None:
