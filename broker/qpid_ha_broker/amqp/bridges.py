@@ -200,9 +200,7 @@ class InboundBridge(Bridge, EachTransfer):
         far.source.address = self.target.node
         far.snd_settle_mode = proton.Link.SND_UNSETTLED
         far.rcv_settle_mode = proton.Link.RCV_FIRST
-        if (
-            connection.is_ours and not self._is_plain
-        ):  # of an exchange, a subscription that waits for us; others may have other uses for it
+        if connection.is_ours and not self._is_plain:  # others may understand something else by it
             far.source.durability = proton.Terminus.CONFIGURATION
             far.source.expiry_policy = proton.Terminus.EXPIRE_NEVER
         far.properties = properties_of((self._step,))

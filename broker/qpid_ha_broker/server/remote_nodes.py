@@ -31,6 +31,7 @@ from qpid_ha_broker.amqp.remote_links import RemoteLink, RemoteTarget, remote_li
 from qpid_ha_broker.amqp.remote_path import check_ends_here, read_path
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.broker_identity import broker_uuid
 from qpid_ha_broker.server.proxying import ProxyHost
 from qpid_ha_broker.server.remote_names import RemoteDefinition, RemoteDirectory
 from qpid_ha_broker.server.upstream_socket import UpstreamSocket
@@ -142,12 +143,12 @@ class RemoteNodes:
 
     def __init__(self, broker: ProxyHost, make_engine: MakeRemoteEngine) -> None:
         self.name = broker.current().name
-        self._own_id = uuid.uuid4().hex
+        self._own_id = ""
         self.directory = RemoteDirectory(broker.container, lambda: broker.current().remote)
         self.reports: dict[str, NodeReport] = {}
         self._host = broker
         self._make_engine = make_engine
-        self._container_id = f"{self.name}/{self._own_id[:8]}"
+        self._container_id = f"{self.name}/{uuid.uuid4().hex[:8]}"
         self._links: dict[DrivenEnd, _LinkPlace] = {}
         self._routes: dict[_RouteKey, _Route] = {}
         self._of_socket: dict[Socket, _Route] = {}
@@ -158,9 +159,14 @@ class RemoteNodes:
 
     @property
     def broker(self) -> str:
-        """By which this broker is told from all others outside: the cluster's UUID, which all of a cluster share."""
+        """By which this broker is told from all others outside: the UUID of its cluster, or of its store."""
         generations = self._host.container.default.resources.default.state.generations
-        return (generations[-1][1].cluster if generations else "") or self._own_id
+        if generations and generations[-1][1].cluster:
+            return generations[-1][1].cluster
+        if not self._own_id:
+            settings = self._host.current()
+            self._own_id = broker_uuid(settings.data_dir if settings.has_store else None)
+        return self._own_id
 
     # --- clients
 
