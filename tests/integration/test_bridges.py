@@ -15,6 +15,7 @@ from proton import Delivery, Message
 from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Management, bodies
+from control_broker import qpid_ha
 from qpid_ha_agent.control import ControlClient
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
@@ -253,3 +254,24 @@ def test_a_connection_that_nobody_needs_is_closed_after_proxy_idle(pair: list[Ru
         client.send("brief", "b")
         assert connections() == 1
         client.management.delete_queue("brief")
+
+
+def test_nodes_that_nobody_uses_are_looked_for_and_none_is_made_by_that(tmp_path: Path) -> None:
+    with RunningBroker({"name": "there"}) as there:
+        nodes = f"remote-nodes:\n  left-alone: {{url: '{there.url}/never-made'}}\n"
+        config = f"{nodes}remote-brokers:\n  - {{url: '{there.url}'}}\n"
+        settings = {"name": "here", "remote-check-interval": 0.3}
+        with RunningBroker(settings, config=config) as here, Client(here.url) as ours, Client(there.url) as theirs:
+            theirs.management.create_queue("kept", {})
+            theirs.management.create_queue("gone", {})
+            for name in ("kept", "gone"):
+                ours.management.create_queue(f"our-{name}", {"qpid.cluster.proxy": f"{there.url}/{name}"})
+            wait_for(lambda: rows(here)["our-gone"]["state"] in ("connected", "there"))
+            theirs.management.delete_queue("gone")
+            wait_for(lambda: "our-gone" not in rows(here))
+            wait_for(lambda: rows(here)["left-alone"]["state"] == "missing")
+            assert rows(here)["our-kept"]["state"] in ("connected", "there", "unused")
+            assert ours.management.queue("our-gone") is None
+            assert not {"gone", "never-made"} & set(queues(theirs))
+            listed = qpid_ha("queue", "list", "-b", str(here.control_socket))
+            assert f"to {there.url}/kept" in listed.stdout

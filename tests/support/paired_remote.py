@@ -39,6 +39,8 @@ class PairedRemote:
         """What the other broker refused, or ended for good."""
         self.redirects: list[AmqpError] = []
         self.follows_redirects = False
+        self.found_there: list[Any] = []
+        """Probes whose node is there."""
         self.warnings: list[str] = []
         """What operators are told about messages of bridges."""
         self.ended: list[str] = []
@@ -183,6 +185,9 @@ class PairedRemote:
 
     def gone(self, link: Any, error: AmqpError) -> None:
         self.refusals.append(error)
+
+    def found(self, link: Any) -> None:
+        self.found_there.append(link)
 
     def warn(self, link: Any, text: str) -> None:
         self.warnings.append(text)

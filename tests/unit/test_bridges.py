@@ -12,6 +12,8 @@ from qpid_ha_broker.amqp.bridges import PAUSE_MOST_S, WINDOW_MESSAGES, Bridge, I
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.message_path import MESSAGE_PATH
 from qpid_ha_broker.amqp.remote_path import REMOTE_PATH, Step, check_ends_here
+from qpid_ha_broker.amqp.remote_probe import PATIENCE_S, RemoteProbe
+from qpid_ha_broker.amqp.terminus import NO_CREATE
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 RELEASED, MODIFIED = proton.Delivery.RELEASED, proton.Delivery.MODIFIED
@@ -378,3 +380,34 @@ def test_a_link_that_a_bridge_began_does_not_end_at_its_own_queue() -> None:
     check_ends_here(path, "else", "q")
     with pytest.raises(AmqpError, match="a/q -> b/x -> q"):
         check_ends_here(path, "us", "q")
+
+
+# --- looked for
+
+
+def probe(paired: PairedRemote) -> RemoteProbe:
+    made = RemoteProbe(TARGET, paired, paired.now_s)
+    paired.begin(made)
+    return made
+
+
+def test_a_node_that_is_there_is_found_and_nothing_stays_attached(paired: PairedRemote) -> None:
+    made = probe(paired)
+    far = paired.answer(10)
+    assert str(next(iter(far.remote_target.capabilities.get_object().elements))) == NO_CREATE
+    assert paired.found_there == [made]
+    assert not paired.links
+    assert far.state & proton.Endpoint.REMOTE_CLOSED
+
+
+def test_a_node_that_is_not_there_is_told(paired: PairedRemote) -> None:
+    probe(paired)
+    paired.refuse("amqp:not-found", "no such queue")
+    assert [error.name for error in paired.refusals] == ["amqp:not-found"]
+    assert not paired.links
+
+
+def test_a_broker_that_does_not_answer_is_not_waited_for(paired: PairedRemote) -> None:
+    probe(paired)
+    paired.wait(PATIENCE_S)
+    assert not paired.links

@@ -73,6 +73,9 @@ class BridgeDriver(Protocol):
     def forget(self, link: Any, *, closed: bool = True) -> None:
         """It has ended: its far end, too. Not `closed`: what the other broker keeps for it stays."""
 
+    def found(self, link: Any) -> None:
+        """The other broker has such a node."""
+
     def warn(self, link: Any, text: str) -> None:
         """Something for operators, who see the last one beside the bridge."""
 

@@ -56,14 +56,18 @@ class Bridges:
             if bridge.has_ended:
                 del self._begun[queue]
             elif wanted.get(queue) != (hosted, url) or self._is_idle(queue, bridge):
-                is_over = self._leads(hosted) and not (queue in wanted and wanted[queue] == (hosted, url))
                 log.log(_level(bridge), "queue %s: its bridge to %s ends", queue.name, url)
-                bridge.finish(closed=is_over)
+                bridge.finish(closed=_is_over(queue, url))
                 del self._begun[queue]
         for queue, (hosted, url) in wanted.items():
             if queue not in self._begun and self._is_due(queue):
                 self._begin(hosted, queue, url)
         self._refused = {queue: text for queue, text in self._refused.items() if queue in wanted}
+
+    @property
+    def leads_default(self) -> bool:
+        """Whether this broker is the primary, or there is no other."""
+        return self._leads(self._broker.container.default)
 
     def _wanted(self) -> Iterator[tuple[HostedSet, Queue, str]]:
         """Queues of sets that are led here, with the URL of their node."""
@@ -71,7 +75,7 @@ class Bridges:
             bridged = hosted.resources.catalog.bridged
             if bridged and self._leads(hosted):
                 for queue in bridged:
-                    yield hosted, queue, queue.arguments.cluster_source or queue.arguments.cluster_proxy
+                    yield hosted, queue, _url_of(queue)
 
     def _leads(self, hosted: HostedSet) -> bool:
         if hosted.read_only or hosted.resources.default.read_only or self._broker.is_stopping:
@@ -142,9 +146,18 @@ class Bridges:
 
     def stop(self) -> None:
         """The process will end; what other brokers keep for it stays there."""
-        for _, bridge in self._begun.values():
-            bridge.finish(closed=False)
+        for queue, (url, bridge) in self._begun.items():
+            bridge.finish(closed=_is_over(queue, url))
         self._begun.clear()
+
+
+def _url_of(queue: Queue) -> str:
+    return queue.arguments.cluster_source or queue.arguments.cluster_proxy
+
+
+def _is_over(queue: Queue, url: str) -> bool:
+    """Whether nobody will go on with the bridge of `queue` to `url`."""
+    return queue.deleted or _url_of(queue) != url
 
 
 def _level(bridge: Bridge) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Protocol
 
 from qpid_ha_broker.amqp.connection import Connections
@@ -40,6 +41,8 @@ class OutsideBrokers:
     def tick(self) -> None:
         """Time goes by."""
         self.bridges.tick()
+        if self.bridges.leads_default:
+            self.remotes.check_unused(random.random)
 
     def stop(self) -> None:
         """The process will end; the clients' links are ended by others."""

@@ -111,7 +111,7 @@ class RemoteDirectory:
 
     def all(self) -> Iterator[tuple[str, RemoteDefinition | AmqpError]]:
         """Every one, by name; what is wrong with it in place of one that cannot be used."""
-        names = [*self._configured, *(name for name, queue in self._catalog.queues.items() if _stands(queue))]
+        names = [*self._configured, *(queue.name for queue in self._catalog.bridged if _stands(queue))]
         for name in names:
             try:
                 found = self.find(name)

@@ -29,6 +29,7 @@ from qpid_ha_broker.amqp.engine import Engine, remote_properties_of
 from qpid_ha_broker.amqp.remote_connection import RemoteConnection, RemoteEnd
 from qpid_ha_broker.amqp.remote_links import RemoteLink, RemoteTarget, remote_link
 from qpid_ha_broker.amqp.remote_path import check_ends_here, read_path
+from qpid_ha_broker.amqp.remote_probe import RemoteProbe
 from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_identity import broker_uuid
@@ -45,6 +46,8 @@ RETRY_MOST_S: Final = 5.0
 """Between two rounds over the brokers of a URL, or two attempts to attach a link; they begin at TICK_S."""
 STEADY_S: Final = 1.0
 """A link or connection that has been there for so long may be had again at once when it is lost."""
+MOST_PROBES: Final = 10
+"""Nodes that are looked for at a time."""
 MOST_REDIRECTS: Final = 5
 """In a row, before the first address is tried again."""
 
@@ -132,6 +135,10 @@ class NodeReport:
         """The last thing that was wrong with a message."""
         self.is_missing = False
         """Its broker says that there is no such node."""
+        self.is_found = False
+        """It was there when it was used, or looked for, last."""
+        self.check_s = 0.0
+        """When to look next whether it is there, while nobody uses it; 0: not said yet."""
         self.used_s = time.monotonic()
 
 
@@ -257,7 +264,7 @@ class RemoteNodes:
     def gone(self, link: DrivenEnd, error: AmqpError) -> None:
         """The other broker has refused it, or ended it for good."""
         report = self.report(link.target.name)
-        report.is_missing = error.name == NOT_FOUND
+        report.is_missing, report.is_found = error.name == NOT_FOUND, False
         if error.description not in report.problem:  # what is tried again has been noted
             report.problem = error.description
         place = self._links.get(link)
@@ -267,6 +274,31 @@ class RemoteNodes:
         if report.is_missing and queue is not None and is_unused and default.is_there(queue) and not default.read_only:
             log.warning("remote node %s is deleted: %s has no %s", queue.name, link.target.where, link.target.node)
             default.configuration.delete_queue(queue.name)
+
+    def found(self, link: DrivenEnd) -> None:
+        """The other broker has such a node."""
+        report = self.report(link.target.name)
+        report.problem, report.is_missing, report.is_found = "", False, True
+        report.used_s = time.monotonic()
+
+    def check_unused(self, draw: Callable[[], float]) -> None:
+        """Look whether nodes are there that nobody uses, where it is time to: a few, the others with the next call.
+
+        `draw`: a number from 0 to 1, another one each time: not all nodes are to be looked for at once.
+        """
+        now_s, interval_s = time.monotonic(), self._host.current().remote.check_interval_s
+        probes = sum(isinstance(link, RemoteProbe) for link in self._links)
+        for name, definition in self.directory.all():
+            report = self.report(name)
+            if isinstance(definition, AmqpError) or report.links:
+                report.check_s = 0.0
+                continue
+            if not report.check_s or report.check_s > now_s + 2 * interval_s:
+                report.check_s = now_s + interval_s * (0.5 + draw())
+            elif now_s >= report.check_s and probes < MOST_PROBES:
+                probes += 1
+                report.check_s = 0.0
+                self.attach(RemoteProbe(definition.target, self, self._host.container.clock()), definition)
 
     def warn(self, link: DrivenEnd, text: str) -> None:
         """Something for operators, who see the last one beside the node."""
@@ -394,9 +426,7 @@ class RemoteNodes:
         self._host.schedule_turn()
 
     def _note_attached(self, link: DrivenEnd, place: _LinkPlace, now_s: float) -> None:
-        report = self.report(link.target.name)
-        report.problem, report.is_missing = "", False
-        report.used_s = now_s
+        self.found(link)
         place.redirects = 0
         if now_s - place.since_s > STEADY_S:
             place.pause_s = TICK_S
@@ -456,6 +486,8 @@ class RemoteNodes:
         links = [link for link in self._links if link.target.name == name]
         route = self._routes.get(_RouteKey(found.addresses, found.login))
         state = "connected" if route is not None and route.is_open else "unused"
+        if state == "unused" and report is not None and report.is_found:
+            state = "there"
         if report is not None and report.problem:
             state = "missing" if report.is_missing else "failing"
         return {
