@@ -33,6 +33,7 @@ class RemoteProbe:
         self.target = target
         self._driver = driver
         self._until_s = now_s + PATIENCE_S
+        self.has_ended = False
 
     def open_far(self, connection: RemoteConnection, session: Any, name: str) -> proton.Link:
         """Make and open the link there."""
@@ -46,7 +47,7 @@ class RemoteProbe:
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemoteProbe:
         """It is there."""
         self._driver.found(self)
-        self._driver.forget(self)
+        self._end()
         return self
 
     def detached(self, error: AmqpError) -> None:
@@ -57,7 +58,7 @@ class RemoteProbe:
     def refuse(self, error: AmqpError) -> None:
         """It cannot be had there."""
         self._driver.gone(self, error)
-        self._driver.forget(self)
+        self._end()
 
     def lost(self, reason: str) -> None:
         """The connection is gone."""
@@ -69,7 +70,11 @@ class RemoteProbe:
     def expire(self, now_s: float) -> None:
         """Time goes by, by the container's clock."""
         if now_s >= self._until_s:
-            self._driver.forget(self)
+            self._end()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self._driver.forget(self)
 
     def dispositions(self, batch: list[Disposition]) -> None:
         """Nothing is sent."""

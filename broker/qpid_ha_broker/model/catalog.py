@@ -123,6 +123,10 @@ class Catalog:
             self.garbage.add(exchange.unindex(removed))
         return removed
 
+    def is_bound(self, queue: Queue) -> bool:
+        """Whether an exchange may lead to `queue`."""
+        return any(binding.queue == queue.id for exchange in self.exchanges.values() for binding in exchange.bindings())
+
     def forget_exchange(self, exchange: Exchange) -> None:
         """`exchange` is no more, with its bindings."""
         del self.exchanges_by_id[exchange.id]

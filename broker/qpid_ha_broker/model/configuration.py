@@ -125,7 +125,7 @@ class Configuration:
     def set_of(self, name: str, arguments: Arguments) -> Naming:
         """In which resource set a new queue of that name is to be declared. Raises InvalidArgument."""
         parsed = QueueArguments.parse(arguments)
-        self._check_outside(parsed)
+        _check_outside(self.remote, parsed)
         return choose_set(NewQueue(name, parsed, self._level_of(name, parsed)), self.naming, self._catalog.map)
 
     def _level_of(self, name: str, arguments: QueueArguments) -> Replicate:
@@ -159,7 +159,7 @@ class Configuration:
                 raise OtherSet(f"queue {name} belongs to resource set {naming.set}, not to {DEFAULT_SET}: {naming.why}")
         if parsed.alternate_exchange:
             self._check_dead_letters(self.exchange(parsed.alternate_exchange))
-        self._check_outside(parsed)
+        _check_outside(self.remote, parsed)
         level = self._level_of(name, parsed)
         queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
@@ -195,7 +195,7 @@ class Configuration:
         if after.cluster_proxy != before.cluster_proxy:
             raise InvalidArgument(f"what {name} stands for is fixed: delete it and create it with another URL")
         if after.cluster_source != before.cluster_source:
-            self._check_outside(after)
+            _check_outside(self.remote, after)
         level = self._level_of(name, after) if "qpid.replicate" in changes else queue.replication
         if obstacle := self._levels.obstacle(queue, level, most_moved):
             raise InUse(obstacle)
@@ -322,11 +322,6 @@ class Configuration:
         self._write(bound, local=local)
         self._note(_here(target), f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
 
-    def is_bound(self, queue: Queue) -> bool:
-        """Whether an exchange may lead to `queue`."""
-        bindings = (binding for exchange in self._catalog.exchanges.values() for binding in exchange.bindings())
-        return any(binding.queue == queue.id for binding in bindings)
-
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
         self._default.check_writable()
@@ -382,12 +377,6 @@ class Configuration:
             text = f"qpid.alternate_exchange is for queues of the set {DEFAULT_SET}, which has the exchanges"
             raise InvalidArgument(f"{text}: declare the queue there, not in {set_name}, or leave it out")
 
-    def _check_outside(self, arguments: QueueArguments) -> None:
-        """Whether the queue may have to do with those nodes of other brokers. Raises InvalidArgument."""
-        for name, url in (("proxy", arguments.cluster_proxy), ("source", arguments.cluster_source)):
-            if url:
-                self.remote.check(f"qpid.cluster.{name}", url)
-
     def _check_new_name(self, name: str) -> None:
         if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():
             raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
@@ -421,6 +410,13 @@ class Configuration:
         except ValueError as error:
             # Once it is in the log it is too late: every witness would be sent what cannot be written down.
             raise InvalidArgument(str(error)) from error
+
+
+def _check_outside(remote: RemoteNames, arguments: QueueArguments) -> None:
+    """Whether the queue may have to do with those nodes of other brokers. Raises InvalidArgument."""
+    for name, url in (("proxy", arguments.cluster_proxy), ("source", arguments.cluster_source)):
+        if url:
+            remote.check(f"qpid.cluster.{name}", url)
 
 
 def _here(target: Queue | PlacedQueue) -> Queue | None:

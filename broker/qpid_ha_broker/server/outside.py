@@ -6,12 +6,13 @@ import random
 from typing import Protocol
 
 from qpid_ha_broker.amqp.connection import Connections
-from qpid_ha_broker.server.administration import Params
+from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.bridges import BridgeHost, Bridges
 from qpid_ha_broker.server.control import Method
 from qpid_ha_broker.server.engines import RemoteEngines
 from qpid_ha_broker.server.queue_copies import CopyHost, QueueCopies
 from qpid_ha_broker.server.remote_nodes import RemoteNodes
+from qpid_ha_broker.server.unused_nodes import UnusedNodes
 
 
 class OutsideHost(CopyHost, BridgeHost, Protocol):
@@ -27,6 +28,7 @@ class OutsideBrokers:
         self.copies = QueueCopies(broker)
         self.remotes = RemoteNodes(broker, RemoteEngines(broker.current))
         self.bridges = Bridges(broker, self.remotes)
+        self.unused = UnusedNodes(broker, self.remotes, random.random)
         broker.connections.remotes = self.remotes
         broker.container.default.configuration.remote = self.remotes.directory.configured
 
@@ -36,13 +38,15 @@ class OutsideBrokers:
 
     def listed(self, params: Params) -> object:
         """The control socket's method `remote-nodes`: one row for each node, and for each queue that is filled."""
-        return [*self.remotes.listed(params), *self.bridges.rows()]
+        check_known(params, ())
+        nodes = [self.remotes.row(name, found) for name, found in self.remotes.directory.all()]
+        return [*nodes, *self.bridges.rows()]
 
     def tick(self) -> None:
         """Time goes by."""
         self.bridges.tick()
         if self.bridges.leads_default:
-            self.remotes.check_unused(random.random)
+            self.unused.tick()
 
     def stop(self) -> None:
         """The process will end; the clients' links are ended by others."""

@@ -29,8 +29,6 @@ from qpid_ha_broker.amqp.engine import Engine, remote_properties_of
 from qpid_ha_broker.amqp.remote_connection import RemoteConnection, RemoteEnd
 from qpid_ha_broker.amqp.remote_links import RemoteLink, RemoteTarget, remote_link
 from qpid_ha_broker.amqp.remote_path import check_ends_here, read_path
-from qpid_ha_broker.amqp.remote_probe import RemoteProbe
-from qpid_ha_broker.server.administration import Params, check_known
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.broker_identity import broker_uuid
 from qpid_ha_broker.server.proxying import ProxyHost
@@ -46,8 +44,6 @@ RETRY_MOST_S: Final = 5.0
 """Between two rounds over the brokers of a URL, or two attempts to attach a link; they begin at TICK_S."""
 STEADY_S: Final = 1.0
 """A link or connection that has been there for so long may be had again at once when it is lost."""
-MOST_PROBES: Final = 10
-"""Nodes that are looked for at a time."""
 MOST_REDIRECTS: Final = 5
 """In a row, before the first address is tried again."""
 
@@ -137,8 +133,6 @@ class NodeReport:
         """Its broker says that there is no such node."""
         self.is_found = False
         """It was there when it was used, or looked for, last."""
-        self.check_s = 0.0
-        """When to look next whether it is there, while nobody uses it; 0: not said yet."""
         self.used_s = time.monotonic()
 
 
@@ -270,7 +264,7 @@ class RemoteNodes:
         place = self._links.get(link)
         queue = None if place is None else place.definition.queue
         default = self._host.container.default
-        is_unused = queue is not None and not queue.messages.count and not default.configuration.is_bound(queue)
+        is_unused = queue is not None and not queue.messages.count and not default.resources.catalog.is_bound(queue)
         if report.is_missing and queue is not None and is_unused and default.is_there(queue) and not default.read_only:
             log.warning("remote node %s is deleted: %s has no %s", queue.name, link.target.where, link.target.node)
             default.configuration.delete_queue(queue.name)
@@ -280,25 +274,6 @@ class RemoteNodes:
         report = self.report(link.target.name)
         report.problem, report.is_missing, report.is_found = "", False, True
         report.used_s = time.monotonic()
-
-    def check_unused(self, draw: Callable[[], float]) -> None:
-        """Look whether nodes are there that nobody uses, where it is time to: a few, the others with the next call.
-
-        `draw`: a number from 0 to 1, another one each time: not all nodes are to be looked for at once.
-        """
-        now_s, interval_s = time.monotonic(), self._host.current().remote.check_interval_s
-        probes = sum(isinstance(link, RemoteProbe) for link in self._links)
-        for name, definition in self.directory.all():
-            report = self.report(name)
-            if isinstance(definition, AmqpError) or report.links:
-                report.check_s = 0.0
-                continue
-            if not report.check_s or report.check_s > now_s + 2 * interval_s:
-                report.check_s = now_s + interval_s * (0.5 + draw())
-            elif now_s >= report.check_s and probes < MOST_PROBES:
-                probes += 1
-                report.check_s = 0.0
-                self.attach(RemoteProbe(definition.target, self, self._host.container.clock()), definition)
 
     def warn(self, link: DrivenEnd, text: str) -> None:
         """Something for operators, who see the last one beside the node."""
@@ -419,17 +394,14 @@ class RemoteNodes:
                 continue
             link.expire(clock_s)
             if link.is_attached:
-                self._note_attached(link, place, now_s)
+                self.found(link)
+                place.redirects = 0
+                if now_s - place.since_s > STEADY_S:
+                    place.pause_s = TICK_S
             elif place.socket is None and now_s >= place.retry_s:
                 self._place(link)
         self._tend_sockets(now_s)
         self._host.schedule_turn()
-
-    def _note_attached(self, link: DrivenEnd, place: _LinkPlace, now_s: float) -> None:
-        self.found(link)
-        place.redirects = 0
-        if now_s - place.since_s > STEADY_S:
-            place.pause_s = TICK_S
 
     def _tend_sockets(self, now_s: float) -> None:
         used = {place.socket for place in self._links.values()}
@@ -474,12 +446,8 @@ class RemoteNodes:
             return {}
         return {"remote_links": len(self._links), "remote_connections": len(self._of_socket)}
 
-    def listed(self, params: Params) -> list[dict[str, object]]:
-        """One row for each, for operators."""
-        check_known(params, ())
-        return [self._row(name, found) for name, found in self.directory.all()]
-
-    def _row(self, name: str, found: RemoteDefinition | AmqpError) -> dict[str, object]:
+    def row(self, name: str, found: RemoteDefinition | AmqpError) -> dict[str, object]:
+        """What operators see of one node, as `directory` has it."""
         if isinstance(found, AmqpError):
             return {"name": name, "state": "refused", "problem": found.description}
         report = self.reports.get(name)
