@@ -12,12 +12,12 @@ from typing import Any, Final, Protocol
 import proton
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, DETACH_FORCED, AmqpError
+from qpid_ha_broker.amqp.connection import OUR_PRODUCT
 from qpid_ha_broker.amqp.engine import Consuming, Engine, Sending
 
 MOST_LINKS: Final = 4000
 """On one connection, if the other broker takes so many sessions."""
 
-OUR_PRODUCT: Final = "qpid-ha"
 LIMITED_PRODUCTS: Final = ("RabbitMQ",)
 """As they call themselves in their open. Debian's RabbitMQ, 3.10.8, ends the session with an internal error when a
 queue has been drained, settles no answer that was not settled, and refuses links whose receiver settles second."""

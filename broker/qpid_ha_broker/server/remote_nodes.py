@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import proton
 
 from qpid_ha_broker.amqp.conditions import (
+    CONNECTION_FORCED,
     CONNECTION_REDIRECT,
     NOT_FOUND,
     NOT_IMPLEMENTED,
@@ -354,7 +355,9 @@ class RemoteNodes:
         text = f"{socket.address}: {reason}"
         for link in [link for link, place in self._links.items() if place.socket is socket]:
             self.attach_again(link, text)
-        if error is not None and error.name == CONNECTION_REDIRECT and route.redirects < MOST_REDIRECTS:
+        # A backup of ours says which one is primary, and calls that `forced`.
+        leads_on = error is not None and error.name in (CONNECTION_REDIRECT, CONNECTION_FORCED)
+        if error is not None and leads_on and route.redirects < MOST_REDIRECTS:
             route.redirects += 1
             route.redirected = self._redirected_to(route, error)
         elif error is not None and error.name == UNAUTHORIZED_ACCESS:
