@@ -17,8 +17,10 @@ from proton.utils import LinkDetached
 from blocking_client import BlockingClient, Management, bodies
 from control_broker import qpid_ha
 from qpid_ha_agent.control import ControlClient
+from qpid_ha_demo.cluster import LocalBroker
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
+from sets_cluster import create_set, sets_of, wait_whole
 
 COUNT = 300
 
@@ -38,7 +40,7 @@ def hosts(cluster: RunningCluster) -> str:
     return "amqp://" + ",".join(url.removeprefix("amqp://") for url in cluster.urls)
 
 
-def rows(broker: RunningBroker) -> dict[str, Any]:
+def rows(broker: RunningBroker | LocalBroker) -> dict[str, Any]:
     """What `qpid-ha remote-nodes` shows, by name."""
     with ControlClient(broker.control_socket) as control:
         found: Any = control.call("remote-nodes")
@@ -275,3 +277,29 @@ def test_nodes_that_nobody_uses_are_looked_for_and_none_is_made_by_that(tmp_path
             assert not {"gone", "never-made"} & set(queues(theirs))
             listed = qpid_ha("queue", "list", "-b", str(here.control_socket))
             assert f"to {there.url}/kept" in listed.stdout
+
+
+def test_a_queue_of_another_set_is_filled_by_whoever_leads_that_set(tmp_path: Path) -> None:
+    with RunningBroker({"name": "there"}) as there, Client(there.url) as theirs:
+        settings = {"ha": {"clients": "proxy"}, "remote-brokers": [{"url": there.url}]}
+        with RunningCluster(tmp_path, 3, settings=settings) as cluster:
+            cluster.form()
+            create_set(cluster, "other", preferred="broker2")
+            wait_whole(cluster, 0, "other")
+            cluster.wait_until(lambda: sets_of(cluster.broker(0))["other"]["primary"] == "broker2", "it leads", 60.0)
+            theirs.management.create_queue("source", {})
+            with Client(cluster.urls[0]) as ours:
+                arguments: dict[str, object] = {
+                    "qpid.resource-set": "other",
+                    "qpid.cluster.source": f"{there.url}/source",
+                }
+                ours.management.create_queue("filled", arguments)
+                bad = {"arguments": {**arguments, "qpid.cluster.source": "amqp://192.0.2.1/source"}}
+                assert ours.management.ask("CREATE", bad, type="queue", name="bad").status == 400
+                theirs.send("source", *numbered("a", 20))
+                cluster.wait_until(lambda: theirs.management.messages("source") == 0, "the first ones", 60.0)
+                assert rows(cluster.broker(0))["filled"]["state"] == "elsewhere"
+                cluster.kill(1)
+                theirs.send("source", *numbered("b", 20))
+                found = consume_all(ours, "filled", {*numbered("a", 20), *numbered("b", 20)})
+                assert list(dict.fromkeys(bodies(found))) == numbered("a", 20) + numbered("b", 20)
