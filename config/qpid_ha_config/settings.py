@@ -200,6 +200,10 @@ class RemoteSettings:
     """By local name."""
     brokers: tuple[RemoteBroker, ...] = setting("remote-brokers", REMOTE_BROKERS, ())
     """Who this broker is to others, for nodes that do not say so: those that are declared never do."""
+    check_interval_s: float = setting("remote-check-interval", duration(0.1, 86400), 60.0, changeable=True)
+    """About so often it is looked whether a node that nobody uses, or that was missing, is there."""
+    proxy_idle_s: float = setting("ha.proxy-idle", duration(0.1, 86400), 30.0, changeable=True)
+    """A connection for links of clients to another broker, of the cluster or outside, is kept for so long without."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proton import Delivery, Message
@@ -13,8 +15,10 @@ from proton.reactor import AtMostOnce
 from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from qpid_ha_agent.control import ControlClient
 from rabbitmq_server import PASSWORD, USER, RabbitServer
 from running_broker import RunningBroker
+from running_cluster import RunningCluster
 
 Declare = Callable[[str], str]
 _NUMBERS = itertools.count(1)
@@ -183,3 +187,82 @@ def test_a_wrong_password_is_said_at_once(rabbit: RabbitServer, tmp_path: Path) 
         assert refused.value.condition == "amqp:unauthorized-access"
         assert "user and password-file" in str(refused.value)
         assert "wrong-secret" not in broker.log() + str(refused.value)
+
+
+# --- queues that are filled from there, and emptied into there
+
+
+@pytest.fixture
+def cluster(rabbit: RabbitServer, password_file: Path, tmp_path: Path) -> Iterator[RunningCluster]:
+    login = {"url": rabbit.url, "user": USER, "password-file": str(password_file)}
+    with RunningCluster(tmp_path, 2, settings={"remote-brokers": [login]}) as running:
+        running.form()
+        yield running
+
+
+def test_bridges_in_both_directions_lose_nothing_when_the_primary_here_is_killed(
+    cluster: RunningCluster, rabbit: RabbitServer, client: BlockingClient, declare: Declare
+) -> None:
+    source, target = (f"/queue/b{next(_NUMBERS)}" for _ in range(2))
+    into, out_of = declare(source), declare(target)
+    first, last = [f"a{number:03}" for number in range(100)], [f"b{number:03}" for number in range(20)]
+    with BlockingClient(cluster.urls[0]) as ours:
+        management = Management(ours)
+        management.create_queue("filled", {"qpid.cluster.source": f"{rabbit.url}/{source}"})
+        management.create_queue("heard", {"qpid.cluster.source": f"{rabbit.url}//topic/heard.%23"})
+        management.create_queue("emptied", {"qpid.cluster.proxy": f"{rabbit.url}/{target}"})
+        management.bind("amq.direct", "emptied", "out")
+        client.send(into, *first)
+        sender = ours.sender("amq.direct")
+        for text in first:
+            assert ours.offer(sender, Message(text, subject="out")).state == Delivery.ACCEPTED
+        heard = declare("/topic/heard.a")
+        cluster.wait_until(lambda: state_of(cluster, 0, "heard") == "filling", "a private queue there", 60.0)
+        client.send(heard, "before")
+        cluster.wait_until(lambda: management.messages("heard") == 1, "what was published there", 60.0)
+    cluster.kill(0)
+    cluster.promote(1)
+    client.send(into, *last)
+    with BlockingClient(cluster.urls[1]) as ours:
+        management = Management(ours)
+        sender = ours.sender("amq.direct")
+        for text in last:
+            assert ours.offer(sender, Message(text, subject="out")).state == Delivery.ACCEPTED
+        cluster.wait_until(lambda: state_of(cluster, 1, "heard") == "filling", "another private queue", 60.0)
+        client.send(heard, "after")
+        cluster.wait_until(lambda: management.messages("emptied") == 0, "all is there", 60.0)
+        assert list(dict.fromkeys(bodies(client.consume(out_of)))) == first + last
+        found: list[str] = []
+        receiver = ours.receiver("filled", 1000)
+        while set(first + last) - set(found):
+            found += bodies(ours.fetch(receiver, 1))
+        assert sorted(set(found)) == first + last
+        receiver.close()
+        cluster.wait_until(lambda: management.messages("heard") == 2, "what came after", 60.0)
+        assert bodies(ours.consume("heard")) == ["before", "after"]
+    assert "Traceback" not in cluster.broker(1).log()
+
+
+def state_of(cluster: RunningCluster, which: int, name: str) -> object:
+    """Of a bridge."""
+    return rows_at(cluster.broker(which).control_socket).get(name)
+
+
+def rows_at(control_socket: Path) -> dict[str, Any]:
+    """The state of each row of `qpid-ha remote-nodes`."""
+    with ControlClient(control_socket) as control:
+        rows: Any = control.call("remote-nodes")
+    return {row["name"]: row["state"] for row in rows}
+
+
+def test_an_exchange_that_is_not_there_is_told_and_tried_again(
+    here: RunningBroker, rabbit: RabbitServer, client: BlockingClient
+) -> None:
+    management = Management(client)
+    management.create_queue("of-nothing", {"qpid.cluster.source": f"{rabbit.url}//exchange/nothing/key"})
+
+    until_s = time.monotonic() + 30
+    while rows_at(here.control_socket).get("of-nothing") != "missing" and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert rows_at(here.control_socket)["of-nothing"] == "missing", here.log()
+    management.delete_queue("of-nothing")

@@ -15,6 +15,7 @@ from proton.reactor import Selector
 from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from certificate_authority import Authority
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
@@ -204,14 +205,6 @@ def test_of_a_cluster_with_many_sets_the_right_broker_is_found(tmp_path: Path) -
             assert bodies(connected.consume("far")) == ["a"]
 
 
-def test_nothing_here_can_be_bound_to_it(client: BlockingClient, there: RunningBroker) -> None:
-    management = Management(client)
-    management.create_queue("unbound", {"qpid.cluster.proxy": f"{there.url}/their-orders"})
-    body = {"exchange": "amq.direct", "queue": "unbound", "key": "k"}
-    answer = management.ask("CREATE", body, type="binding")
-    assert (answer.status, "holds no messages" in answer.description) == (400, True)
-
-
 def test_an_anonymous_relay_does_not_reach_there(client: BlockingClient) -> None:
     sender = client.sender(None)
     outcome = client.offer(sender, Message("a", address="orders"))
@@ -290,3 +283,65 @@ def test_nothing_confirmed_is_lost_when_the_cluster_behind_fails_over(tmp_path: 
                 publisher.stop()
                 consumer.stop()
             assert "Traceback" not in broker.log()
+
+
+def test_amqps_with_an_authority_of_its_own_is_checked(tmp_path: Path) -> None:
+    authority, stranger = (Authority(directory(tmp_path / name)) for name in ("ours", "strangers"))
+    certificate, key = authority.issue("localhost")
+    tls = {"listen": "amqps://localhost:0", "tls.certificate": certificate, "tls.key": key}
+    with RunningBroker({"name": "there", **tls}) as there:
+        port = there.url.rpartition(":")[2]
+        nodes = "remote-nodes:\n" + "".join(
+            f"  {name}: {{url: 'amqps://localhost:{port}/q', ca: {each.certificate}}}\n"
+            for name, each in (("checked", authority), ("wrong", stranger))
+        )
+        with RunningBroker({"name": "here"}, config=nodes) as here, BlockingClient(here.url) as client:
+            client.connection.timeout = 30
+            assert client.send("checked", "secret")[0].state == Delivery.ACCEPTED
+            assert bodies(client.consume("checked")) == ["secret"]
+            with pytest.raises(LinkDetached) as refused:
+                client.sender("wrong")
+            assert "certificate" in str(refused.value)
+
+
+def directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_a_backup_leads_to_its_primary_and_a_ring_over_two_brokers_of_a_cluster_is_seen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    outside = f"amqp://127.0.0.1:{port}"
+    settings = {"remote-brokers": [{"url": outside}], "ha": {"clients": "proxy"}}
+    with RunningCluster(tmp_path, 2, settings=settings) as cluster:
+        cluster.form()
+        nodes = {"ring": f"{cluster.urls[1]}/ring", "orders": f"{cluster.urls[1]}/orders"}
+        with RunningBroker({"name": "out", "listen": outside}, config=config(nodes)) as broker:
+            with BlockingClient(cluster.urls[0]) as first:
+                management = Management(first)
+                management.create_queue("ring", {"qpid.cluster.proxy": f"{outside}/ring"})
+                management.create_queue("theirs", {"qpid.cluster.proxy": f"{outside}/kept-there"})
+                for attach in (first.sender, first.receiver):
+                    with pytest.raises(LinkDetached) as refused:
+                        attach("ring")
+                    assert refused.value.condition == "amqp:not-allowed"
+                    assert "/ring -> out/ring -> " in str(refused.value)
+            # a declared node by way of a backup, and a node of the cluster by way of a backup
+            with BlockingClient(cluster.urls[1]) as second, BlockingClient(broker.url) as outer:
+                assert second.send("theirs", "a")[0].state == Delivery.ACCEPTED
+                assert bodies(outer.consume("kept-there")) == ["a"]
+                assert outer.send("orders", "b")[0].state == Delivery.ACCEPTED
+                assert bodies(second.consume("orders")) == ["b"]
+
+
+def test_a_backup_that_sends_connections_away_leads_to_its_primary(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, 2, settings={"ha": {"clients": "redirect"}}) as cluster:
+        cluster.form()
+        nodes = config({"orders": f"{cluster.urls[1]}/orders"})
+        with RunningBroker({"name": "out"}, config=nodes) as broker, BlockingClient(broker.url) as outer:
+            outer.connection.timeout = 30
+            assert outer.send("orders", "a")[0].state == Delivery.ACCEPTED
+            assert bodies(outer.consume("orders")) == ["a"]
+        with BlockingClient(cluster.urls[0]) as primary:
+            assert Management(primary).messages("orders") == 0

@@ -32,13 +32,17 @@ class PairedRemote:
         self.here.connections.remotes = self
         self.now_s = 0.0
         self.here.container.clock = lambda: self.now_s
-        self.links: dict[RemoteLink, None] = {}
-        self.again: list[RemoteLink] = []
+        self.links: dict[Any, None] = {}
+        self.again: list[Any] = []
         """To be attached when the test says so."""
         self.refusals: list[AmqpError] = []
         """What the other broker refused, or ended for good."""
         self.redirects: list[AmqpError] = []
         self.follows_redirects = False
+        self.found_there: list[Any] = []
+        """Probes whose node is there."""
+        self.warnings: list[str] = []
+        """What operators are told about messages of bridges."""
         self.ended: list[str] = []
         """Why connections were given up."""
         self._product = product
@@ -163,21 +167,34 @@ class PairedRemote:
             self.upstream.attach(relayed)
         return relayed
 
-    def attach_again(self, link: RemoteLink, reason: str) -> None:
+    def begin(self, bridge: Any) -> None:
+        """Have a bridge attached at the other broker."""
+        self.links[bridge] = None
+        if self.upstream is not None:
+            self.upstream.attach(bridge)
+        self.settle_down()
+
+    def attach_again(self, link: Any, reason: str) -> None:
         self.again.append(link)
 
-    def redirect(self, link: RemoteLink, error: AmqpError) -> bool:
+    def redirect(self, link: Any, error: AmqpError) -> bool:
         self.redirects.append(error)
         if self.follows_redirects:
             self.again.append(link)
         return self.follows_redirects
 
-    def gone(self, link: RemoteLink, error: AmqpError) -> None:
+    def gone(self, link: Any, error: AmqpError) -> None:
         self.refusals.append(error)
 
-    def forget(self, link: RemoteLink) -> None:
+    def found(self, link: Any) -> None:
+        self.found_there.append(link)
+
+    def warn(self, link: Any, text: str) -> None:
+        self.warnings.append(text)
+
+    def forget(self, link: Any, *, closed: bool = True) -> None:
         self.links.pop(link, None)
         if link in self.again:
             self.again.remove(link)
         if self.upstream is not None:
-            self.upstream.detach(link)
+            self.upstream.detach(link, closed=closed)

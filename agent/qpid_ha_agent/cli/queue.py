@@ -51,8 +51,22 @@ def list_queues(invocation: Invocation) -> None:
     rows = invocation.call("queues", action="list")
     if not isinstance(rows, list):
         raise unexpected(rows)
-    columns = (*COLUMNS, "set") if any(row.get("set", "default") != "default" for row in rows) else COLUMNS
+    columns: tuple[str, ...] = COLUMNS
+    if any(row.get("set", "default") != "default" for row in rows):
+        columns += ("set",)
+    rows = [{**row, "bridge": bridge} if (bridge := _bridge(row)) else row for row in rows]
+    if any("bridge" in row for row in rows):
+        columns += ("bridge",)
     print_rows(sorted(rows, key=lambda row: str(row.get("name"))), columns, invocation.format)
+
+
+def _bridge(row: dict[str, Any]) -> str:
+    """Of which node of another broker a queue is filled, or for which it stands; empty: of none."""
+    arguments = row.get("arguments") or {}
+    if source := arguments.get("qpid.cluster.source"):
+        return f"from {source}"
+    target = arguments.get("qpid.cluster.proxy")
+    return f"to {target}" if target else ""
 
 
 @queue.command()

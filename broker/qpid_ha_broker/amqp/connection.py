@@ -50,6 +50,8 @@ from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.work import Task, used_up
 
+OUR_PRODUCT = "qpid-ha"
+"""As brokers call themselves in their open."""
 LAST_WORDS_S = 0.004
 """For what a client has sent that is gone, or silent for too long; and for the first of many links that end."""
 DESCRIPTION_LENGTH = 200
@@ -252,7 +254,7 @@ class Connection:
         self.is_hung_up = False
         """Our side of the stream is to end after what is already due, without a close; nothing is read any more."""
         self._reads_refusals = False
-        """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`)."""
+        """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
         self._deadline_ms = 0
         self._admit = admit
         self._sessions = 0
@@ -389,7 +391,8 @@ class Connection:
         except AmqpError as error:
             return error
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
-        self._reads_refusals = SOLE_CONNECTION in desired
+        is_ours = isinstance(properties, dict) and properties.get("product") == OUR_PRODUCT
+        self._reads_refusals = is_ours or SOLE_CONNECTION in desired
         self.relay.opened(self.is_admin, desired)
         try:
             session = read_session(properties)
@@ -410,7 +413,7 @@ class Connection:
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
         capabilities = (*self.container.capabilities, *sessions, *shared, *(relay if self.relay.is_proxy else ()))
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
-        properties: dict[str, Any] = {"product": "qpid-ha", "version": settings.version}
+        properties: dict[str, Any] = {"product": OUR_PRODUCT, "version": settings.version}
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         else:

@@ -11,7 +11,7 @@ from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.sets_administration import HostedSets
 from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
-from qpid_ha_broker.amqp.terminus import Filters, Terminus
+from qpid_ha_broker.amqp.terminus import NO_CREATE, Filters, Terminus
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
@@ -162,6 +162,8 @@ class Nodes:
             raise AmqpError(
                 NOT_FOUND, f"there is no node {address}: names with $ are the broker's own; see $management"
             )
+        if terminus is not None and NO_CREATE in terminus.capabilities:
+            raise AmqpError(NOT_FOUND, f"there is no queue or exchange {address}")
         if not self.settings.auto_create:
             raise AmqpError(
                 NOT_FOUND, f"there is no queue or exchange {address}, and auto-create is off: create it first"

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import proton
 
 from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, DETACH_FORCED, AmqpError
+from qpid_ha_broker.amqp.connection import OUR_PRODUCT
 from qpid_ha_broker.amqp.engine import Consuming, Engine, Sending
 
 MOST_LINKS: Final = 4000
@@ -25,8 +26,11 @@ queue has been drained, settles no answer that was not settled, and refuses link
 class RemoteEnd(Protocol):
     """What is attached at the other broker."""
 
+    far_name: str
+    """Of its link there, where the other broker may keep something under it; empty: one that no other link has."""
+
     def open_far(self, connection: RemoteConnection, session: Any, name: str) -> proton.Link:
-        """Make and open the link there; `name` is one that no other link of this broker has."""
+        """Make and open the link there, under that name."""
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> Consuming | Sending:
         """The other broker has answered; who is told what comes. Raises AmqpError for an answer that makes no sense."""
@@ -57,6 +61,8 @@ class RemoteConnection:
         self.is_open = False
         self.is_limited = False
         """The other broker neither ends drains nor settles what is answered unsettled: see LIMITED_PRODUCTS."""
+        self.is_ours = False
+        """The other broker is one of these."""
         self.error: AmqpError | None = None
         """What the other broker said when it ended the connection."""
         self._on_ended = on_ended
@@ -75,7 +81,7 @@ class RemoteConnection:
         connection = engine.connection
         connection.container = container
         connection.hostname = hostname
-        connection.properties = {proton.symbol("product"): "qpid-ha"}
+        connection.properties = {proton.symbol("product"): OUR_PRODUCT}
         connection.open()
 
     def __len__(self) -> int:
@@ -140,17 +146,20 @@ class RemoteConnection:
         session: Any = self.engine.connection.session()
         session.open()
         self._sessions += 1
-        far = end.open_far(self, session, f"{self._container}-{next(self._names)}")
+        far = end.open_far(self, session, end.far_name or f"{self._container}-{next(self._names)}")
         self._far[end] = far, session
         self._by_link[far._impl] = self._by_session[session._impl] = end
         self.touch()
 
-    def detach(self, end: RemoteEnd) -> None:
-        """It is not wanted here any more; it is told nothing."""
+    def detach(self, end: RemoteEnd, *, closed: bool = True) -> None:
+        """It is not wanted here any more; it is told nothing. Not `closed`: what is kept for it there stays."""
         self._pending.pop(end, None)
         if end in self._far:
             far, session = self._forget(end)
-            far.close()
+            if closed:
+                far.close()
+            else:
+                far.detach()
             session.close()
             self.touch()
 
@@ -177,6 +186,7 @@ class RemoteConnection:
         """The peer has answered our open; a close may follow at once."""
         self.is_open = True
         self.is_limited = self._is_of(LIMITED_PRODUCTS)
+        self.is_ours = self._is_of((OUR_PRODUCT,))
         pending, self._pending = self._pending, {}
         for end in pending:
             self._open_link(end)

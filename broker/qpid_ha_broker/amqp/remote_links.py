@@ -81,8 +81,10 @@ class RemoteTarget(NamedTuple):
 class RemoteDriver(Protocol):
     """Who drives remote links."""
 
-    broker: str
-    """By which this broker, or its cluster, is told from all others."""
+    @property
+    def broker(self) -> str:
+        """By which this broker, or its cluster, is told from all others."""
+
     name: str
     """Of this broker."""
 
@@ -118,6 +120,8 @@ class RemoteLink(LinkEndpoint):
     """What both kinds have in common: the way from the client's attach to the end of the link at both ends."""
 
     connection: Connection
+    far_container = ""
+    far_name = ""
 
     def begin(self, connection: Connection, link: proton.Link, target: RemoteTarget, driver: RemoteDriver) -> None:
         """The client has attached. Raises AmqpError for what cannot be passed on."""
@@ -204,6 +208,11 @@ class RemoteLink(LinkEndpoint):
 
     def _paused(self, reason: str) -> None:
         self.driver.attach_again(self, reason)
+
+    def note(self, reason: str) -> None:
+        """Why it is not attached: a client that waits for that is told so."""
+        target = self.target
+        self.wait.reason = f"{target.name} is {target.node} at {target.where}, and it is not reached ({reason})"
 
     def expire(self, now_s: float) -> None:
         """Give up what has waited for too long for a far end, by the container's clock."""

@@ -54,6 +54,13 @@ def extend(path: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
     return longer
 
 
+def check_ends_here(path: tuple[Step, ...], broker: str, node: str) -> None:
+    """Refuse a link to a queue of `broker` that a bridge of that queue has begun. Raises AmqpError, with the way."""
+    if any((each.broker, each.node) == (broker, node) for each in path):
+        way = " -> ".join([*map(str, path), node])
+        raise AmqpError(NOT_ALLOWED, f"the link comes back to the queue where it began, {way}: lead it elsewhere")
+
+
 def properties_of(path: tuple[Step, ...]) -> dict[Any, Any]:
     """Of the attach at the next broker."""
     return {proton.symbol(REMOTE_PATH): [part for step in path for part in step]}

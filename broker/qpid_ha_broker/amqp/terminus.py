@@ -39,6 +39,8 @@ DELETE_ON_CLOSE = "amqp:delete-on-close:list"
 QUEUE_CAPABILITIES = frozenset({"queue", "temporary-queue"})
 TOPIC_CAPABILITIES = frozenset({"topic", "temporary-topic"})
 SHARED = "shared"
+NO_CREATE = "qpid.no-create"
+"""Of a target: a node that is not there is not to be made."""
 _OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
 

@@ -58,6 +58,8 @@ class Catalog:
         """Queues that may have something for a consumer."""
         self.timed: dict[Queue, None] = {}
         """Queues that time will change."""
+        self.bridged: dict[Queue, None] = {}
+        """Queues with `qpid.cluster.proxy` or `qpid.cluster.source`, in the order of their declaration."""
         self.now_ms = 0
         """The time of the last command."""
         self.deleted_queues: list[Queue] = []
@@ -70,6 +72,14 @@ class Catalog:
     def add_queue(self, queue: Queue) -> None:
         """Its name is free."""
         self.queues[queue.name] = self.queues_by_id[queue.id] = queue
+        self.note_arguments(queue)
+
+    def note_arguments(self, queue: Queue) -> None:
+        """`queue` is new, or has other arguments."""
+        if queue.arguments.cluster_proxy or queue.arguments.cluster_source:
+            self.bridged[queue] = None
+        else:
+            self.bridged.pop(queue, None)
 
     def add_exchange(self, exchange: Exchange) -> None:
         """Its name is free."""
@@ -79,6 +89,7 @@ class Catalog:
         """`queue` is no more, with its messages and bindings."""
         del self.queues_by_id[queue.id]
         del self.queues[queue.name]
+        self.bridged.pop(queue, None)
         if queue.held:
             self.holdings.drop_queue(queue)
         queue.mark_deleted()
@@ -111,6 +122,10 @@ class Catalog:
         if removed:
             self.garbage.add(exchange.unindex(removed))
         return removed
+
+    def is_bound(self, queue: Queue) -> bool:
+        """Whether an exchange may lead to `queue`."""
+        return any(binding.queue == queue.id for exchange in self.exchanges.values() for binding in exchange.bindings())
 
     def forget_exchange(self, exchange: Exchange) -> None:
         """`exchange` is no more, with its bindings."""

@@ -44,8 +44,8 @@ class RemoteNames:
     names: frozenset[str] = frozenset()
     """Under which it has some: no queue or exchange may be called so."""
 
-    def check(self, url: str) -> None:
-        """Whether a queue may stand for a node there. Raises InvalidArgument."""
+    def check(self, argument: str, url: str) -> None:
+        """Whether a queue may have that argument, for a node there. Raises InvalidArgument."""
 
 
 class Configuration:
@@ -125,6 +125,7 @@ class Configuration:
     def set_of(self, name: str, arguments: Arguments) -> Naming:
         """In which resource set a new queue of that name is to be declared. Raises InvalidArgument."""
         parsed = QueueArguments.parse(arguments)
+        _check_outside(self.remote, parsed)
         return choose_set(NewQueue(name, parsed, self._level_of(name, parsed)), self.naming, self._catalog.map)
 
     def _level_of(self, name: str, arguments: QueueArguments) -> Replicate:
@@ -158,8 +159,7 @@ class Configuration:
                 raise OtherSet(f"queue {name} belongs to resource set {naming.set}, not to {DEFAULT_SET}: {naming.why}")
         if parsed.alternate_exchange:
             self._check_dead_letters(self.exchange(parsed.alternate_exchange))
-        if parsed.cluster_proxy:
-            self.remote.check(parsed.cluster_proxy)
+        _check_outside(self.remote, parsed)
         level = self._level_of(name, parsed)
         queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
@@ -194,6 +194,8 @@ class Configuration:
             raise InvalidArgument(f"queue {name} stays in its resource set: what names it cannot change")
         if after.cluster_proxy != before.cluster_proxy:
             raise InvalidArgument(f"what {name} stands for is fixed: delete it and create it with another URL")
+        if after.cluster_source != before.cluster_source:
+            _check_outside(self.remote, after)
         level = self._level_of(name, after) if "qpid.replicate" in changes else queue.replication
         if obstacle := self._levels.obstacle(queue, level, most_moved):
             raise InUse(obstacle)
@@ -305,9 +307,6 @@ class Configuration:
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
             self._check_placed(source, target)
-        elif target.arguments.cluster_proxy:
-            text = f"{queue} stands for a node of another broker and holds no messages: bind a queue of this broker"
-            raise InvalidArgument(f"{text}, and let a client take from it what that one is to have")
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
@@ -411,6 +410,13 @@ class Configuration:
         except ValueError as error:
             # Once it is in the log it is too late: every witness would be sent what cannot be written down.
             raise InvalidArgument(str(error)) from error
+
+
+def _check_outside(remote: RemoteNames, arguments: QueueArguments) -> None:
+    """Whether the queue may have to do with those nodes of other brokers. Raises InvalidArgument."""
+    for name, url in (("proxy", arguments.cluster_proxy), ("source", arguments.cluster_source)):
+        if url:
+            remote.check(f"qpid.cluster.{name}", url)
 
 
 def _here(target: Queue | PlacedQueue) -> Queue | None:

@@ -77,6 +77,8 @@ class QueueArguments:
     min_replicas: int = 0
     cluster_proxy: str = ""
     """The URL of a node of another broker, for which the queue stands; empty: it is a queue of its own."""
+    cluster_source: str = ""
+    """The URL of a node of another broker, from which the queue is filled; empty: from none."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -117,6 +119,9 @@ class QueueArguments:
         if self.cluster_proxy and (self.exclusive or self.auto_delete or self.resource_set or self.cluster_primary):
             other = "qpid.exclusive, qpid.auto_delete, qpid.resource-set and qpid.cluster.primary"
             raise InvalidArgument(f"qpid.cluster.proxy names a node of another broker: leave out {other}")
+        if self.cluster_source and (self.cluster_proxy or self.exclusive or self.auto_delete or self.subscription):
+            other = "qpid.cluster.proxy, qpid.exclusive and qpid.auto_delete"
+            raise InvalidArgument(f"qpid.cluster.source fills a queue that is there for itself: leave out {other}")
 
 
 def check_settable(arguments: Iterable[str]) -> None:
@@ -190,7 +195,7 @@ def _remote_url(value: Scalar) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("a URL such as amqp://node1,node2:5672/orders")
     if "@" in value:
-        text = "qpid.cluster.proxy is no place for a user or a password, which everybody would read: write the URL"
+        text = "the URL of a node is no place for a user or a password, which everybody would read: write the URL"
         raise InvalidArgument(f"{text} without, and the login of that broker into remote-brokers of the configuration")
     return value
 
@@ -239,11 +244,13 @@ _CONVERTERS = {
     "cluster.primary": _text,
     "min-replicas": _count,
     "cluster.proxy": _remote_url,
+    "cluster.source": _remote_url,
 }
 _FIELDS = {
     "resource-set": "resource_set",
     "cluster.primary": "cluster_primary",
     "min-replicas": "min_replicas",
     "cluster.proxy": "cluster_proxy",
+    "cluster.source": "cluster_source",
 }
 """Of arguments that are spelled as settings are."""

@@ -162,7 +162,9 @@ class SetState:
         self.catalog.add_queue(Queue(lsn, event.name, QueueArguments.parse(event.arguments), self._log, level))
 
     def _queue_updated(self, lsn: int, event: ev.QueueUpdated) -> None:
-        self.catalog.queues_by_id[event.queue].change_arguments(QueueArguments.parse(event.arguments))
+        queue = self.catalog.queues_by_id[event.queue]
+        queue.change_arguments(QueueArguments.parse(event.arguments))
+        self.catalog.note_arguments(queue)
 
     def _queue_deleted(self, lsn: int, event: ev.QueueDeleted) -> None:
         self.catalog.forget_queue(self.catalog.queues_by_id[event.queue])

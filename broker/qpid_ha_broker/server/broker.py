@@ -266,7 +266,7 @@ class Broker:
         self.turn()
         if self.sets is not None and self.sets.proxying is not None:
             self.sets.proxying.stop()
-        self.outside.remotes.stop()
+        self.outside.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), patience_s)
         for protocol in list(self._protocols.values()):
@@ -413,6 +413,7 @@ class Broker:
             self.set_time()
             if self.loading is None:
                 self.container.tick()
+                self.outside.tick()
             now_ms = int(time.monotonic() * 1000)
             for connection in list(self._protocols):
                 connection.heartbeat(now_ms)

@@ -39,8 +39,6 @@ RETRY_MOST_S: Final = 1.0
 """Between two attempts to reach a broker; they begin at TICK_S."""
 GATE_S: Final = 0.3
 """So long a new primary gives nothing to consumers but what they have had: proxies look for it every TICK_S."""
-UNUSED_S: Final = 30.0
-"""A connection without links is kept for so long."""
 PRODUCERS_KEPT: Final = 1000
 ITSELF: Final = "the broker itself"
 """In the path of a link that a broker relays to itself. No broker has such a name."""
@@ -253,7 +251,7 @@ class Proxying:
                 self._retry.pop(socket.address, None)
             if socket in used:
                 socket.used_s = now_s
-            elif now_s - socket.used_s > UNUSED_S:
+            elif now_s - socket.used_s > self._broker.current().remote.proxy_idle_s:
                 del self._sockets[socket.address]
                 socket.close("not needed any more")
         self._broker.schedule_turn()

@@ -34,17 +34,17 @@ class ConfiguredRemotes(RemoteNames):
         self.names = frozenset(node.name for node in settings.nodes)
         self._settings = settings
 
-    def check(self, url: str) -> None:
-        """Whether a queue may stand for a node there. Raises InvalidArgument."""
+    def check(self, argument: str, url: str) -> None:
+        """See `model.configuration.RemoteNames`."""
         try:
             parsed = RemoteUrl.parse(url)
         except ValueError as error:
-            raise InvalidArgument(f"qpid.cluster.proxy={url!r:.80}: {error}") from None
+            raise InvalidArgument(f"{argument}={url!r:.80}: {error}") from None
         for address in parsed.addresses:
             if self.login_at(address) is None:
                 text = f"remote-brokers of the configuration does not have {address}, and whoever may declare a queue"
                 text += " must not have this broker connect to anywhere: let an operator add it there"
-                raise InvalidArgument(f"qpid.cluster.proxy={url!r:.80}: {text}")
+                raise InvalidArgument(f"{argument}={url!r:.80}: {text}")
 
     def login_at(self, address: Address) -> RemoteLogin | None:
         """Of `remote-brokers`; None: it is not among them."""
@@ -95,7 +95,7 @@ class RemoteDirectory:
         known = self._declared.get(queue)
         if known is None:
             try:
-                self.configured.check(queue.arguments.cluster_proxy)
+                self.configured.check("qpid.cluster.proxy", queue.arguments.cluster_proxy)
             except InvalidArgument as error:
                 raise AmqpError(INVALID_FIELD, str(error)) from None
             url = RemoteUrl.parse(queue.arguments.cluster_proxy)
@@ -111,7 +111,7 @@ class RemoteDirectory:
 
     def all(self) -> Iterator[tuple[str, RemoteDefinition | AmqpError]]:
         """Every one, by name; what is wrong with it in place of one that cannot be used."""
-        names = [*self._configured, *(name for name, queue in self._catalog.queues.items() if _stands(queue))]
+        names = [*self._configured, *(queue.name for queue in self._catalog.bridged if _stands(queue))]
         for name in names:
             try:
                 found = self.find(name)

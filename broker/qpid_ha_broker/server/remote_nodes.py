@@ -12,11 +12,12 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import proton
 
 from qpid_ha_broker.amqp.conditions import (
+    CONNECTION_FORCED,
     CONNECTION_REDIRECT,
     NOT_FOUND,
     NOT_IMPLEMENTED,
@@ -25,11 +26,12 @@ from qpid_ha_broker.amqp.conditions import (
     AmqpError,
 )
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.remote_connection import RemoteConnection
-from qpid_ha_broker.amqp.remote_links import RemoteLink, remote_link
-from qpid_ha_broker.server.administration import Params, check_known
+from qpid_ha_broker.amqp.engine import Engine, remote_properties_of
+from qpid_ha_broker.amqp.remote_connection import RemoteConnection, RemoteEnd
+from qpid_ha_broker.amqp.remote_links import RemoteLink, RemoteTarget, remote_link
+from qpid_ha_broker.amqp.remote_path import check_ends_here, read_path
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.broker_identity import broker_uuid
 from qpid_ha_broker.server.proxying import ProxyHost
 from qpid_ha_broker.server.remote_names import RemoteDefinition, RemoteDirectory
 from qpid_ha_broker.server.upstream_socket import UpstreamSocket
@@ -43,8 +45,6 @@ RETRY_MOST_S: Final = 5.0
 """Between two rounds over the brokers of a URL, or two attempts to attach a link; they begin at TICK_S."""
 STEADY_S: Final = 1.0
 """A link or connection that has been there for so long may be had again at once when it is lost."""
-UNUSED_S: Final = 30.0
-"""A connection without links is kept for so long."""
 MOST_REDIRECTS: Final = 5
 """In a row, before the first address is tried again."""
 
@@ -52,9 +52,36 @@ MakeRemoteEngine = Callable[[Address, RemoteLogin], Engine]
 Socket = UpstreamSocket[RemoteConnection]
 
 
+class DrivenEnd(RemoteEnd, Protocol):
+    """What is attached at other brokers: a client's link, or a bridge of a queue."""
+
+    target: RemoteTarget
+    passed: int
+    """Messages, so far."""
+    is_open: bool
+    """A client's attach is answered."""
+    far_container: str
+    """The container id under which it is attached; empty: this broker's own."""
+
+    @property
+    def is_attached(self) -> bool:
+        """The other broker has answered."""
+
+    def note(self, reason: str) -> None:
+        """Why it is not."""
+
+    def refuse(self, error: AmqpError) -> None:
+        """It cannot be had there."""
+
+    def expire(self, now_s: float) -> None:
+        """Time goes by, by the container's clock."""
+
+
 class _RouteKey(NamedTuple):
     addresses: tuple[Address, ...]
     login: RemoteLogin | None
+    container: str = ""
+    """The container id of the connections; empty: this broker's own."""
 
 
 class _Route:
@@ -101,8 +128,12 @@ class NodeReport:
         self.passed = 0
         """Messages, on links that have ended."""
         self.problem = ""
+        self.warning = ""
+        """The last thing that was wrong with a message."""
         self.is_missing = False
         """Its broker says that there is no such node."""
+        self.is_found = False
+        """It was there when it was used, or looked for, last."""
         self.used_s = time.monotonic()
 
 
@@ -114,13 +145,13 @@ class RemoteNodes:
 
     def __init__(self, broker: ProxyHost, make_engine: MakeRemoteEngine) -> None:
         self.name = broker.current().name
-        self.broker = uuid.uuid4().hex
+        self._own_id = ""
         self.directory = RemoteDirectory(broker.container, lambda: broker.current().remote)
         self.reports: dict[str, NodeReport] = {}
         self._host = broker
         self._make_engine = make_engine
-        self._container_id = f"{self.name}/{self.broker[:8]}"
-        self._links: dict[RemoteLink, _LinkPlace] = {}
+        self._container_id = f"{self.name}/{uuid.uuid4().hex[:8]}"
+        self._links: dict[DrivenEnd, _LinkPlace] = {}
         self._routes: dict[_RouteKey, _Route] = {}
         self._of_socket: dict[Socket, _Route] = {}
         self._unflushed: dict[Socket, None] = {}
@@ -128,30 +159,49 @@ class RemoteNodes:
         self._is_ticking = False
         self._is_stopped = False
 
+    @property
+    def broker(self) -> str:
+        """By which this broker is told from all others outside: the UUID of its cluster, or of its store."""
+        generations = self._host.container.default.resources.default.state.generations
+        if generations and generations[-1][1].cluster:
+            return generations[-1][1].cluster
+        if not self._own_id:
+            settings = self._host.current()
+            self._own_id = broker_uuid(settings.data_dir if settings.has_store else None)
+        return self._own_id
+
     # --- clients
 
     def relay(self, connection: Connection, link: proton.Link, address: str) -> RemoteLink | None:
         """See `amqp.connection.Remotes`."""
         definition = self.directory.find(address)
         if definition is None:
+            path = read_path(remote_properties_of(link))
+            if path:
+                check_ends_here(path, self.broker, address)
             return None
         if connection.session is not None:
             text = f"{address} is a node of a broker outside of the cluster, where nothing is held for a session"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}: use it on a connection without one")
         relayed = remote_link(connection, link, definition.target, self)
-        self._links[relayed] = _LinkPlace(definition, self._route(_RouteKey(definition.addresses, definition.login)))
+        self.attach(relayed, definition)
+        return relayed
+
+    def attach(self, link: DrivenEnd, definition: RemoteDefinition) -> None:
+        """Have `link` attached there, in a moment."""
+        key = _RouteKey(definition.addresses, definition.login, link.far_container)
+        self._links[link] = _LinkPlace(definition, self._route(key))
         report = self.report(definition.target.name)
         report.links += 1
         report.used_s = time.monotonic()
         self._start_ticking()
-        asyncio.get_running_loop().call_soon(self._place, relayed)
-        return relayed
+        asyncio.get_running_loop().call_soon(self._place, link)
 
     def report(self, name: str) -> NodeReport:
         """Of the node that is called so here."""
         return self.reports.setdefault(name, NodeReport())
 
-    def attach_again(self, link: RemoteLink, reason: str) -> None:
+    def attach_again(self, link: DrivenEnd, reason: str) -> None:
         """Its far end is gone, or was not to be had: at a later tick it is attached again."""
         place = self._links.get(link)
         if place is None:
@@ -165,15 +215,15 @@ class RemoteNodes:
         place.retry_s, place.pause_s = now_s + place.pause_s, min(2 * place.pause_s, RETRY_MOST_S)
         self._note(link, reason)
 
-    def _note(self, link: RemoteLink, reason: str) -> None:
+    def _note(self, link: DrivenEnd, reason: str) -> None:
         target = link.target
-        link.wait.reason = f"{target.name} is {target.node} at {target.where}, and it is not reached ({reason})"
+        link.note(reason)
         report = self.report(target.name)
         if reason != report.problem:
             report.problem = reason
             log.info("remote node %s, %s at %s: %s", target.name, target.node, target.where, reason)
 
-    def redirect(self, link: RemoteLink, error: AmqpError) -> bool:
+    def redirect(self, link: DrivenEnd, error: AmqpError) -> bool:
         """Attach it where the other broker says; whether it says so, and that is to be followed."""
         place = self._links.get(link)
         if place is None or place.redirects >= MOST_REDIRECTS:
@@ -182,7 +232,7 @@ class RemoteNodes:
         if address is None:
             return False
         place.redirects += 1
-        place.route, place.socket = self._route(_RouteKey((address,), place.home.key.login)), None
+        place.route, place.socket = self._route(place.home.key._replace(addresses=(address,))), None
         asyncio.get_running_loop().call_soon(self._place, link)
         return True
 
@@ -206,24 +256,40 @@ class RemoteNodes:
             return None
         return address
 
-    def gone(self, link: RemoteLink, error: AmqpError) -> None:
+    def gone(self, link: DrivenEnd, error: AmqpError) -> None:
         """The other broker has refused it, or ended it for good."""
         report = self.report(link.target.name)
-        report.problem, report.is_missing = error.description, error.name == NOT_FOUND
+        report.is_missing, report.is_found = error.name == NOT_FOUND, False
+        if error.description not in report.problem:  # what is tried again has been noted
+            report.problem = error.description
         place = self._links.get(link)
         queue = None if place is None else place.definition.queue
         default = self._host.container.default
-        if report.is_missing and queue is not None and default.is_there(queue) and not default.read_only:
+        is_unused = queue is not None and not queue.messages.count and not default.resources.catalog.is_bound(queue)
+        if report.is_missing and queue is not None and is_unused and default.is_there(queue) and not default.read_only:
             log.warning("remote node %s is deleted: %s has no %s", queue.name, link.target.where, link.target.node)
             default.configuration.delete_queue(queue.name)
 
-    def forget(self, link: RemoteLink) -> None:
+    def found(self, link: DrivenEnd) -> None:
+        """The other broker has such a node."""
+        report = self.report(link.target.name)
+        report.problem, report.is_missing, report.is_found = "", False, True
+        report.used_s = time.monotonic()
+
+    def warn(self, link: DrivenEnd, text: str) -> None:
+        """Something for operators, who see the last one beside the node."""
+        report = self.report(link.target.name)
+        if text != report.warning:
+            report.warning = text
+            log.warning("queue %s, %s at %s: %s", link.target.name, link.target.node, link.target.where, text)
+
+    def forget(self, link: DrivenEnd, *, closed: bool = True) -> None:
         """It has ended."""
         place = self._links.pop(link, None)
         if place is None:
             return
         if place.socket is not None and place.socket.upstream is not None:
-            place.socket.upstream.detach(link)
+            place.socket.upstream.detach(link, closed=closed)
         report = self.report(link.target.name)
         report.links -= 1
         report.passed += link.passed
@@ -237,7 +303,7 @@ class RemoteNodes:
             route = self._routes[key] = _Route(key)
         return route
 
-    def _place(self, link: RemoteLink) -> None:
+    def _place(self, link: DrivenEnd) -> None:
         place = self._links.get(link)
         if self._is_stopped or place is None or place.socket is not None:
             return
@@ -267,7 +333,8 @@ class RemoteNodes:
         def connect(place: Address, touched: Callable[[], None], ended: Callable[[str], None]) -> RemoteConnection:
             login = route.key.login or self.directory.configured.login_at(place) or RemoteLogin()
             engine = self._make_engine(place, login)
-            return RemoteConnection(engine, self._container_id, place.host, touched, ended)
+            container = route.key.container or self._container_id
+            return RemoteConnection(engine, container, place.host, touched, ended)
 
         self._tasks.start(socket.open(connect))
         return socket
@@ -288,7 +355,9 @@ class RemoteNodes:
         text = f"{socket.address}: {reason}"
         for link in [link for link, place in self._links.items() if place.socket is socket]:
             self.attach_again(link, text)
-        if error is not None and error.name == CONNECTION_REDIRECT and route.redirects < MOST_REDIRECTS:
+        # A backup of ours says which one is primary, and calls that `forced`.
+        leads_on = error is not None and error.name in (CONNECTION_REDIRECT, CONNECTION_FORCED)
+        if error is not None and leads_on and route.redirects < MOST_REDIRECTS:
             route.redirects += 1
             route.redirected = self._redirected_to(route, error)
         elif error is not None and error.name == UNAUTHORIZED_ACCESS:
@@ -328,19 +397,14 @@ class RemoteNodes:
                 continue
             link.expire(clock_s)
             if link.is_attached:
-                self._note_attached(link, place, now_s)
+                self.found(link)
+                place.redirects = 0
+                if now_s - place.since_s > STEADY_S:
+                    place.pause_s = TICK_S
             elif place.socket is None and now_s >= place.retry_s:
                 self._place(link)
         self._tend_sockets(now_s)
         self._host.schedule_turn()
-
-    def _note_attached(self, link: RemoteLink, place: _LinkPlace, now_s: float) -> None:
-        report = self.report(link.target.name)
-        report.problem, report.is_missing = "", False
-        report.used_s = now_s
-        place.redirects = 0
-        if now_s - place.since_s > STEADY_S:
-            place.pause_s = TICK_S
 
     def _tend_sockets(self, now_s: float) -> None:
         used = {place.socket for place in self._links.values()}
@@ -351,7 +415,7 @@ class RemoteNodes:
                 route.pause_s, route.retry_s = TICK_S, 0.0
             if socket in used:
                 socket.used_s = now_s
-            elif now_s - socket.used_s > UNUSED_S and socket in self._of_socket:
+            elif now_s - socket.used_s > self._host.current().remote.proxy_idle_s and socket in self._of_socket:
                 self._drop(socket, "not needed any more")
         for key, route in list(self._routes.items()):
             if not route.sockets and not any(route in (each.route, each.home) for each in self._links.values()):
@@ -385,18 +449,16 @@ class RemoteNodes:
             return {}
         return {"remote_links": len(self._links), "remote_connections": len(self._of_socket)}
 
-    def listed(self, params: Params) -> object:
-        """The control socket's method `remote-nodes`: one row for each."""
-        check_known(params, ())
-        return [self._row(name, found) for name, found in self.directory.all()]
-
-    def _row(self, name: str, found: RemoteDefinition | AmqpError) -> dict[str, object]:
+    def row(self, name: str, found: RemoteDefinition | AmqpError) -> dict[str, object]:
+        """What operators see of one node, as `directory` has it."""
         if isinstance(found, AmqpError):
             return {"name": name, "state": "refused", "problem": found.description}
         report = self.reports.get(name)
         links = [link for link in self._links if link.target.name == name]
         route = self._routes.get(_RouteKey(found.addresses, found.login))
         state = "connected" if route is not None and route.is_open else "unused"
+        if state == "unused" and report is not None and report.is_found:
+            state = "there"
         if report is not None and report.problem:
             state = "missing" if report.is_missing else "failing"
         return {
@@ -407,7 +469,8 @@ class RemoteNodes:
             "state": state,
             "links": len(links),
             "messages": sum(link.passed for link in links) + (0 if report is None else report.passed),
-            "problem": None if report is None else report.problem or None,
+            "held": 0 if found.queue is None else found.queue.messages.count,
+            "problem": None if report is None else report.problem or report.warning or None,
         }
 
     def stop(self) -> None:
