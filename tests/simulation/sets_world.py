@@ -281,6 +281,8 @@ class World:
         broker = self.brokers[name]
         broker.reported_to, instance = 0, broker.instance
         self.after(self.latency_s(), lambda: self.feed(ms.BrokerDisconnected(name, instance)))
+        if not broker.is_up and self.random.random() < 0.5:
+            self.after(2 * self.latency_s(), lambda: self.feed(ms.BrokerRefuses(name, instance)))
 
     def deliver(self, name: str, do: Callable[[], None]) -> None:
         """Something has come to a process, which looks at it when it can; one that is dead never does."""

@@ -201,6 +201,48 @@ def test_a_broker_that_comes_back_without_its_data_waits_for_the_process_before_
     assert bench.map.brokers["b"].uuid == "another"
 
 
+def test_a_broker_whose_connection_is_reset_and_who_takes_no_other_one_has_failed_at_once() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    bench.feed(ms.TimePassed())
+    assert bench.map.brokers["b"].up
+
+    bench.feed(ms.BrokerRefuses("b", "b/1"))
+    bench.feed(ms.TimePassed())
+
+    assert not bench.map.brokers["b"].up
+
+
+def test_a_refusal_counts_only_for_the_process_whose_connection_was_reset_and_until_it_is_heard_of() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    bench.feed(ms.BrokerRefuses("b", "b/1"))
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    bench.feed(ms.BrokerRefuses("b", "b/another"))
+    bench.feed(ms.TimePassed())
+    assert bench.map.brokers["b"].up
+
+    bench.feed(ms.BrokerRefuses("b", "b/1"))
+    bench.feed(ms.ReportReceived(report("b")))
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    bench.feed(ms.TimePassed())
+
+    assert bench.map.brokers["b"].up
+
+
+def test_a_controller_that_slept_gives_one_that_refused_its_time_too() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders"))
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    bench.feed(ms.BrokerRefuses("b", "b/1"))
+    bench.now_s += 60.0
+    bench.feed(ms.TimePassed())
+    bench.feed(ms.TimePassed())
+
+    assert bench.map.brokers["b"].up
+
+
 def test_default_does_not_wait_for_a_broker_that_has_failed_or_no_record_could_be_committed() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders"))

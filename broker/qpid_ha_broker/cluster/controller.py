@@ -85,6 +85,9 @@ class Controller:
             case ms.BrokerDisconnected(name, instance):
                 if instance in ("", ctx.reports.instance(name)):
                     ctx.liveness.disconnected(name, now_s)
+            case ms.BrokerRefuses(name, instance):
+                if instance == ctx.reports.instance(name):
+                    ctx.liveness.refuses(name)
             case ms.TimePassed():
                 self._tick()
             case ms.RecordRequested():

@@ -33,6 +33,7 @@ class Liveness:
 
     | it was | and since then | it is | why |
     | --- | --- | --- | --- |
+    | alive, awaited | a reset connection, and another one is refused where it listened | lost | nobody is there |
     | alive, awaited | a reset or refused connection, and nothing for `gone_after_s` | lost | who lives is back |
     | alive | nothing for `failure_timeout_s` | lost | it hangs, or nobody can reach it |
     | awaited | nothing for `failure_timeout_s` since the controller began | lost | it was lost before |
@@ -48,6 +49,8 @@ class Liveness:
         self._since_s: dict[str, float] = {}
         """When it was heard of last; of one that is awaited: since when; of one that is lost: since when."""
         self._reset_s: dict[str, float] = {}
+        self._refusing: set[str] = set()
+        """Those of the ones with a reset connection that take no other one."""
         self._looked_s = 0.0
 
     def began(self, own: str, names: tuple[str, ...], now_s: float) -> None:
@@ -56,13 +59,14 @@ class Liveness:
         self._life = dict.fromkeys(names, BrokerLife.AWAITED)
         self._since_s = dict.fromkeys(names, now_s)
         self._reset_s, self._looked_s = {}, now_s
+        self._refusing.clear()
         self._life[own] = BrokerLife.ALIVE
 
     def heard(self, name: str, now_s: float) -> bool:
         """Something came from it; whether it was not known to be alive."""
         before = self._life.get(name)
         self._life[name], self._since_s[name] = BrokerLife.ALIVE, now_s
-        self._reset_s.pop(name, None)
+        self._forget_reset(name)
         return before is not BrokerLife.ALIVE
 
     def disconnected(self, name: str, now_s: float) -> None:
@@ -70,15 +74,25 @@ class Liveness:
         if name in self._life and self._life[name] is not BrokerLife.LOST:
             self._reset_s.setdefault(name, now_s)
 
+    def refuses(self, name: str) -> None:
+        """Nobody listens where it did: it counts if its connection was reset, and nothing came from it since."""
+        if name in self._reset_s:
+            self._refusing.add(name)
+
     def fail(self, name: str, now_s: float) -> None:
         """Somebody knows that it is gone; `losses` does not tell it again."""
         self._life[name], self._since_s[name] = BrokerLife.LOST, now_s
-        self._reset_s.pop(name, None)
+        self._forget_reset(name)
 
     def forget(self, name: str) -> None:
         """It is of the cluster no more."""
-        for table in (self._life, self._since_s, self._reset_s):
+        self._forget_reset(name)
+        for table in (self._life, self._since_s):
             table.pop(name, None)
+
+    def _forget_reset(self, name: str) -> None:
+        self._reset_s.pop(name, None)
+        self._refusing.discard(name)
 
     def life(self, name: str) -> BrokerLife:
         """Of one that nobody knows: lost."""
@@ -102,13 +116,14 @@ class Liveness:
         self._looked_s = now_s
         if slept:
             self._reset_s = dict.fromkeys(self._reset_s, now_s)
+            self._refusing.clear()
             self._since_s |= {name: now_s for name, life in self._life.items() if life is not BrokerLife.LOST}
             return []
         found = []
         for name, life in self._life.items():
             if life is BrokerLife.LOST or name == self.own:
                 continue
-            if now_s - self._reset_s.get(name, now_s) >= gone_after_s:
+            if name in self._refusing or now_s - self._reset_s.get(name, now_s) >= gone_after_s:
                 found.append(Loss(name, "its process is gone", self._reset_s[name]))
             elif now_s - self._since_s[name] >= failure_timeout_s:
                 why = f"nothing was heard of it for {failure_timeout_s:g} s"

@@ -415,6 +415,13 @@ class BrokerDisconnected(NamedTuple):
     """Of the process to which it led; empty: not known."""
 
 
+class BrokerRefuses(NamedTuple):
+    """After `BrokerDisconnected`: where that process listened, nobody takes a connection any more."""
+
+    name: str
+    instance: str
+
+
 class TimePassed(NamedTuple):
     """A while went by; fed at least every 0.1 s."""
 
@@ -470,6 +477,7 @@ ControllerInput = (
     | ControllerEnded
     | ReportReceived
     | BrokerDisconnected
+    | BrokerRefuses
     | TimePassed
     | RecordRequested
     | OrderAnswered

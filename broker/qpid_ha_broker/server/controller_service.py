@@ -26,6 +26,7 @@ from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control import ControlError
 from qpid_ha_broker.server.host import Host
+from qpid_ha_config.addresses import Address
 
 log = logging.getLogger("controller")
 
@@ -316,6 +317,22 @@ class ControllerService:
         if self.is_active:
             self._feed(ms.BrokerDisconnected(identity.name, identity.instance))
             asyncio.get_running_loop().call_later(ms.GONE_AFTER_S + LATE_S, self.tick)
+            self._tasks.start(self._look_whether_gone(identity))
+
+    async def _look_whether_gone(self, identity: ms.BrokerIdentity) -> None:
+        """A connection that is refused at once saves the time in which it could come back."""
+        try:
+            async with asyncio.timeout(ms.GONE_AFTER_S):
+                place = Address.parse(identity.address).place
+                _, writer = await asyncio.open_connection(*place)
+        except ConnectionRefusedError:
+            if self.is_active:
+                self._feed(ms.BrokerRefuses(identity.name, identity.instance))
+                self.tick()
+        except (OSError, TimeoutError, ValueError):
+            pass  # it is not known: the time decides
+        else:
+            writer.close()
 
     # --- the core
 

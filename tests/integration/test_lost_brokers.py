@@ -1,0 +1,127 @@
+"""How the controller of a cluster finds out that a broker is gone: its connection is lost, and nobody listens there."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster_in_process import eventually, told
+from model_support import TextReader
+from qpid_ha_broker.amqp.peer_frames import Channel
+from qpid_ha_broker.cluster import control_frames as cf
+from qpid_ha_broker.cluster import messages as ms
+from qpid_ha_broker.cluster.placement import Placement
+from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.controller_service import ControllerService
+from qpid_ha_broker.server.loopback_channel import LoopbackChannel
+
+
+class RecordingCore:
+    """Decides nothing, and remembers what happened."""
+
+    def __init__(self) -> None:
+        self.happened: list[ms.ControllerInput] = []
+        self.facts: dict[str, object] = {}
+
+    def handle(self, happened: ms.ControllerInput, now_s: float) -> list[ms.ControllerEffect]:
+        self.happened.append(happened)
+        return []
+
+    def change_settings(self, settings: ms.ControllerSettings, placement: Placement) -> None:
+        """There are none."""
+
+    def kinds(self) -> list[type]:
+        return [type(each) for each in self.happened]
+
+
+class ReportingBroker:
+    """The other end of a control channel."""
+
+    def __init__(self, port: int) -> None:
+        identity = ms.BrokerIdentity("b", "uuid-b", "b/1", f"amqp://127.0.0.1:{port}", "", "", "1.0")
+        self._report = ms.BrokerReport(identity, 1, True, 1 << 30, ())
+
+    def opened(self, channel: Channel) -> None:
+        channel.send(cf.encode(cf.Reported(self._report)))
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """What the controller says does not matter."""
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """Nor does that."""
+
+
+async def controller() -> tuple[ControllerService, RecordingCore]:
+    """One that decides for a cluster of which nobody has been heard of yet."""
+    core, default = RecordingCore(), Resources(TextReader()).default
+    default.read_only = ""
+    host: Any = SimpleNamespace(schedule_turn=lambda: None)
+    service = ControllerService(host, "a", lambda: core, default)
+    service.begin(1)
+    return service, core
+
+
+async def lose(service: ControllerService, core: RecordingCore, port: int) -> None:
+    """Broker `b`, which said that it listens at that port, reports, and its connection is lost."""
+    channel = LoopbackChannel.open(ReportingBroker(port), service)
+    await eventually(lambda: ms.ReportReceived in core.kinds())
+    channel.close("connection reset")
+    await eventually(lambda: ms.BrokerDisconnected in core.kinds())
+
+
+async def listener(accepted: asyncio.Event) -> asyncio.Server:
+    """Somebody who takes connections at a port of this machine."""
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        accepted.set()
+
+    return await asyncio.start_server(accept, "127.0.0.1", 0)
+
+
+def test_one_that_takes_no_connection_any_more_is_gone_and_the_core_hears_so() -> None:
+    async def story() -> None:
+        server = await listener(asyncio.Event())
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        service, core = await controller()
+
+        await lose(service, core, port)
+        await eventually(lambda: ms.BrokerRefuses in core.kinds())
+
+        at = core.kinds().index(ms.BrokerRefuses)
+        assert core.happened[at] == ms.BrokerRefuses("b", "b/1")
+        assert core.kinds()[at + 1] is ms.TimePassed  # it need not wait for the next tick
+        service.end("the test is over")
+
+    told(story)
+
+
+def test_of_one_that_still_takes_connections_nothing_is_said() -> None:
+    async def story() -> None:
+        accepted = asyncio.Event()
+        async with await listener(accepted) as server:
+            service, core = await controller()
+            await lose(service, core, server.sockets[0].getsockname()[1])
+            await accepted.wait()
+            await eventually(lambda: ms.TimePassed in core.kinds())  # its time is over
+            assert ms.BrokerRefuses not in core.kinds()
+            service.end("the test is over")
+
+    told(story)
+
+
+@pytest.mark.parametrize("address", ["", "amqp://", "amqp://host.invalid:1"])
+def test_an_address_that_leads_nowhere_proves_nothing(address: str) -> None:
+    async def story() -> None:
+        service, core = await controller()
+        identity = ms.BrokerIdentity("b", "uuid-b", "b/1", address, "", "", "1.0")
+        await service._look_whether_gone(identity)
+        assert ms.BrokerRefuses not in core.kinds()
+        service.end("the test is over")
+
+    told(story)
