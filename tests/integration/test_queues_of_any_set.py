@@ -22,7 +22,7 @@ SETTINGS = {
     "resource-sets": "ruled.*=audit",
     "resource-sets.spread": 2,
 }
-CREATED, ACCEPTED, DELETED, NO_SUCH, TAKEN, IN_USE = 201, 202, 204, 404, 409, 412
+OK, BAD, CREATED, ACCEPTED, DELETED, NO_SUCH, TAKEN, IN_USE = 200, 400, 201, 202, 204, 404, 409, 412
 ATTEMPTS = 5
 ORDERS: dict[str, object] = {"qpid.resource-set": "orders"}
 
@@ -240,3 +240,27 @@ def test_no_queue_is_in_one_log_alone_when_a_broker_dies_between_the_two(cluster
         answer = again.ask(operation, name, {"arguments": ORDERS} if operation == "CREATE" else None)
         assert answer.status in ((CREATED,) if operation == "CREATE" else (DELETED, NO_SUCH)), answer
     assert wait_no_orphans(cluster, 2) == {f"new-{number}": "orders" for number in range(40)}
+
+
+def test_a_queue_is_read_and_changed_through_any_proxy_also_after_its_primary_has_died(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path, settings={"ha": {"failure-timeout": "1s", "clients": "proxy"}}) as cluster:
+        cluster.form()
+        create_set(cluster, "orders", preferred=cluster.broker(1).name)
+        wait_whole(cluster, 0, "orders")
+        desks = [Desk(cluster, by) for by in range(3)]  # at the controller, at the primary of the set, and at neither
+        assert desks[0].create("invoices", ORDERS).status == CREATED
+        desks[2].client.send("invoices", "a", "b", "c")
+
+        for by, desk in enumerate(desks):
+            assert desk.ask("READ", "invoices").body["messages"] == 3, by
+            done = desk.ask("UPDATE", "invoices", {"arguments": {"qpid.max_count": 100 + by}})
+            assert (done.status, done.body["arguments"]["qpid.max_count"]) == (OK, 100 + by)
+            assert desk.ask("UPDATE", "invoices", {"arguments": {"qpid.max_count": "many"}}).status == BAD, by
+        assert desks[2].ask("PURGE", "invoices").body == {"purged": 3}
+
+        cluster.kill(1)
+        others = [cluster.broker(by).name for by in (0, 2)]
+        cluster.wait_until(lambda: sets_of(cluster.broker(0))["orders"]["primary"] in others, "another one leads it")
+        for by in (0, 2):
+            facts = desks[by].ask("READ", "invoices")
+            assert (facts.status, facts.body["messages"], facts.body["arguments"]["qpid.max_count"]) == (OK, 0, 102)

@@ -14,7 +14,8 @@ from qpid_ha_broker.amqp.hosted_session import HostedSession
 from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.management_link import MANAGEMENT, ManagementLink, ReplyLink
+from qpid_ha_broker.amqp.management_link import ManagementLink, ReplyLink
+from qpid_ha_broker.amqp.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
@@ -160,6 +161,14 @@ def _check_leads_default(connection: Connection, relay: RelayRequest | None) -> 
         raise ServedElsewhere(connection.container.directory, DEFAULT_SET)
 
 
+def _check_leads_managed(connection: Connection, relay: RelayRequest | None) -> None:
+    """As `_check_leads_default`; where another broker asks about the queues of one set, of that one."""
+    if relay is not None and relay.set_name:
+        connection.container.led_set(relay.set_name)
+    else:
+        _check_leads_default(connection, relay)
+
+
 def _own_queue(connection: Connection, relay: RelayRequest | None) -> Queue | None:
     """The queue that a relayed link had when it was attached before; None: it had none. Raises AmqpError."""
     if relay is None or not relay.own_queue:
@@ -187,7 +196,9 @@ def _attach_publisher(
         return peer_receiver(connection, link)
     is_for_any_set = terminus.coordinator or not (terminus.address or terminus.dynamic)
     may_be_elsewhere = is_for_any_set and connection.relay.relays is not None
-    if terminus.address == MANAGEMENT or terminus.dynamic:
+    if terminus.address == MANAGEMENT:
+        _check_leads_managed(connection, relay)
+    elif terminus.dynamic:
         _check_leads_default(connection, relay)
     elif not may_be_elsewhere:
         _check_leads(connection, relay, terminus.address)
@@ -271,7 +282,7 @@ def _attach_consumer(
     if terminus.address == PEERS:
         return peer_sender(connection, link)
     if terminus.address == MANAGEMENT:
-        _check_leads_default(connection, relay)
+        _check_leads_managed(connection, relay)
         answer_terminus(link.source, link.remote_source, terminus, None, durable=False)
         reply_link = ReplyLink(connection, link, relay=relay)
         link.open()

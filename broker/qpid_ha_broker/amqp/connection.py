@@ -35,6 +35,7 @@ from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, C
 from qpid_ha_broker.amqp.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
+    RELAY_MANAGEMENT_CAPABILITY,
     RELAY_SESSIONS_CAPABILITY,
     RELAY_SETS_CAPABILITY,
     RelayRequest,
@@ -56,6 +57,13 @@ LAST_WORDS_S = 0.004
 """For what a client has sent that is gone, or silent for too long; and for the first of many links that end."""
 DESCRIPTION_LENGTH = 200
 """Characters of an error text that is made of what the peer sent."""
+_RELAY_CAPABILITIES = (
+    RELAY_CAPABILITY,
+    RELAY_SETS_CAPABILITY,
+    OWN_NODES_CAPABILITY,
+    RELAY_SESSIONS_CAPABILITY,
+    RELAY_MANAGEMENT_CAPABILITY,
+)
 
 
 class AnsweredElsewhere(Protocol):
@@ -154,6 +162,8 @@ class ConnectionRelay:
     def __init__(self, relays: Relays | None, remotes: Remotes | None) -> None:
         self.relays = relays
         """Who relays links of this client; None: nobody does."""
+        self.onward: Relays | None = None
+        """Who relays what clients of the peer, a proxy, ask this broker to pass on; None: nobody does."""
         self.remotes = remotes
         """The same, for links to nodes of brokers outside of the cluster."""
         self.is_proxy = False
@@ -167,8 +177,8 @@ class ConnectionRelay:
     def opened(self, is_admin: bool, desired: Sequence[object]) -> None:
         """The peer has opened, and desires these capabilities."""
         if is_admin:
-            self.relays = None
             self.is_proxy = RELAY_CAPABILITY in desired
+            self.onward, self.relays = self.relays if self.is_proxy else None, None
 
     def forget(self, link: Relayed) -> None:
         """It has ended, or is not relayed after all."""
@@ -409,9 +419,9 @@ class Connection:
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
-        relay = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY, RELAY_SESSIONS_CAPABILITY)
+        relay = _RELAY_CAPABILITIES if self.relay.is_proxy else ()
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
-        capabilities = (*self.container.capabilities, *sessions, *shared, *(relay if self.relay.is_proxy else ()))
+        capabilities = (*self.container.capabilities, *sessions, *shared, *relay)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": OUR_PRODUCT, "version": settings.version}
         if failed:

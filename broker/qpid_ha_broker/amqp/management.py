@@ -8,7 +8,7 @@ committed as far as the reply says, and sends it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -56,6 +56,9 @@ _STATUS = {
     errors.InUse: PRECONDITION_FAILED,
     errors.Unavailable: UNAVAILABLE,
 }
+
+
+AskElsewhere = Callable[[Request, ServedElsewhere], Outcome[ManagementAnswer]]
 
 
 class Reply(NamedTuple):
@@ -106,13 +109,16 @@ class Management:
             "GET-MGMT-NODES": lambda request: ManagementAnswer(OK, "OK", []),
         }
 
-    def handle(self, request_bytes: bytes) -> Reply | LaterReply | None:
-        """Carry out one request, or begin to."""
+    def handle(self, request_bytes: bytes, elsewhere: AskElsewhere | None = None) -> Reply | LaterReply | None:
+        """Carry out one request, or begin to; `elsewhere`: has the broker that is needed for it do so."""
         request = read_request(request_bytes)
         if request is None:
             return None
+        answer: ManagementAnswer | Outcome[ManagementAnswer]
         try:
             answer = self._carry_out(request)
+        except ServedElsewhere as error:
+            answer = _refused(error) if elsewhere is None else elsewhere(request, error)
         except RequestRefusal as refusal:
             answer = ManagementAnswer(refusal.status, refusal.description, {})
         except errors.ModelError as error:

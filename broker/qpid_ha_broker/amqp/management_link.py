@@ -10,18 +10,19 @@ from qpid_ha_broker.amqp import engine
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, Sender
+from qpid_ha_broker.amqp.hosted_set import HostedSet
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management import LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
-from qpid_ha_broker.amqp.management_messages import UNAUTHORIZED, ManagementAnswer, Request, write_answer
+from qpid_ha_broker.amqp.management_messages import MANAGEMENT, UNAUTHORIZED, ManagementAnswer, Request, write_answer
 from qpid_ha_broker.amqp.relay import RelayRequest
+from qpid_ha_broker.amqp.relayed_management import ManagedElsewhere
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import COMMITTED, Log
 from qpid_ha_broker.model.transaction import Message
 
-MANAGEMENT = "$management"
 _REQUEST_CREDIT = 100
 _MAX_WAITING_REPLIES = 1000
 
@@ -32,6 +33,7 @@ class ManagementLink(ReceivingLink):
     request_bytes = 16 * 1024
 
     def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest | None = None) -> None:
+        """Raises ServedElsewhere where another broker asks about queues of a set that is not led here."""
         super().__init__(connection, link, _REQUEST_CREDIT)
         self.is_relayed = relay is not None
         self._relay = relay
@@ -39,6 +41,16 @@ class ManagementLink(ReceivingLink):
         self._elsewhere: dict[LaterReply, None] = {}
         """Those that wait for other brokers, each for itself."""
         self._is_closed = False
+        self._led: HostedSet | None = None
+        """Whose queues another broker asks about here."""
+        self._others: ManagedElsewhere | None = None
+        """What is asked about queues that other brokers lead; None: the client is told where they are."""
+        relays = connection.relay.relays if relay is None else connection.relay.onward
+        if relay is not None and relay.set_name:
+            self._led = connection.container.led_set(relay.set_name)
+            self._led.links[self] = None
+        elif relays is not None:
+            self._others = ManagedElsewhere(connection, link, relay or _own_request(connection), relays)
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Carry out one request."""
@@ -51,7 +63,8 @@ class ManagementLink(ReceivingLink):
             self._carry_out(control, request)
             return
         self.connection.container.flush_accepted()
-        reply = self.connection.container.management.handle(whole)
+        others = None if self._others is None else self._others.ask
+        reply = self.connection.container.management.handle(whole, others)
         if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
             self.hosted.unconfirmed[self] = None
             self.connection.touch()
@@ -88,8 +101,8 @@ class ManagementLink(ReceivingLink):
 
     @property
     def is_writer(self) -> bool:
-        """Whether a command was carried out and is not committed yet."""
-        return bool(self._waiting)
+        """Whether a command was carried out and is not committed yet, or it is for who leads a set."""
+        return bool(self._waiting) or self._led is not None
 
     def waits_for(self, log: Log) -> bool:
         replies = [reply for reply in self._waiting if isinstance(reply, Reply)]
@@ -137,8 +150,18 @@ class ManagementLink(ReceivingLink):
         """Nobody waits for the replies any more."""
         super().closed(lost=lost)
         self._is_closed = True
+        if self._led is not None:
+            self._led.forget(self)
+        if self._others is not None:
+            self._others.close()
         self._waiting.clear()
         self._elsewhere.clear()
+
+
+def _own_request(connection: Connection) -> RelayRequest:
+    """For whom another broker is asked: the client of this connection."""
+    container = connection.engine.connection.remote_container or ""
+    return RelayRequest((connection.container.settings.name,), "", container, connection.identity.user)
 
 
 class ReplyLink(LinkEndpoint, EachDisposition):

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import proton
 
+from qpid_ha_broker.amqp.conditions import INVALID_FIELD, AmqpError
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 
+MANAGEMENT = "$management"
 OK, CREATED, ACCEPTED, NO_CONTENT, TEMPORARY_REDIRECT = 200, 201, 202, 204, 307
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, CONFLICT, PRECONDITION_FAILED = 400, 401, 404, 409, 412
 NOT_IMPLEMENTED, UNAVAILABLE = 501, 503
@@ -87,6 +89,30 @@ def write_answer(request: Request, answer: ManagementAnswer) -> bytes:
     message.address = request.reply_to
     message.correlation_id = request.correlation_id
     return bytes(message.encode())
+
+
+def write_request(request: Request, reply_to: str, number: int) -> bytes:
+    """The same request as another broker gets it, whose reply has `number`."""
+    message: Any = proton.Message()
+    message.body = _wire(request.body)
+    message.properties = {name: _wire(value) for name, value in request.properties.items()}
+    message.reply_to = reply_to
+    message.correlation_id = number
+    return bytes(message.encode())
+
+
+def read_answer(data: bytes) -> tuple[int, ManagementAnswer]:
+    """What another broker has answered, and to the request of which number. Raises AmqpError."""
+    message = proton.Message()
+    try:
+        message.decode(data)
+        properties, body, number = _plain(message.properties), _plain(message.body), message.correlation_id
+        if not isinstance(properties, dict) or not isinstance(number, int):
+            raise ValueError("it has no number, or no application properties")
+        status, description = int(properties.pop("statusCode")), str(properties.pop("statusDescription"))
+    except _UNREADABLE as error:
+        raise AmqpError(INVALID_FIELD, f"a reply of another broker cannot be read: {error!s:.200}") from error
+    return int(number), ManagementAnswer(status, description, body, properties)
 
 
 def _correlation_id(message: proton.Message) -> object:

@@ -30,6 +30,8 @@ A broker that does not offer it would mistake the proxy for the subscriber."""
 RELAY_SESSIONS_CAPABILITY: Final = "qpid.relay-sessions"
 """Beside RELAY_CAPABILITY: sessions of clients, and links of theirs. A broker that does not offer it would hold nothing
 for them."""
+RELAY_MANAGEMENT_CAPABILITY: Final = "qpid.relay-set-management"
+"""Beside RELAY_CAPABILITY: links to and from `$management` for the queues of one resource set, at its primary."""
 PATH: Final = "qpid.relay-path"
 CLIENT: Final = "qpid.relay-client"
 CONTAINER: Final = "qpid.relay-container"
@@ -71,7 +73,8 @@ class RelayRequest(NamedTuple):
     held: tuple[int, ...] = ()
     """Ids of messages that the client has and has not answered, or has answered and nobody has confirmed it."""
     set_name: str = ""
-    """Of a coordinator or an anonymous relay: the resource set to which all belongs that comes on the link."""
+    """Of a coordinator or an anonymous relay: the resource set to which all belongs that comes on the link. Of
+    `$management`: the one whose queues it is asked about; empty: `default`, with what is known there of all others."""
     link: str = ""
     """The client's name for the link, by which it is known who has a durable subscription."""
     own_queue: str = ""

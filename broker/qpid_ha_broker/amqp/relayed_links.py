@@ -37,9 +37,9 @@ from qpid_ha_broker.amqp.engine import (
 )
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.management_link import MANAGEMENT
+from qpid_ha_broker.amqp.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.node_wait import NodeWait, Told
-from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest, read_answer, told_to_client
+from qpid_ha_broker.amqp.relay import OWN_NODES_CAPABILITY, RUN_BITS, RelayRequest, read_answer, told_to_client
 from qpid_ha_broker.amqp.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relayer import Producer, Relayer, is_elsewhere
 from qpid_ha_broker.amqp.terminus import read_filters, read_terminus
@@ -93,7 +93,7 @@ class RelayedLink(LinkEndpoint):
         """Attached at the primary; None: not now."""
         self.path: tuple[str, ...] = (relayer.name,)
         """The brokers that it comes by."""
-        self.needs_own_nodes = _needs_own_nodes(connection, link)
+        self.needed_capability = OWN_NODES_CAPABILITY if _needs_own_nodes(connection, link) else ""
         self.needs_sessions = connection.session is not None
         self.own_queue = ""
         """What was made for it at the primary, and is to be there when it is attached again."""
@@ -585,7 +585,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._arrived(upstream, far)
         self._generation = answer.generation
         self._is_held = answer.session_held is not None
-        if self.needs_own_nodes:
+        if self.needed_capability:
             self.own_queue = answer.own_queue
         granted = set(answer.held)
         for number, held in list(self._held.items()):

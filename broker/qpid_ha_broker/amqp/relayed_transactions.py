@@ -203,7 +203,8 @@ class FarCoordinator(EachDisposition):
     The promise: each transaction that was begun hears once how it ended.
     """
 
-    needs_own_nodes = needs_sessions = False
+    needed_capability = ""
+    needs_sessions = False
 
     def __init__(self, request: RelayRequest, relayer: Relayer) -> None:
         """`request`: says whose it is, and of which set."""

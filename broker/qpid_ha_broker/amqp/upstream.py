@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import proton
 
@@ -18,17 +18,24 @@ from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
+    RELAY_MANAGEMENT_CAPABILITY,
     RELAY_SESSIONS_CAPABILITY,
     RELAY_SETS_CAPABILITY,
 )
 from qpid_ha_broker.amqp.values import listed
 
+_WITHOUT: Final = {
+    OWN_NODES_CAPABILITY: "which is relayed for nothing but queues, and publishers to exchanges: upgrade it",
+    RELAY_MANAGEMENT_CAPABILITY: "which takes no requests to $management for one set: upgrade it",
+}
+"""What a broker without that capability does not do."""
+
 
 class UpstreamLink(Protocol):
     """What is relayed, as its far end sees it."""
 
-    needs_own_nodes: bool
-    """Only who offers OWN_NODES_CAPABILITY knows what to do with it."""
+    needed_capability: str
+    """Only who offers it knows what to do with the link; empty: whoever takes relayed links does."""
 
     @property
     def needs_sessions(self) -> bool:
@@ -68,10 +75,8 @@ class Upstream:
         """The other broker takes relayed links to a resource set, too."""
         self.has_answers = False
         """Messages were answered that are to be answered before any more are sent: see `answer_first`."""
-        self._has_own_nodes = False
-        """The peer offers OWN_NODES_CAPABILITY."""
-        self._has_sessions = False
-        """The peer offers RELAY_SESSIONS_CAPABILITY."""
+        self._offered: frozenset[str] = frozenset()
+        """The peer's capabilities."""
         self._on_ended = on_ended
         self._has_ended = False
         self._pending: dict[UpstreamLink, None] = {}
@@ -86,7 +91,7 @@ class Upstream:
         connection.container = name
         connection.hostname = hostname
         connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
-        desired = (RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, OWN_NODES_CAPABILITY, RELAY_SESSIONS_CAPABILITY)
+        desired = (*_WITHOUT, RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, RELAY_SESSIONS_CAPABILITY)
         connection.desired_capabilities = [proton.symbol(name) for name in desired]
         connection.open()
         self._session: Any = connection.session()
@@ -149,11 +154,12 @@ class Upstream:
             self._pending[link] = None
 
     def _open_link(self, link: UpstreamLink) -> None:
-        if link.needs_own_nodes and not self._has_own_nodes:
-            text = "which is relayed for nothing but queues, and publishers to exchanges: upgrade it"
-            link.detached(AmqpError(NOT_IMPLEMENTED, f"the broker that leads its set is of an older version, {text}"))
+        needed = link.needed_capability
+        if needed and needed not in self._offered:
+            text = f"the broker that leads its set is of an older version, {_WITHOUT[needed]}"
+            link.detached(AmqpError(NOT_IMPLEMENTED, text))
             return
-        if link.needs_sessions and not self._has_sessions:
+        if link.needs_sessions and RELAY_SESSIONS_CAPABILITY not in self._offered:
             text = "the broker there is of an older version, which takes no sessions of clients at other brokers"
             link.detached(AmqpError(NOT_IMPLEMENTED, f"{text}: upgrade it, or connect without a session"))
             return
@@ -188,8 +194,7 @@ class Upstream:
             text = f"the broker there does not offer {RELAY_CAPABILITY}: it is of an older version, upgrade it"
             self._fail(AmqpError(NOT_IMPLEMENTED, text))
             return
-        self._has_own_nodes = OWN_NODES_CAPABILITY in offered
-        self._has_sessions = RELAY_SESSIONS_CAPABILITY in offered
+        self._offered = frozenset(map(str, offered))
         self.is_open = True
         self.relays_sets = RELAY_SETS_CAPABILITY in offered
         pending, self._pending = self._pending, {}
