@@ -571,6 +571,24 @@ def test_a_message_that_somebody_else_got_meanwhile_takes_the_transaction_with_i
     assert there(proxied) == ["a"]
 
 
+@pytest.mark.parametrize("settles", [False, True])
+def test_a_message_that_is_somebody_elses_since_does_not_keep_a_transaction_from_its_end(
+    proxied: PairedProxy, worker: Worker, settles: bool
+) -> None:
+    worker.send("a")
+    (held,) = worker.received(worker.consumer(1))
+    proxied.cut()
+    other = PairedClient(proxied.primary, container="other")
+    assert len(other.received(other.receiver("q", 1))) == 1
+    proxied.connect_upstream()
+    work = worker.coordinator.declare()
+    worker.answer(work, held, settles=settles)
+    worker.publish(work, "b")
+    commit = worker.coordinator.discharge(work)
+    assert (commit.remote_state, commit.remote.condition.name) == (REJECTED, ROLLBACK)
+    assert there(proxied) == ["a"]
+
+
 def test_what_was_accepted_while_there_was_no_primary_is_part_of_the_transaction(
     proxied: PairedProxy, worker: Worker
 ) -> None:

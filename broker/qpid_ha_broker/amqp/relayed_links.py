@@ -756,6 +756,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         if state == engine.TRANSACTIONAL:
             at_once = ACCEPTED if self._is_browsing else self._accepts.answered(held, delivery, settled)
             if at_once is None:
+                if held.accepted is not None and held.far is None and self._held.get(held.number) is not held:
+                    held.accepted.transaction.fail(_GONE)  # it could not be had again, before the client accepted it
                 return
         if not (settled or state in _OUTCOMES or at_once):
             return  # `received`: it is still on its way
