@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import proton
@@ -97,7 +98,7 @@ class PublishingClient(LinkClient):
 
     def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
         super().__init__(shop, name, draw, ledger, queue)
-        self._unanswered: dict[str, tuple[Any, Sent]] = {}
+        self._unanswered: dict[str, tuple[Sent, Ledger]] = {}
         self._number = 0
         self._burst = draw.choice((1, 3, 30))
 
@@ -106,6 +107,10 @@ class PublishingClient(LinkClient):
         link.target.address = self.queue
         self._number = 0
         return link
+
+    def next_queue(self) -> tuple[str, Ledger]:
+        """Where the next message goes."""
+        return self.queue, self.ledger
 
     def act(self, talk: Talk) -> None:
         if not self.is_attached or self.is_quiet:
@@ -120,19 +125,20 @@ class PublishingClient(LinkClient):
 
     def _send(self) -> None:
         self._number += 1
-        sent = Sent(self.link.name, self._number, self.queue)
+        queue, ledger = self.next_queue()
+        sent = Sent(self.link.name, self._number, queue)
         text = sent.text(self.draw.choice(SIZES))
-        message = proton.Message(text, durable=self.draw.random() < 0.5)
+        message = proton.Message(text, durable=self.draw.random() < 0.5, address=queue)
         delivery = self.link.delivery(str(self._number))
         self.link.send(message.encode())
         self.link.advance()
-        self.ledger.sends(sent)
+        ledger.sends(sent)
         is_settled = self.draw.random() < 0.03
         self.note(f"sends {self._number}{', settled' if is_settled else ''}")
         if is_settled:
             delivery.settle()
         else:
-            self._unanswered[delivery.tag] = delivery, sent
+            self._unanswered[delivery.tag] = sent, ledger
 
     def on_delivery(self, talk: Talk, delivery: Any) -> None:
         if not self._is_mine(delivery.link) or not delivery.updated:
@@ -143,12 +149,13 @@ class PublishingClient(LinkClient):
             return
         del self._unanswered[delivery.tag]
         delivery.settle()
+        sent, ledger = found
         if state == proton.Delivery.ACCEPTED:
-            self.ledger.is_accepted(found[1])
+            ledger.is_accepted(sent)
         elif state in (proton.Delivery.REJECTED, proton.Delivery.RELEASED):
-            self.ledger.is_refused(found[1])
-        elif self.queue != DELETED:  # settled without a word by a link that ends, whose queue is gone
-            raise Violation(f"{found[1]} was answered with {state}")
+            ledger.is_refused(sent)
+        elif sent.queue != DELETED:  # settled without a word by a link that ends, whose queue is gone
+            raise Violation(f"{sent} was answered with {state}")
 
     def link_ended(self) -> None:
         self._unanswered.clear()
@@ -156,6 +163,25 @@ class PublishingClient(LinkClient):
     def why_not_at_rest(self) -> str:
         waits = f"{self.name} was not told of {len(self._unanswered)}" if self._unanswered else ""
         return super().why_not_at_rest() or waits
+
+
+class AnonymousClient(PublishingClient):
+    """Publishes to the queues of all sets by an anonymous relay."""
+
+    def __init__(self, shop: Shop, name: str, draw: random.Random, ledgers: Mapping[str, Ledger]) -> None:
+        """`ledgers`: by queue."""
+        queue, ledger = next(iter(ledgers.items()))
+        super().__init__(shop, name, draw, ledger, queue)
+        self._ledgers = ledgers
+
+    def make_link(self, talk: Talk, name: str) -> Any:
+        link = super().make_link(talk, name)
+        link.target.address = None
+        return link
+
+    def next_queue(self) -> tuple[str, Ledger]:
+        queue = self.draw.choice(list(self._ledgers))
+        return queue, self._ledgers[queue]
 
 
 class ConsumingClient(LinkClient):

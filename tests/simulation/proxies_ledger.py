@@ -177,6 +177,11 @@ class Ledger:
             return
         latest[sent.publisher] = handout
 
+    def was_consumed(self, sent: Sent, but: Handout | None = None, *, confirmed: bool = False) -> bool:
+        """Whether somebody has accepted it, other than by `but`; `confirmed`: and was told that this counts."""
+        handouts = [each for each in self.handouts.get(sent, ()) if each is not but and each.is_consumed]
+        return any(each.is_confirmed or not confirmed for each in handouts)
+
     # --- at rest
 
     def check_rest(self, left: dict[str, list[Sent]]) -> None:

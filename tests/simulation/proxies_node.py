@@ -1,13 +1,13 @@
 """A broker with clients: the real container, connections and proxy around the member of a simulated node.
 
 What `server.broker` is to these with sockets and a loop, `ProxyNode` is on the virtual clock. Real are, of the server's
-modules, `proxying`, `client_protocol`, `cluster_clients` and `broker_addresses`; of the others there is one set, which
-is in memory, and no administration.
+modules, `proxying`, `client_protocol`, `cluster_clients`, `broker_addresses` and `map_directory`; sets are in memory,
+and there is no administration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from qpid_ha_broker.amqp.engine import Engine, Workspace
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes import NodeSettings
 from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -39,6 +40,7 @@ from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.node import Node, World
 from simulation.process_loop import ProcessLoop
+from simulation.proxies_replica import Directory, SetReplica
 from simulation.streams import Post, StreamEnd, Streams
 from simulation.virtual_time import Clock
 
@@ -59,6 +61,7 @@ class Terms:
         most_unsettled: int,
         attached: Attached,
         ends_to_lead: Callable[[int], None],
+        map_events: Callable[[], Sequence[ev.MapEvent]],
     ) -> None:
         self.streams = streams
         self.publisher_credit = publisher_credit
@@ -66,6 +69,8 @@ class Terms:
         self.attached = attached
         self.ends_to_lead = ends_to_lead
         """Told of the generation whose primary serves nobody any more, before its links end."""
+        self.map_events = map_events
+        """What a broker that starts knows of the cluster map; empty: there is one set."""
 
 
 class _Process:
@@ -128,6 +133,8 @@ class ProxyNode(Node):
         }
         self._settings_in_force = BrokerSettings.from_values(own)
         self.is_in_turn = False
+        self.replicas: dict[str, SetReplica] = {}
+        """Of sets other than `default`, by name."""
         self.led_generation = 0
         """In which it led last."""
 
@@ -137,6 +144,8 @@ class ProxyNode(Node):
         process = _Process(self, self.process + 1)
         self.loop = ProcessLoop(self._world.schedule, process)  # type: ignore[abstract] # it has what drivers use
         self.loop.run(super().start)
+        for replica in self.replicas.values():
+            self.loop.run(replica.start)
 
     def prepare(self, resources: Resources) -> None:
         numbers = count(1)
@@ -152,6 +161,12 @@ class ProxyNode(Node):
         self.connections = Connections(self.container, self._attach)
         self._protocols: dict[Connection, ClientProtocol] = {}
         self._has_news = self.is_in_turn = False
+        self.map = ClusterMap()
+        self._map_changes = count(1)
+        for event in self.terms.map_events():
+            self.map.apply(next(self._map_changes), event)
+        if self.map.sets:
+            self.container.directory = Directory(self.name, self.map, lambda: self.member.status)
 
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         super().begin(settings, draw, restored)
@@ -159,7 +174,7 @@ class ProxyNode(Node):
         self.admission: Admission[ClientProtocol] = Admission(AdmissionLimits(10_000, 10_000, 10_000, 10_000))
         self.notices = NoticeLog()
         self.clients = ClientAccess(self, self.member, self.feed, _nobody_listens)
-        addresses = BrokerAddresses(self.name, ClusterMap(), self.member, lambda: self.clients.is_serving)
+        addresses = BrokerAddresses(self.name, self.map, self.member, lambda: self.clients.is_serving)
         self.proxying = Proxying(self, _engine_for, addresses)
         self.connections.relays = self.proxying
         self.container.gate = self.proxying.gate
@@ -177,8 +192,30 @@ class ProxyNode(Node):
 
     def kill(self, is_silent: bool, has_power: bool = True, cause: str = "killed") -> None:
         super().kill(is_silent, has_power, cause)
+        for replica in self.replicas.values():
+            replica.kill(is_silent, has_power, cause)
         self.terms.streams.died(self.name, is_silent)
         self._world.schedule.after(0.0, self.close_engines)  # not while one of them is at work
+
+    def pause(self) -> None:
+        super().pause()
+        for replica in self.replicas.values():
+            replica.pause()
+
+    def resume(self) -> None:
+        super().resume()
+        for replica in self.replicas.values():
+            replica.resume()
+
+    def hears(self, event: Callable[[], ev.MapEvent]) -> None:
+        """The map has changed, as it is when this broker comes to it."""
+
+        def apply() -> None:
+            self.map.apply(next(self._map_changes), event())
+            self.proxying.look_soon()
+            self.schedule_turn()
+
+        self.do(apply)
 
     def close_engines(self) -> None:
         """Nothing happens in this process any more: let go of what C holds."""
@@ -199,6 +236,10 @@ class ProxyNode(Node):
 
     def accept(self, end: StreamEnd) -> None:
         self.post_here()(lambda: end.have_read_by(_ClientSocket(self, cast(Any, _Engines()))))
+
+    @property
+    def is_serving(self) -> bool:
+        return self.clients.is_serving
 
     # --- what the server's parts ask of the broker
 
@@ -258,19 +299,23 @@ class ProxyNode(Node):
 
     def note_status(self, status: fx.MemberStatus) -> None:
         self.clients.status_changed(status)
+        self.proxying.look_soon()
 
     # --- turns
 
     def turn(self) -> None:
         self._turn_waits = False
         self.set_time()
-        (_, batch), *_ = self.container.turn()
+        (_, batch), *others = self.container.turn()
         self.resources.sets.local_log.take_parts()
         rest = self.resources.default.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
         self.is_in_turn = True
         self._handle(fx.TurnEnded(batch))
+        for hosted, batch_of_set in others:
+            if self.is_up:
+                self.replicas[hosted.name].turn_ended(batch_of_set)
         self.is_in_turn = False
         if not self.is_up:
             return

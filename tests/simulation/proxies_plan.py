@@ -60,6 +60,10 @@ class ProxiesPlan:
     publishers: int
     consumers: int
     browsers: int
+    transacting: int
+    """Clients that work in transactions."""
+    anonymous: int
+    """Publishers by anonymous relays, each to all queues."""
     delay_s: float
     """Of the network, on average."""
     socket_bytes: int
@@ -68,6 +72,8 @@ class ProxiesPlan:
     most_unsettled: int
     """Messages that a client may have and not have answered."""
     min_in_sync: int
+    replicas: tuple[tuple[int, ...], ...]
+    """Of each resource set beside `default`, which has one at every broker: the numbers of its brokers."""
     faults: tuple[ProxiesFault, ...]
 
     def describe(self) -> str:
@@ -85,25 +91,36 @@ def is_of_proxies(seed: int) -> bool:
 
 
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
-    """2 to 4 brokers, and 3 to 12 clients."""
+    """2 to 4 brokers, 1 to 4 sets, and 3 to 17 clients."""
     draw = random.Random(f"{seed}/proxies plan")
     brokers = draw.randint(2, 4)
+    replicas = _draw_replicas(random.Random(f"{seed}/proxies sets"), brokers)
     count = draw.choice((0, 4, 8, 14))
     kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
     faults = [_draw_fault(draw, kind) for kind in kinds]
     return ProxiesPlan(
         seed,
         brokers,
-        draw.randint(2, 5),
-        draw.randint(1, 5),
+        draw.randint(2, 5) + len(replicas),
+        draw.randint(1, 5) + len(replicas),
         draw.randint(0, 1),
+        random.Random(f"{seed}/proxies transactions").choice((0, 0, 1, 2)),
+        random.Random(f"{seed}/proxies anonymous").choice((0, 0, 1)),
         draw.choice((0.0005, 0.003, 0.015)),
         draw.choice((2_000, 60_000, 1_000_000)),
         draw.choice((5, 40, 1000)),
         draw.choice((3, 30, 30_000)),
         draw.choice((1, 1, 2)),
+        replicas,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
+
+
+def _draw_replicas(draw: random.Random, brokers: int) -> tuple[tuple[int, ...], ...]:
+    """Of no set beside `default` in half of the runs."""
+    count = draw.choice((0, 0, 0, 1, 2, 3))
+    sizes = [draw.randint(2, brokers) for _ in range(count)]
+    return tuple([tuple(sorted(draw.sample(range(brokers), size))) for size in sizes])
 
 
 def _draw_fault(draw: random.Random, kind: ProxiesKind) -> ProxiesFault:

@@ -10,9 +10,10 @@ from typing import Protocol
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from simulation.amqp_client import AmqpClient
-from simulation.network import Network
+from simulation.proxies_clients import DELETED
 from simulation.proxies_node import ProxyNode
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
+from simulation.proxies_sets import PlacedSet
 from simulation.streams import Streams
 from simulation.virtual_time import Schedule
 
@@ -33,20 +34,17 @@ class ProxiesTrouble:
     def __init__(
         self,
         schedule: Schedule,
-        network: Network,
         streams: Streams,
         nodes: Sequence[ProxyNode],
-        delete_queue: Callable[[ProxyNode, float], None],
-        recorded: Callable[[], fx.ClusterRecord],
+        sets: Sequence[PlacedSet],
     ) -> None:
+        """`sets`: `default` first."""
         self._schedule = schedule
-        self._network = network
         self._streams = streams
         self._nodes = nodes
-        self._delete_queue = delete_queue
-        self._recorded = recorded
-        self._moves_to = "", 0.0
-        """Who was to lead last, and until when that may go on."""
+        self._sets = sets
+        self._moves_to: dict[str, tuple[str, float]] = {}
+        """By set: who was to lead last, and until when that may go on."""
         self._undo: dict[Callable[[], None], None] = {}
         """What is to be made good at the end, if not before."""
         self._strikes = {
@@ -83,28 +81,36 @@ class ProxiesTrouble:
 
     # --- who it may strike
 
-    def _primary(self) -> ProxyNode | None:
-        return next((node for node in self._nodes if node.is_primary and not node.is_paused), None)
+    def _any_set(self, draw: random.Random) -> PlacedSet:
+        return draw.choice(self._sets) if len(self._sets) > 1 else self._sets[0]
+
+    def _primary_of(self, placed: PlacedSet) -> ProxyNode | None:
+        primary = placed.primary
+        return None if primary is None else self._nodes[primary.index]
 
     def _may_go(self, node: ProxyNode) -> bool:
-        """Whether somebody else could lead who has all that was confirmed."""
-        primary = self._primary()
-        if primary is None or not all(each.is_up and not each.is_paused for each in self._nodes):
+        """Whether somebody else could lead, of each set, who has all that was confirmed."""
+        is_whole = all(each.is_up and not each.is_paused for each in self._nodes)
+        return is_whole and all(self._can_spare(placed, node.name) for placed in self._sets)
+
+    def _can_spare(self, placed: PlacedSet, name: str) -> bool:
+        primary = placed.primary
+        if primary is None:
             return False
-        in_sync, record = primary.member.status.members, self._recorded()
+        in_sync, record = primary.member.status.members, placed.register.record
         if (record.primary, set(record.members)) != (primary.name, set(in_sync)):
             return False  # somebody else is about to lead, and may be all that there is then
-        to, until_s = self._moves_to
-        if node.name == to and self._schedule.now_s < until_s:
+        to, until_s = self._moves_to.get(placed.name, ("", 0.0))
+        if name == to and self._schedule.now_s < until_s:
             return False
         rest = [
             each
-            for each in self._nodes
-            if each is not node
+            for each in placed.nodes
+            if each.name != name
             and each.name in in_sync
             and (each is primary or each.member.status.state is State.READY)
         ]
-        return len(rest) == len(set(in_sync) - {node.name}) and bool(rest)
+        return len(rest) == len(set(in_sync) - {name}) and bool(rest)
 
     def _others(self, node: ProxyNode) -> list[ProxyNode]:
         return [each for each in self._nodes if each is not node]
@@ -124,7 +130,7 @@ class ProxiesTrouble:
 
     def _cut_proxy(self, fault: ProxiesFault, draw: random.Random) -> None:
         """What one broker relays to another one; their own channels stay."""
-        primary = self._primary()
+        primary = self._primary_of(self._any_set(draw))
         if primary is not None:
             proxy = draw.choice(self._others(primary))
             proxy.note_line(f"IS CUT from {primary.name}")
@@ -143,13 +149,14 @@ class ProxiesTrouble:
         self._streams.block(one.name, other.name)
         self._later(for_s, partial(self._streams.unblock, one.name, other.name))
         if has_log:
-            self._network.block(one.index, other.index)
-            self._later(for_s, partial(self._network.unblock, one.index, other.index))
+            for placed in self._sets:
+                placed.network.block(one.index, other.index)
+                self._later(for_s, partial(placed.network.unblock, one.index, other.index))
 
     # --- brokers
 
     def _crash_primary(self, fault: ProxiesFault, draw: random.Random) -> None:
-        primary = self._primary()
+        primary = self._primary_of(self._any_set(draw))
         if primary is not None:
             self._crash(primary, fault.for_s, draw)
 
@@ -162,17 +169,18 @@ class ProxiesTrouble:
             self._later(for_s, node.start)
 
     def _move(self, fault: ProxiesFault, draw: random.Random) -> None:
-        primary = self._primary()
+        placed = self._any_set(draw)
+        primary = placed.primary
         if primary is not None:
-            to = draw.choice(self._others(primary)).name
-            self._moves_to = to, self._schedule.now_s + MOVES_WITHIN_S
+            to = draw.choice([each for each in placed.nodes if each is not primary]).name
+            self._moves_to[placed.name] = to, self._schedule.now_s + MOVES_WITHIN_S
             primary.ask_for(lambda request: fx.SwitchoverAsked(request, to, "asked for"), _nobody_listens)
 
     def _pause_any(self, fault: ProxiesFault, draw: random.Random) -> None:
         self._pause(draw.choice(self._nodes), fault.for_s)
 
     def _pause_primary(self, fault: ProxiesFault, draw: random.Random) -> None:
-        primary = self._primary()
+        primary = self._primary_of(self._any_set(draw))
         if primary is not None:
             self._pause(primary, fault.for_s)
 
@@ -189,9 +197,10 @@ class ProxiesTrouble:
         self._later(for_s, resume)
 
     def _delete(self, fault: ProxiesFault, draw: random.Random) -> None:
-        primary = self._primary()
+        default = self._sets[0]
+        primary = default.primary
         if primary is not None:
-            primary.do(partial(self._delete_queue, primary, fault.for_s))
+            primary.do(partial(default.delete_queue, primary, DELETED, fault.for_s))
 
 
 def _nobody_listens(done: bool, text: str) -> None:

@@ -9,23 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-import proton
-
 from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.model.sequence import Entry
-from simulation.node import Violation
+from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Reading, Sent
-from simulation.proxies_node import ProxyNode
 
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
 
-_SENT = re.compile(rb"(p\d+-\d+) (\d+) (\w+) ")
+_SENT = re.compile(rb"([apt]\d+-\d+) (\d+) (\w+) ")
 
 
-def queued(node: ProxyNode) -> dict[str, list[Sent]]:
+def queued(node: Node) -> dict[str, list[Sent]]:
     """What is in its queues, in their order."""
     found: dict[str, list[Sent]] = {}
     for name, queue in node.resources.catalog.queues.items():
@@ -65,9 +61,9 @@ class Attachment:
 
 
 class Watch:
-    """Sees each attach at a primary, and when primaries come and go."""
+    """Sees each attach at a primary of one set, and when primaries come and go."""
 
-    def __init__(self, nodes: Sequence[ProxyNode], now_s: Callable[[], float]) -> None:
+    def __init__(self, nodes: Sequence[Node], now_s: Callable[[], float]) -> None:
         self._nodes = nodes
         self.gives: Callable[[Sent, str], None]
         """Told of each message that the newest primary hands out, and to which client."""
@@ -81,9 +77,9 @@ class Watch:
 
     # --- what happens
 
-    def attached(self, node: ProxyNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
-        """A link was attached at `node`."""
-        if not isinstance(endpoint, OutgoingLink) or endpoint.browsing:
+    def attached(self, node: Node, connection: Connection, endpoint: OutgoingLink) -> None:
+        """A consumer's link was attached at `node`."""
+        if endpoint.browsing:
             return
         request = endpoint._relay
         client = request.container if request is not None else connection.engine.connection.remote_container or ""
@@ -100,7 +96,7 @@ class Watch:
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace
 
-    def leads(self, node: ProxyNode) -> None:
+    def leads(self, node: Node) -> None:
         """A node has become primary."""
         self.generation = max(self.generation, node.member.status.generation)
         self.may_be_outdated()

@@ -1,9 +1,10 @@
 """Brokers that relay their clients' links to the primary, those clients, and the promises that both are given.
 
 Real are: the members and their log, containers, connections, relayed links, Proton's engines at both ends of each
-connection, and `server.proxying` with its timers, on a loop in virtual time. Simplified are: there is one set,
-`default`, in the brokers' memory; a broker is killed only while another one could take over, so that nothing that was
-confirmed may be lost; and who promotes is no agent, but somebody who tries who is ready.
+connection, and `server.proxying` with its timers, on a loop in virtual time. Simplified are: sets are in the brokers'
+memory; a broker is killed only while another one could take over what it leads, so that nothing that was confirmed may
+be lost; who promotes is no agent and no controller, but somebody who tries who is ready; and of the records of sets
+beside `default` brokers hear from nobody in particular, some time later.
 """
 
 from __future__ import annotations
@@ -14,23 +15,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import proton
+
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.consumer_credit import ASKED_MESSAGES
+from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedPublisher
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.errors import StoreError
 from simulation.amqp_client import BEGAN_MS
 from simulation.custody import Custody
 from simulation.network import Network
 from simulation.node import Node, Violation, World
-from simulation.proxies_clients import DELETED, BrowsingClient, ConsumingClient, LinkClient, PublishingClient
-from simulation.proxies_ledger import Ledger
+from simulation.proxies_clients import (
+    DELETED,
+    AnonymousClient,
+    BrowsingClient,
+    ConsumingClient,
+    LinkClient,
+    PublishingClient,
+)
+from simulation.proxies_ledger import Sent
 from simulation.proxies_node import ProxyNode, Terms
 from simulation.proxies_plan import FAULTS_END_S, ProxiesPlan
+from simulation.proxies_replica import SetReplica
+from simulation.proxies_sets import PlacedSet, ToldRegister, map_events, record_of
+from simulation.proxies_transactions import TransactingClient
 from simulation.proxies_trouble import ProxiesTrouble
-from simulation.proxies_watch import Watch, queued
 from simulation.register import Register
 from simulation.streams import Streams
 from simulation.trace import Trace
@@ -41,8 +57,8 @@ QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
     "small": {"qpid.max_count": 5, "qpid.policy_type": "reject"},
     DELETED: {},
 }
-"""With their arguments."""
-LOOK_S = 0.1
+"""Of `default`, with their arguments."""
+QUEUES_OF_OTHERS = ("plain", "small")
 CHECK_S = 0.05
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
@@ -62,6 +78,10 @@ class ProxiesOutcome:
     ended: int
     late: int
     """How often something came again because a consumer's link had ended, or because its proxy was late."""
+    committed: int
+    """Transactions that were committed."""
+    unknown: int
+    """Transactions of which their client does not know whether they were."""
     generations: int
     trace: tuple[str, ...]
     fingerprint: str
@@ -77,31 +97,28 @@ class ProxiesWorld:
         self.brokers = tuple(f"n{index}" for index in range(plan.brokers))
         self.network = Network(self.schedule, self._draw("network"), plan.delay_s, 1000, None)
         self.streams = Streams(self.schedule, self._draw("streams"), plan.delay_s, plan.socket_bytes)
-        register = Register(self.schedule, *(self._draw(f"register {number}") for number in range(3)))
+        self.default = PlacedSet(DEFAULT_SET, self.schedule, self.trace, self._draw("manager"))
+        self.default.queues, self.default.network = QUEUES, self.network
+        self.default.register = Register(self.schedule, *(self._draw(f"register {number}") for number in range(3)))
+        self.sets = [self.default]
         custody = Custody(self.brokers, False, lambda: self.schedule.now_s)
-        around = World(self.schedule, self.network, register, self.trace, self, custody, 50)
-        self.nodes: list[ProxyNode] = []
-        self.watch = Watch(self.nodes, lambda: self.schedule.now_s)
+        around = World(self.schedule, self.network, self.default.register, self.trace, self, custody, 50)
         terms = Terms(
-            self.streams, plan.publisher_credit, plan.most_unsettled, self.watch.attached, self.watch.ends_to_lead
+            self.streams,
+            plan.publisher_credit,
+            plan.most_unsettled,
+            self._attached,
+            self.default.watch.ends_to_lead,
+            lambda: map_events(self.brokers, self.sets),
         )
-        self.nodes += [self._node(around, index, terms) for index in range(plan.brokers)]
+        self.nodes = [self._node(around, index, terms) for index in range(plan.brokers)]
+        self.default.nodes += self.nodes
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         self.streams.listeners = {node.name: node for node in self.nodes}
-        self.ledger = Ledger(lambda: self.schedule.now_s, self.watch)
-        self.watch.gives = self.ledger.leaves_primary
-        self.trouble = ProxiesTrouble(
-            self.schedule, self.network, self.streams, self.nodes, self.delete_queue, lambda: register.record
-        )
-        self.generations = 0
-        self._promoting_until_s = 0.0
-        self._deleting_until_s = 0.0
-        self._declared: set[str] = set()
-        """Queues that were there once."""
-        self._refused: dict[str, int] = {}
-        """How often each broker has refused to lead, since somebody has."""
-        self._manager = self._draw("manager")
-        self.clients: list[LinkClient] = []
+        self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
+        self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.sets)
+        self._news = self._draw("news")
+        self.clients: list[LinkClient | TransactingClient] = []
 
     def _draw(self, what: str) -> random.Random:
         return random.Random(f"{self.plan.seed}/{what}")
@@ -109,47 +126,95 @@ class ProxiesWorld:
     def _node(self, around: World, index: int, terms: Terms) -> ProxyNode:
         draw = self._draw(f"clock {index}")
         clock = Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
-        plan = self.plan
-
-        def settings(instance: str) -> MemberSettings:
-            return MemberSettings(
-                name=f"n{index}",
-                instance=instance,
-                addresses=tuple(_address(other) for other in range(plan.brokers)),
-                own_address=_address(index),
-                clients_url=_address(index),
-                backup_timeout_s=2.0,
-                min_in_sync=min(plan.min_in_sync, plan.brokers - 1),
-                heartbeat_interval_s=0.3,
-                link_timeout_s=0.9,
-                ask_limit_s=0.5,
-                has_coordinator=True,
-            )
-
+        settings = partial(self._settings, index, tuple(range(self.plan.brokers)))
         return ProxyNode(around, index, clock, settings, terms)
+
+    def _settings(self, index: int, replicas: tuple[int, ...], instance: str) -> MemberSettings:
+        return MemberSettings(
+            name=f"n{index}",
+            instance=instance,
+            addresses=tuple(_address(other) for other in replicas),
+            own_address=_address(index),
+            clients_url=_address(index),
+            backup_timeout_s=2.0,
+            min_in_sync=min(self.plan.min_in_sync, len(replicas) - 1),
+            heartbeat_interval_s=0.3,
+            link_timeout_s=0.9,
+            ask_limit_s=0.5,
+            has_coordinator=True,
+        )
+
+    def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
+        placed = PlacedSet(f"set-{number}", self.schedule, self.trace, self._draw(f"manager {number}"))
+        placed.queues = {f"{name}_{number}": QUEUES[name] for name in QUEUES_OF_OTHERS}
+        placed.network = Network(self.schedule, self._draw(f"network {number}"), self.plan.delay_s, 1000, None)
+        register = ToldRegister(self.schedule, *(self._draw(f"register {number} {each}") for each in range(3)))
+        register.changed = partial(self._record_changed, placed)
+        placed.register = register
+        custody = Custody(self.brokers, False, lambda: self.schedule.now_s)
+        around = World(self.schedule, placed.network, register, self.trace, self, custody, 50)
+        for index in replicas:
+            node = self.nodes[index]
+            settings = partial(self._settings, index, replicas)
+            replica = SetReplica(around, node, placed.name, settings, placed.watch.ends_to_lead)
+            node.replicas[placed.name] = replica
+            placed.nodes.append(replica)
+        placed.network.hosts = {_address(node.index): node for node in placed.nodes}
+        return placed
+
+    def _record_changed(self, placed: PlacedSet) -> None:
+        """Each broker hears of it in a while."""
+        for node in self.nodes:
+            late_s = self._news.choice((0.001, 0.02, 0.5)) * self._news.random()
+            self.schedule.after(late_s, partial(node.hears, lambda: record_of(placed)))
+
+    def set_of(self, queue: str) -> PlacedSet:
+        """The set that has a queue of that name."""
+        return next(each for each in self.sets if queue in each.queues)
+
+    def _attached(self, node: ProxyNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
+        if isinstance(endpoint, OutgoingLink):
+            placed = next(each for each in self.sets if each.name == endpoint.hosted.name)
+            replica = placed.at(node.index)
+            if replica is not None:
+                placed.watch.attached(replica, connection, endpoint)
 
     def now_ms(self) -> int:
         return BEGAN_MS + int(self.schedule.now_s * 1000)
 
-    def _make_clients(self) -> list[LinkClient]:
+    def _make_clients(self) -> list[LinkClient | TransactingClient]:
         plan, queues = self.plan, self._draw("queues")
         kinds: list[tuple[str, type[LinkClient], int]] = [
             ("p", PublishingClient, plan.publishers),
             ("c", ConsumingClient, plan.consumers),
             ("b", BrowsingClient, plan.browsers),
         ]
-        return [
-            kind(self, f"{letter}{number}", self._draw(f"{letter}{number}"), self.ledger, _pick(queues))
-            for letter, kind, count in kinds
-            for number in range(count)
-        ]
+        clients: list[LinkClient | TransactingClient] = []
+        for letter, kind, count in kinds:
+            for number in range(count):
+                placed, queue = self._pick(queues)
+                clients.append(kind(self, f"{letter}{number}", self._draw(f"{letter}{number}"), placed.ledger, queue))
+        draw = self._draw("queues of transactions")
+        for number in range(plan.transacting):
+            placed = draw.choice(self.sets)
+            plain, *others = [name for name in placed.queues if name != DELETED]
+            name, source = f"t{number}", draw.choice([plain, *others])
+            clients.append(TransactingClient(self, name, self._draw(name), placed.ledger, (source, plain)))
+        ledgers = {queue: placed.ledger for placed in self.sets for queue in placed.queues}
+        for number in range(plan.anonymous):
+            name = f"a{number}"
+            clients.append(AnonymousClient(self, name, self._draw(name), ledgers))
+        return clients
+
+    def _pick(self, draw: random.Random) -> tuple[PlacedSet, str]:
+        placed = draw.choice(self.sets) if len(self.sets) > 1 else self.default
+        return placed, draw.choices(list(placed.queues), (5, 3, 1)[: len(placed.queues)])[0]
 
     # --- the brokers' watcher
 
     def state_changed(self, node: Node, change: fx.StateChanged) -> None:
-        if change.after is State.PRIMARY and isinstance(node, ProxyNode):
-            self.generations += 1
-            self.watch.leads(node)
+        if change.after is State.PRIMARY:
+            next(each for each in self.sets if node in each.nodes).leads(node)
 
     def handled(self, node: Node) -> None:
         """Each node checks its invariants itself."""
@@ -163,60 +228,12 @@ class ProxiesWorld:
     def ended_for_good(self, node: Node, reason: str) -> None:
         raise Violation(f"{node.name} ends for good: {reason}")
 
-    # --- who promotes, and who declares queues
-
-    def _look(self) -> None:
-        self.schedule.after(LOOK_S, self._look)
-        healthy = [node for node in self.nodes if node.is_up and not node.is_paused]
-        primary = next((node for node in healthy if node.is_primary), None)
-        if primary is not None:
-            primary.do(partial(self._declare, primary))
-        elif self.schedule.now_s >= self._promoting_until_s and healthy:
-            self._promoting_until_s = self.schedule.now_s + 1.5
-            self._manager.shuffle(healthy)
-            node = min(healthy, key=self._rank)
-            node.ask_for(
-                lambda request: fx.PromoteAsked(request, False, "the primary is gone"),
-                partial(self._promoted, node.name),
-            )
-
-    def _rank(self, node: ProxyNode) -> tuple[int, int, int]:
-        """Who is to lead: of those that have refused least often the one that has most."""
-        return self._refused.get(node.name, 0), -node.member.status.generation, -node.member.position.lsn
-
-    def _promoted(self, name: str, done: bool, text: str) -> None:
-        self._promoting_until_s = self.schedule.now_s + 0.2
-        if done:
-            self._refused.clear()
-        else:
-            self._refused[name] = self._refused.get(name, 0) + 1
-        if self.trace.wanted:
-            self.trace.add("manager", f"hears: {done}, {text}")
-
-    def _declare(self, node: ProxyNode) -> None:
-        if not node.clients.is_serving or self.schedule.now_s < self._deleting_until_s:
-            return
-        for name, arguments in QUEUES.items():
-            if name not in node.resources.catalog.queues:
-                if name in self._declared:
-                    self.ledger.queue_deleted(name)
-                node.configuration.declare_queue(name, arguments)
-                self._declared.add(name)
-        node.written()
-
-    def delete_queue(self, node: ProxyNode, for_s: float) -> None:
-        """An operator deletes a queue at the primary; after a while it is declared again."""
-        if node.clients.is_serving and DELETED in node.resources.catalog.queues:
-            self._deleting_until_s = self.schedule.now_s + min(for_s, 1.0)
-            node.configuration.delete_queue(DELETED)
-            self.ledger.queue_deleted(DELETED)
-            node.written()
-
     # --- what must be so at any time
 
     def _check(self) -> None:
         self.schedule.after(CHECK_S, self._check)
-        self.watch.may_be_outdated()
+        for placed in self.sets:
+            placed.watch.may_be_outdated()
         for node in self.nodes:
             if node.is_up and not node.is_paused and not node.is_in_turn:
                 self._check_links(node)
@@ -242,7 +259,8 @@ class ProxiesWorld:
         """Raises Violation, or whatever a broken core raises."""
         for node in self.nodes:
             node.start()
-        self.schedule.after(0.3, self._look)
+        for placed in self.sets:
+            self.schedule.after(0.3, placed.look)
         self.schedule.after(CHECK_S, self._check)
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         self.clients = self._make_clients()
@@ -259,7 +277,12 @@ class ProxiesWorld:
         for client in self.clients:
             client.stop()
         self._until(self._why_somebody_is_there, GONE_WITHIN_S)
-        self._check_end()
+        left: set[Sent] = set()
+        for placed in self.sets:
+            left |= placed.check_rest()
+        for client in self.clients:
+            if isinstance(client, TransactingClient):
+                client.check_unknown(left)
 
     def _until(self, why_not: Callable[[], str], limit_s: float) -> None:
         end_s = self.schedule.now_s + limit_s
@@ -269,9 +292,7 @@ class ProxiesWorld:
             self.schedule.run_until(self.schedule.now_s + 0.1)
 
     def _why_brokers_are_not_at_rest(self) -> str:
-        states = [node.member.status.state if node.is_up else None for node in self.nodes]
-        is_so = states.count(State.PRIMARY) == 1 and states.count(State.READY) == len(states) - 1
-        return "" if is_so and len(self._declared) == len(QUEUES) else f"brokers are {states}"
+        return next(filter(None, [placed.why_not_at_rest() for placed in self.sets]), "")
 
     def _why_not_at_rest(self) -> str:
         return next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
@@ -286,15 +307,7 @@ class ProxiesWorld:
             held = node.container.unsettled_bytes, node.container.partial_bytes
             if held != (0, 0):
                 return f"{node.name} still holds {held} bytes of messages, and has no clients"
-            for queue in node.resources.catalog.queues.values():
-                if node.is_primary and (queue.dispatcher.consumers or queue.messages.acquired):
-                    return f"{queue.name}: {queue.messages.acquired} messages are held, and nobody is there"
-        return ""
-
-    def _check_end(self) -> None:
-        """All that is left can be had at the primary."""
-        node = next(node for node in self.nodes if node.is_primary)
-        self.ledger.check_rest(queued(node))
+        return next(filter(None, [placed.why_something_is_held() for placed in self.sets]), "")
 
 
 def _check_consumer(node: ProxyNode, link: RelayedConsumer) -> None:
@@ -305,10 +318,6 @@ def _check_consumer(node: ProxyNode, link: RelayedConsumer) -> None:
     asked, wanted = engine.credit(far) - len(link._reclaimed), max(link._sender.credit, 0)
     if asked > min(wanted, ASKED_MESSAGES):
         raise Violation(f"{node.name} has asked for {asked} messages, and its client has credit for {wanted}")
-
-
-def _pick(draw: random.Random) -> str:
-    return draw.choices(list(QUEUES), (5, 3, 1))[0]
 
 
 def _address(index: int) -> str:
@@ -326,10 +335,22 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
         problem = traceback.format_exc()
     if problem and with_trace:
         world.trace.add("PROBLEM", problem)
+    ledgers = [placed.ledger for placed in world.sets]
+    transacting = [client for client in world.clients if isinstance(client, TransactingClient)]
     outcome = ProxiesOutcome(
-        plan, problem, world.schedule.count, len(world.ledger.accepted), world.ledger.handed_out,
-        world.ledger.ended, world.ledger.late, world.generations, tuple(world.trace.lines), world.trace.fingerprint(),
-    )  # fmt: skip
+        plan,
+        problem,
+        world.schedule.count,
+        sum(len(each.accepted) for each in ledgers),
+        sum(each.handed_out for each in ledgers),
+        sum(each.ended for each in ledgers),
+        sum(each.late for each in ledgers),
+        sum(each.committed for each in transacting),
+        sum(len(each.unknown) for each in transacting),
+        sum(each.generations for each in world.sets),
+        tuple(world.trace.lines),
+        world.trace.fingerprint(),
+    )
     for node in world.nodes:
         node.close_engines()
     return outcome

@@ -5,21 +5,25 @@ The checkers find what they are there for: bugs are planted in what relays, and 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import pytest
 
-from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp import engine, relayed_links
+from qpid_ha_broker.amqp.conditions import AmqpError
 from qpid_ha_broker.amqp.incoming import IncomingLink
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.amqp.relayed_links import RelayedConsumer
-from qpid_ha_broker.server.proxying import Proxying
+from qpid_ha_broker.amqp.relayed_transactions import RelayedTransaction
+from qpid_ha_broker.amqp.relayer import PlacedLink
+from qpid_ha_broker.server.proxying import TICK_S, Proxying
 from simulation.proxies_plan import ProxiesKind, ProxiesPlan, draw_proxies_plan
 from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.runs import jobs_of_a_test, plan_of, run_many
 
-CLUSTERS = 12
+CLUSTERS = 8
 
 
 def test_clusters_of_proxies_keep_their_promises() -> None:
@@ -30,6 +34,8 @@ def test_clusters_of_proxies_keep_their_promises() -> None:
     assert sum(outcome.confirmed for outcome in outcomes) > 500 * CLUSTERS
     assert sum(outcome.handed_out for outcome in outcomes) > 300 * CLUSTERS
     assert sum(outcome.generations for outcome in outcomes) > 2 * CLUSTERS
+    assert sum(outcome.committed for outcome in outcomes) > 5 * CLUSTERS
+    assert {len(outcome.plan.replicas) for outcome in outcomes} >= {0, 2, 3}
 
 
 def test_a_seed_of_proxies_tells_the_same_story_twice() -> None:
@@ -93,3 +99,25 @@ def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.M
     monkeypatch.setattr(OutgoingLink, "_reclaim", grant_nothing)
 
     assert "belongs to" in found_by(monkeypatch, range(30)).problem
+
+
+def test_a_link_that_is_given_up_although_it_is_attached_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def try_again(self: Proxying, link: PlacedLink) -> None:
+        self._links[link] = None
+        asyncio.get_running_loop().call_later(TICK_S, lambda: link.look_again() if link in self._links else None)
+
+    monkeypatch.setattr(Proxying, "try_again", try_again)
+
+    assert "was not told of" in found_by(monkeypatch, [6]).problem  # of three sets, one of which has moved
+
+
+def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail = RelayedTransaction.fail
+
+    def fail_unless_gone(self: RelayedTransaction, error: AmqpError) -> None:
+        if error is not relayed_links._GONE:
+            fail(self, error)
+
+    monkeypatch.setattr(RelayedTransaction, "fail", fail_unless_gone)
+
+    assert "a transaction that is not over" in found_by(monkeypatch, [114]).problem

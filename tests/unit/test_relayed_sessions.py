@@ -490,7 +490,8 @@ def test_links_of_a_connection_that_has_the_session_no_more_end(proxied: PairedP
 def test_a_primary_of_an_older_version_is_not_asked_to_keep_a_session(
     proxied: PairedProxiedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qpid_ha_broker.amqp.connection.RELAY_SESSIONS_CAPABILITY", "not-known-yet")
+    older = ("qpid.relay", "qpid.relay-sets", "qpid.relay-own-nodes")
+    monkeypatch.setattr("qpid_ha_broker.amqp.connection._RELAY_CAPABILITIES", older)
     proxied.connect_upstream()
     client = opened(proxied)
     assert refusal(client) == "amqp:not-implemented"

@@ -27,7 +27,7 @@ class RelayedSession(EachDisposition):
     For the methods that are called from its far end see `upstream.UpstreamLink` and `relayer.PlacedLink`.
     """
 
-    needs_own_nodes = False
+    needed_capability = ""
     needs_sessions = True
 
     def __init__(self, attachment: SessionAttachment, relayer: Relayer, container: str) -> None:
