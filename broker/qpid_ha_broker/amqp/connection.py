@@ -46,6 +46,7 @@ from qpid_ha_broker.amqp.session_attachment import SessionAttachment
 from qpid_ha_broker.amqp.session_request import read_session
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
+from qpid_ha_broker.model.access import Action, Subject
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.work import Task, used_up
@@ -137,6 +138,25 @@ class Connections:
                         link.end(error)
             else:
                 connection.send_away(error)
+
+    def check_access(self) -> int:
+        """The rules have changed: end what they do not allow any more. Returns how many links and connections."""
+        access, count = self.container.access, 0
+        for connection in list(self.open):
+            refusal = connection.marked_refusal()
+            if refusal is not None:
+                connection.end(refusal)
+                count += 1
+                continue
+            for link in connection.links:
+                if link.access is None:
+                    continue
+                try:
+                    access.check(*link.access)
+                except ModelError as error:
+                    link.end(as_amqp(error))
+                    count += 1
+        return count
 
 
 class RelayedOwner:
@@ -256,6 +276,7 @@ class Connection:
         self._reads_refusals = False
         """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
         self._deadline_ms = 0
+        self._subject: Subject | None = None
         self._admit = admit
         self._sessions = 0
         self._ended = False
@@ -310,6 +331,26 @@ class Connection:
         """Who the peer is."""
         transport = self.engine.transport
         return PeerIdentity(self.peer, (transport.authenticated and transport.user) or "", self.is_admin)
+
+    def subject(self, relay: RelayRequest | None = None) -> Subject:
+        """Who asks for access: the client at another broker for whom `relay` is, else the peer."""
+        if relay is not None:
+            return Subject(relay.user, is_local=True)
+        if self._subject is None:
+            identity = self.identity
+            self._subject = Subject(identity.user, identity.is_local)
+        return self._subject
+
+    def marked_refusal(self) -> AmqpError | None:
+        """Why the connection may not be marked for administration, if it is: that is for administrators and brokers."""
+        access = self.container.access
+        if not self.is_admin or access.decide(self.subject(), Action.REPLICATE, "").is_allowed:
+            return None
+        try:
+            access.check(self.subject(), Action.ADMINISTER, "")
+        except ModelError as error:
+            return as_amqp(error)
+        return None
 
     @property
     def has_ended(self) -> bool:
@@ -402,7 +443,7 @@ class Connection:
             self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
-        return None if self.is_admin else self.container.greeting.refusal
+        return self.marked_refusal() if self.is_admin else self.container.greeting.refusal
 
     def _open(self, *, failed: bool) -> None:
         """Answer the peer's open; `failed`: a close with the reason follows."""

@@ -23,6 +23,7 @@ from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.amqp.sessions import ClientSessions
 from qpid_ha_broker.amqp.sets_administration import SetsAdministration
+from qpid_ha_broker.model.access import AccessControl
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
@@ -137,9 +138,11 @@ class Container:
         """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""
+        self.access = AccessControl(self._log_access, lambda: self.now_ms)
+        self.access.cluster_user = settings.peer_user
         self.administration = SetsAdministration(self)
-        self.management = Management(self.administration, settings.name)
-        self.nodes = Nodes(self, settings.nodes, unique_name)
+        self.management = Management(self.administration, settings.name, self.access)
+        self.nodes = Nodes(self, settings.nodes, unique_name, self.access)
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.shared_peers: PeerListener | None = None
@@ -231,6 +234,9 @@ class Container:
             hosted.resources.is_gated = True
             self.gate(hosted)
 
+    def _log_access(self, level: str, text: str) -> None:
+        self.notices.append(LogNotice(level, "access", text))
+
     def touched(self, hosted: HostedSet) -> None:
         """See `HostedSet.touch`."""
         self._touched[hosted] = None
@@ -310,6 +316,7 @@ class Container:
         """Expire messages and delete queues whose time has come, where this broker leads: now, or in the next turn."""
         self.default.tick()
         self.sessions.tick()
+        self.access.tick()
         if self.waiting:
             self._refuse_late()
         if len(self.sets) > 1:

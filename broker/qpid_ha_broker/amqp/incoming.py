@@ -27,6 +27,7 @@ from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
+from qpid_ha_broker.model.access import Action, Subject
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Commitment, CommitToken, Log
@@ -398,11 +399,18 @@ class IncomingLink(ReceivingLink):
             return target.hosted, target.node, ""
         return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
+    def check_may_publish(self, address: str) -> Subject:
+        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there."""
+        container, subject = self._container, self.connection.subject(self._relay)
+        container.access.check(subject, Action.PUBLISH, container.nodes.name_of(address))
+        return subject
+
     def _find(self, address: str) -> Target:
         """Where the message of an anonymous relay goes. Raises AmqpError or ModelError."""
         relay, name = self._relay, self.hosted.name
+        subject = self.check_may_publish(address)
         try:
-            target = self._container.nodes.find(address)
+            target = self._container.nodes.find(address, subject)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from qpid_ha_broker.amqp.conditions import LINK_REDIRECT
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.management_control import Control
 from qpid_ha_broker.amqp.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
@@ -24,6 +24,7 @@ from qpid_ha_broker.amqp.management_messages import (
     OK,
     PRECONDITION_FAILED,
     TEMPORARY_REDIRECT,
+    UNAUTHORIZED,
     UNAVAILABLE,
     ManagementAnswer,
     Request,
@@ -32,9 +33,11 @@ from qpid_ha_broker.amqp.management_messages import (
     write_answer,
 )
 from qpid_ha_broker.model import errors
+from qpid_ha_broker.model.access import AccessControl, Action, Denied, Subject
 from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
 from qpid_ha_broker.model.log import CommitToken
 
+MANAGEMENT = "$management"
 NODE_TYPE = "org.amqp.management"
 NODE_NAME = "self"
 NODE_ATTRIBUTES = ("name", "identity", "type", "broker")
@@ -91,10 +94,11 @@ class LaterReply:
 class Management:
     """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
 
-    def __init__(self, administration: Administration, name: str) -> None:
+    def __init__(self, administration: Administration, name: str, access: AccessControl) -> None:
         self.control: Control | None = None
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
         self._name = name
+        self._access = access
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
         self._types: dict[str, EntityType] = {each.name: each for each in entity_types}
         self._short_names = {each.short_name: each.name for each in entity_types}
@@ -106,13 +110,13 @@ class Management:
             "GET-MGMT-NODES": lambda request: ManagementAnswer(OK, "OK", []),
         }
 
-    def handle(self, request_bytes: bytes) -> Reply | LaterReply | None:
-        """Carry out one request, or begin to."""
+    def handle(self, request_bytes: bytes, subject: Subject) -> Reply | LaterReply | None:
+        """Carry out one request of `subject`, or begin to."""
         request = read_request(request_bytes)
         if request is None:
             return None
         try:
-            answer = self._carry_out(request)
+            answer = self._carry_out(request, subject)
         except RequestRefusal as refusal:
             answer = ManagementAnswer(refusal.status, refusal.description, {})
         except errors.ModelError as error:
@@ -122,7 +126,7 @@ class Management:
         later = LaterReply(request, answer)
         return later.ready() or later
 
-    def _carry_out(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+    def _carry_out(self, request: Request, subject: Subject) -> ManagementAnswer | Outcome[ManagementAnswer]:
         if request.problem:
             raise RequestRefusal(BAD_REQUEST, request.problem)
         operation = request.properties.get("operation")
@@ -130,6 +134,8 @@ class Management:
             raise RequestRefusal(
                 BAD_REQUEST, "what to do? Give the application property operation, a text such as READ"
             )
+        if operation == "QUERY":
+            self._access.check(subject, Action.MANAGE, MANAGEMENT)
         if operation in self._node_operations:
             return self._node_operations[operation](request)
         everything = {*self._node_operations, *(each for known in self._types.values() for each in known.operations)}
@@ -142,6 +148,8 @@ class Management:
         if operation not in entity_type.operations:
             known = _known(entity_type.operations)
             raise RequestRefusal(NOT_IMPLEMENTED, f"{entity_type.name} has no operation {operation}; {known}")
+        for action, node in entity_type.needs(operation, request):
+            self._access.check(subject, action, node)
         return entity_type.operations[operation](request)
 
     def _on_node(self, operation: str, request: Request) -> ManagementAnswer:
@@ -234,6 +242,8 @@ def _refused(error: errors.ModelError) -> ManagementAnswer:
         is_known = error.name == LINK_REDIRECT
         status, body = (TEMPORARY_REDIRECT, dict(error.info or {})) if is_known else (UNAVAILABLE, {})
         return ManagementAnswer(status, error.description, body)
+    if isinstance(error, Denied):
+        return ManagementAnswer(UNAUTHORIZED, str(error), {}, {"errorCondition": UNAUTHORIZED_ACCESS})
     return ManagementAnswer(_STATUS.get(type(error), CONFLICT), str(error), {})
 
 

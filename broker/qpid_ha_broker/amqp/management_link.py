@@ -13,15 +13,15 @@ from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, Sender
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.management import LaterReply, Reply
+from qpid_ha_broker.amqp.management import MANAGEMENT, LaterReply, Reply
 from qpid_ha_broker.amqp.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.management_messages import UNAUTHORIZED, ManagementAnswer, Request, write_answer
 from qpid_ha_broker.amqp.relay import RelayRequest
+from qpid_ha_broker.model.access import Action
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import COMMITTED, Log
 from qpid_ha_broker.model.transaction import Message
 
-MANAGEMENT = "$management"
 _REQUEST_CREDIT = 100
 _MAX_WAITING_REPLIES = 1000
 
@@ -51,7 +51,7 @@ class ManagementLink(ReceivingLink):
             self._carry_out(control, request)
             return
         self.connection.container.flush_accepted()
-        reply = self.connection.container.management.handle(whole)
+        reply = self.connection.container.management.handle(whole, self.connection.subject(self._relay))
         if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
             self.hosted.unconfirmed[self] = None
             self.connection.touch()
@@ -127,8 +127,10 @@ class ManagementLink(ReceivingLink):
                 return
         container = self.connection.container
         try:
+            address, subject = reply.reply_to or "", self.connection.subject(self._relay)
+            container.access.check(subject, Action.PUBLISH, address)
             default = container.default
-            queue = default.configuration.queue(reply.reply_to or "")
+            queue = default.configuration.queue(address)
             default.resources.publish(queue, Message(reply.payload), container.now_ms)
         except (ModelError, AmqpError) as error:
             self.connection.log.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")

@@ -37,7 +37,7 @@ from qpid_ha_broker.amqp.engine import (
 )
 from qpid_ha_broker.amqp.incoming import ReceivingLink
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.management_link import MANAGEMENT
+from qpid_ha_broker.amqp.management import MANAGEMENT
 from qpid_ha_broker.amqp.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest, read_answer, told_to_client
 from qpid_ha_broker.amqp.relayed_transactions import FarCoordinator

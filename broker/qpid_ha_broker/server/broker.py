@@ -22,6 +22,7 @@ from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.access_rules import AccessRules
 from qpid_ha_broker.server.administration import check_known, control_methods
 from qpid_ha_broker.server.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.broker_store import BrokerStore
@@ -72,6 +73,7 @@ class Broker:
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.connections = Connections(self.container, attach)
+        self.access = AccessRules(settings, self.container.access, self.connections)
         self.is_stopping = False
         self.failure = ""
         """Why it cannot go on; empty: it can."""
@@ -95,7 +97,7 @@ class Broker:
         self._engines = Engines(self.current)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
-        self.container.management.control = RemoteControl(self.current, self.schedule_turn)
+        self.container.management.control = RemoteControl(self.current, self.container.access, self.schedule_turn)
         self.membership: Membership
         """Since the store is loaded."""
         self.sets: SetCluster | None = None
@@ -116,6 +118,7 @@ class Broker:
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
             **self.outside.methods(),
             "reload-tls": self.reload_tls,
+            **self.access.methods(),
         }
 
     # --- settings, as the control socket's methods want them
@@ -442,6 +445,7 @@ class Broker:
             **self._cluster_facts(),
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
             **self.outside.facts(),
+            **self.container.access.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),
