@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from qpid_ha_broker.model.access import EVERY_NODE, USER_VARIABLE, AccessRule, Action, NodePattern, PatternKind, Who
+from qpid_ha_broker.model.access import EVERY_NODE, USER_VARIABLE, AccessRule, NodePattern, PatternKind, Permission, Who
 from qpid_ha_config.errors import ConfigError, UnreadableConfig, nearest
 
 REGEX: Final = "regex:"
@@ -131,14 +131,14 @@ def _read_rule(words: list[str], groups: Mapping[str, frozenset[str]], place: st
     return AccessRule(verb != "deny", verb == "allow-log", users, _actions(words[2]), node, text, place)
 
 
-def _actions(word: str) -> frozenset[Action]:
-    names = [action.value for action in Action]
+def _actions(word: str) -> frozenset[Permission]:
+    names = [action.value for action in Permission]
     if word == _ALL:
-        return frozenset(Action)
+        return frozenset(Permission)
     for name in word.split(","):
         if name not in names:
             raise ValueError(f"there is no action {name!r:.80}; {nearest(name, [*names, _ALL])}")
-    return frozenset(Action(name) for name in word.split(","))
+    return frozenset(Permission(name) for name in word.split(","))
 
 
 def _pattern(word: str) -> NodePattern:

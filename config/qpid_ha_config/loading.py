@@ -77,7 +77,10 @@ def check_files(settings: BrokerSettings) -> None:
         check_unshared("ha.coordinator", coordinator.url.directory)
     if settings.access.file is not None:
         check_unchangeable("acl.file", settings.access.file)
-        read_file(settings.access.file)
+        try:
+            read_file(settings.access.file)
+        except ConfigError as error:
+            raise SettingsError("acl.file", str(error)) from None
     _check_tls(tls)
     _check_logins_elsewhere(settings.remote)
 

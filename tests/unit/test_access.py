@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from access_support import controlled, open_to_all
-from qpid_ha_broker.model.access import LOG_INTERVAL_MS, MOST_REMEMBERED, AccessControl, Action, Denied, Subject
+from qpid_ha_broker.model.access import LOG_INTERVAL_MS, MOST_REMEMBERED, AccessControl, Denied, Permission, Subject
 from qpid_ha_config.access_rules import parse_entries, read_file
 from qpid_ha_config.errors import ConfigError
 
@@ -16,23 +16,23 @@ ALICE, BOB, BROKER = Subject("alice", False), Subject("bob", False), Subject("re
 NOBODY, NEIGHBOUR = Subject("", False), Subject("", True)
 
 
-def allowed(access: AccessControl, subject: Subject, action: Action, node: str = "q") -> bool:
+def allowed(access: AccessControl, subject: Subject, action: Permission, node: str = "q") -> bool:
     return access.decide(subject, action, node).is_allowed
 
 
 # --- who decides
 
 
-@pytest.mark.parametrize("action", Action)
-def test_without_rules_a_client_of_this_machine_may_all_and_others_nothing(action: Action) -> None:
+@pytest.mark.parametrize("action", Permission)
+def test_without_rules_a_client_of_this_machine_may_all_and_others_nothing(action: Permission) -> None:
     access = open_to_all()
     assert allowed(access, NEIGHBOUR, action)
     assert not allowed(access, ALICE, action)
     assert not allowed(access, NOBODY, action)
 
 
-@pytest.mark.parametrize("action", Action)
-def test_with_rules_what_none_of_them_matches_is_denied_on_this_machine_too(action: Action) -> None:
+@pytest.mark.parametrize("action", Permission)
+def test_with_rules_what_none_of_them_matches_is_denied_on_this_machine_too(action: Permission) -> None:
     access = controlled("allow carol all")
     assert not allowed(access, NEIGHBOUR, action)
     assert not allowed(access, ALICE, action)
@@ -40,36 +40,39 @@ def test_with_rules_what_none_of_them_matches_is_denied_on_this_machine_too(acti
 
 def test_the_first_rule_that_matches_decides() -> None:
     access = controlled("deny alice publish secret", "allow all publish", "deny all all")
-    assert not allowed(access, ALICE, Action.PUBLISH, "secret")
-    assert allowed(access, BOB, Action.PUBLISH, "secret")
-    assert access.decide(BOB, Action.CONSUME, "q").reason == "acl.rules, entry 3: deny all all"
+    assert not allowed(access, ALICE, Permission.PUBLISH, "secret")
+    assert allowed(access, BOB, Permission.PUBLISH, "secret")
+    assert access.decide(BOB, Permission.CONSUME, "q").reason == "acl.rules, entry 3: deny all all"
 
 
-@pytest.mark.parametrize("action", Action)
-def test_the_brokers_user_may_replicate_and_has_nothing_of_what_is_for_all(action: Action) -> None:
+@pytest.mark.parametrize("action", Permission)
+def test_the_brokers_user_may_replicate_and_has_nothing_of_what_is_for_all(action: Permission) -> None:
     access = controlled("allow all all", "allow authenticated all", cluster_user="replicator")
-    assert allowed(access, BROKER, action) is (action is Action.REPLICATE)
+    assert allowed(access, BROKER, action) is (action is Permission.REPLICATE)
     named = controlled("deny all all", "allow replicator administer", cluster_user="replicator")
-    assert allowed(named, BROKER, action) is (action in (Action.REPLICATE, Action.ADMINISTER))
+    assert allowed(named, BROKER, action) is (action in (Permission.REPLICATE, Permission.ADMINISTER))
 
 
 def test_without_rules_the_brokers_user_replicates_and_administers_as_before() -> None:
     access = open_to_all()
     access.change(None, "replicator")
-    assert [action for action in Action if allowed(access, BROKER, action)] == [Action.REPLICATE, Action.ADMINISTER]
+    assert [action for action in Permission if allowed(access, BROKER, action)] == [
+        Permission.REPLICATE,
+        Permission.ADMINISTER,
+    ]
 
 
 def test_who_has_logged_in_is_told_from_who_has_not() -> None:
     access = controlled("allow authenticated publish", "allow anonymous browse", "allow all consume")
-    assert [action.value for action in Action if allowed(access, ALICE, action)] == ["publish", "consume"]
-    assert [action.value for action in Action if allowed(access, NOBODY, action)] == ["consume", "browse"]
+    assert [action.value for action in Permission if allowed(access, ALICE, action)] == ["publish", "consume"]
+    assert [action.value for action in Permission if allowed(access, NOBODY, action)] == ["consume", "browse"]
 
 
 def test_groups_hold_users_and_other_groups() -> None:
     access = controlled("group a alice", "group b @a 'CN=bob, O=us'", "allow @b purge")
-    assert allowed(access, ALICE, Action.PURGE)
-    assert allowed(access, Subject("CN=bob, O=us", False), Action.PURGE)
-    assert not allowed(access, BOB, Action.PURGE)
+    assert allowed(access, ALICE, Permission.PURGE)
+    assert allowed(access, Subject("CN=bob, O=us", False), Permission.PURGE)
+    assert not allowed(access, BOB, Permission.PURGE)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +90,8 @@ def test_groups_hold_users_and_other_groups() -> None:
 )
 def test_patterns(pattern: str, user: str, matching: list[str], others: list[str]) -> None:
     access = controlled(f"allow all publish '{pattern}'")
-    assert all(allowed(access, Subject(user, False), Action.PUBLISH, node) for node in matching)
-    assert not any(allowed(access, Subject(user, False), Action.PUBLISH, node) for node in others)
+    assert all(allowed(access, Subject(user, False), Permission.PUBLISH, node) for node in matching)
+    assert not any(allowed(access, Subject(user, False), Permission.PUBLISH, node) for node in others)
 
 
 # --- what is remembered
@@ -96,15 +99,15 @@ def test_patterns(pattern: str, user: str, matching: list[str], others: list[str
 
 def test_other_rules_count_at_once_for_what_was_asked_before() -> None:
     access = controlled("allow alice publish")
-    assert allowed(access, ALICE, Action.PUBLISH)
+    assert allowed(access, ALICE, Permission.PUBLISH)
     access.change(parse_entries(["deny all all"]), "")
-    assert not allowed(access, ALICE, Action.PUBLISH)
+    assert not allowed(access, ALICE, Permission.PUBLISH)
 
 
 def test_a_client_that_asks_for_ever_new_nodes_does_not_fill_the_memory() -> None:
     access = controlled("allow alice publish")
     for number in range(MOST_REMEMBERED + 10):
-        access.decide(ALICE, Action.PUBLISH, str(number))
+        access.decide(ALICE, Permission.PUBLISH, str(number))
     assert len(access._remembered) <= MOST_REMEMBERED
 
 
@@ -114,12 +117,12 @@ def test_a_client_that_asks_for_ever_new_nodes_does_not_fill_the_memory() -> Non
 def test_a_refusal_names_user_action_and_node_and_the_line_that_would_allow_it() -> None:
     access = controlled("deny all publish secret*")
     with pytest.raises(Denied) as denied:
-        access.check(ALICE, Action.PUBLISH, "secret plan")
+        access.check(ALICE, Permission.PUBLISH, "secret plan")
     line = "allow alice publish 'secret plan'"
     assert f"`{line}`" in str(denied.value)
     assert "alice may not publish secret plan: acl.rules, entry 1: deny all publish secret*" in str(denied.value)
     access.change(parse_entries([line, "deny all all"]), "")
-    access.check(ALICE, Action.PUBLISH, "secret plan")
+    access.check(ALICE, Permission.PUBLISH, "secret plan")
 
 
 def test_denials_are_counted_each_and_logged_once_a_second_for_each_reason() -> None:
@@ -129,7 +132,7 @@ def test_denials_are_counted_each_and_logged_once_a_second_for_each_reason() -> 
     for _ in range(100):
         for subject in (ALICE, BOB):
             with pytest.raises(Denied):
-                access.check(subject, Action.PURGE, "q")
+                access.check(subject, Permission.PURGE, "q")
     assert [line.split()[0] for line in lines] == ["alice", "bob"]
     assert access.denied == {"purge": 200}
     assert access.facts() == {"acl_rules": "none", "access_denied": 200}
@@ -147,8 +150,8 @@ def test_what_an_allow_log_rule_allows_is_logged() -> None:
     lines: list[tuple[str, str]] = []
     access = AccessControl(lambda level, text: lines.append((level, text)), lambda: 0)
     access.change(parse_entries(["allow-log alice purge", "allow all all"]), "")
-    access.check(ALICE, Action.PURGE, "q")
-    access.check(BOB, Action.PURGE, "q")
+    access.check(ALICE, Permission.PURGE, "q")
+    access.check(BOB, Permission.PURGE, "q")
     assert lines == [("info", "alice: purge q: allowed by acl.rules, entry 1: allow-log alice purge")]
 
 
@@ -236,6 +239,7 @@ def test_whatever_is_in_a_file_is_rules_or_an_error_that_names_the_line(tmp_path
         try:
             rules = read_file(file)
         except ConfigError as error:
-            assert str(error).startswith(f"{file}:")
+            places = [str(error)]
         else:
-            assert all(rule.place.startswith(f"{file}:") for rule in rules)
+            places = [rule.place for rule in rules]
+        assert all(place.startswith(f"{file}:") for place in places)

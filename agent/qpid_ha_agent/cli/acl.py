@@ -22,10 +22,8 @@ def reload(invocation: Invocation) -> None:
     if invocation.format != "table":
         print_document(answer, invocation.format)
     elif answer.get("file"):
-        ended = answer.get("ended")
-        click.echo(
-            f"{answer.get('rules')} rules of {answer.get('file')} are in force; {ended} links were ended by them"
-        )
+        rules, file, ended = answer.get("rules"), answer.get("file"), answer.get("ended")
+        click.echo(f"{rules} rules of {file} are in force; {ended} links and connections were ended by them")
     else:
         click.echo("there is no acl.file: rules in the configuration file are read when the broker starts")
 
@@ -38,7 +36,10 @@ def reload(invocation: Invocation) -> None:
 @common_options
 @click.pass_obj
 def check(invocation: Invocation, user: str, action: str, node: str, local: bool) -> None:
-    """Say which rule decides whether USER may do ACTION with NODE. USER may be `anonymous`. Exit status 1: it may not."""
+    """Say which rule decides whether USER may do ACTION with NODE.
+
+    USER may be `anonymous`. Exit code 1: it may not.
+    """
     answer = facts_of(invocation.call("check-acl", user=user, action=action, node=node, local=local))
     if invocation.format != "table":
         print_document(answer, invocation.format)

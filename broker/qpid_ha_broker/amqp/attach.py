@@ -5,6 +5,7 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.access_checks import subject_of
 from qpid_ha_broker.amqp.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection, Remotes
@@ -36,7 +37,7 @@ from qpid_ha_broker.amqp.terminus import (
     read_filters,
     read_terminus,
 )
-from qpid_ha_broker.model.access import Access, Action
+from qpid_ha_broker.model.access import Access, Permission
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sessions import SessionPart
@@ -84,20 +85,18 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
 
     That is of what comes on the link, as on an anonymous relay or at `$management`, and of who is known to be a broker.
     """
-    subject = connection.subject(relay)
+    subject = subject_of(connection, relay)
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
     if terminus.dynamic:
         if link.is_sender and connection.is_admin and relay is None:
             return None  # for replies
-        return Access(subject, Action.CREATE, TEMPORARY)
+        return Access(subject, Permission.CREATE, TEMPORARY)
     if terminus.coordinator or not terminus.address or terminus.address in (PEERS, MANAGEMENT):
         return None
     if terminus.address == COORDINATOR and relay is not None:
         return None
-    if link.is_receiver:
-        action = Action.PUBLISH
-    else:
-        action = Action.BROWSE if terminus.browse else Action.CONSUME
+    consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
+    action = Permission.PUBLISH if link.is_receiver else consuming
     return Access(subject, action, connection.container.nodes.name_of(terminus.address))
 
 
@@ -256,7 +255,7 @@ def _publisher(
             own.returned()
         target = Target(connection.container.default, own or nodes.temporary_queue(terminus))
     elif terminus.address:
-        target = nodes.find(terminus.address, connection.subject(relay), terminus)
+        target = nodes.find(terminus.address, subject_of(connection, relay), terminus)
         _check_one_way(connection, target.hosted, terminus.address)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
@@ -390,7 +389,7 @@ def _consumer_of_node(
             "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
         )
     in_replica = relay is None and connection.relay.relays is None
-    target = nodes.find(address, connection.subject(relay), terminus, in_replica=in_replica)
+    target = nodes.find(address, subject_of(connection, relay), terminus, in_replica=in_replica)
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
@@ -429,7 +428,7 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(
         _subscriber(connection, link, relay)
     )
-    access = Access(connection.subject(relay), Action.CONSUME, exchange.name)
+    access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name)
     connection.container.access.check(*access)
     source = link.source
     source.type = proton.Terminus.SOURCE

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import proton
 
+from qpid_ha_broker.amqp.access_checks import marked_refusal
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
     ESTABLISHMENT_FAILED,
@@ -46,7 +47,6 @@ from qpid_ha_broker.amqp.session_attachment import SessionAttachment
 from qpid_ha_broker.amqp.session_request import read_session
 from qpid_ha_broker.amqp.transactions import Transactions
 from qpid_ha_broker.amqp.values import listed
-from qpid_ha_broker.model.access import Action, Subject
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.work import Task, used_up
@@ -143,7 +143,7 @@ class Connections:
         """The rules have changed: end what they do not allow any more. Returns how many links and connections."""
         access, count = self.container.access, 0
         for connection in list(self.open):
-            refusal = connection.marked_refusal()
+            refusal = marked_refusal(connection, access)
             if refusal is not None:
                 connection.end(refusal)
                 count += 1
@@ -276,7 +276,6 @@ class Connection:
         self._reads_refusals = False
         """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
         self._deadline_ms = 0
-        self._subject: Subject | None = None
         self._admit = admit
         self._sessions = 0
         self._ended = False
@@ -331,26 +330,6 @@ class Connection:
         """Who the peer is."""
         transport = self.engine.transport
         return PeerIdentity(self.peer, (transport.authenticated and transport.user) or "", self.is_admin)
-
-    def subject(self, relay: RelayRequest | None = None) -> Subject:
-        """Who asks for access: the client at another broker for whom `relay` is, else the peer."""
-        if relay is not None:
-            return Subject(relay.user, is_local=True)
-        if self._subject is None:
-            identity = self.identity
-            self._subject = Subject(identity.user, identity.is_local)
-        return self._subject
-
-    def marked_refusal(self) -> AmqpError | None:
-        """Why the connection may not be marked for administration, if it is: that is for administrators and brokers."""
-        access = self.container.access
-        if not self.is_admin or access.decide(self.subject(), Action.REPLICATE, "").is_allowed:
-            return None
-        try:
-            access.check(self.subject(), Action.ADMINISTER, "")
-        except ModelError as error:
-            return as_amqp(error)
-        return None
 
     @property
     def has_ended(self) -> bool:
@@ -443,7 +422,7 @@ class Connection:
             self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
-        return self.marked_refusal() if self.is_admin else self.container.greeting.refusal
+        return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
 
     def _open(self, *, failed: bool) -> None:
         """Answer the peer's open; `failed`: a close with the reason follows."""

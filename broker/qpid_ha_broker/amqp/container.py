@@ -138,11 +138,13 @@ class Container:
         """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""
-        self.access = AccessControl(self._log_access, lambda: self.now_ms)
-        self.access.cluster_user = settings.peer_user
+        access = AccessControl(
+            lambda level, text: self.notices.append(LogNotice(level, "access", text)), lambda: self.now_ms
+        )
+        access.cluster_user = settings.peer_user
         self.administration = SetsAdministration(self)
-        self.management = Management(self.administration, settings.name, self.access)
-        self.nodes = Nodes(self, settings.nodes, unique_name, self.access)
+        self.management = Management(self.administration, settings.name, access)
+        self.nodes = Nodes(self, settings.nodes, unique_name, access)
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.shared_peers: PeerListener | None = None
@@ -164,6 +166,11 @@ class Container:
         self.notices: list[LogNotice] = []
 
     # --- the sets
+
+    @property
+    def access(self) -> AccessControl:
+        """Who may do what."""
+        return self.management.access
 
     @property
     def spans_sets(self) -> bool:
@@ -233,9 +240,6 @@ class Container:
         if self.gate is not None:
             hosted.resources.is_gated = True
             self.gate(hosted)
-
-    def _log_access(self, level: str, text: str) -> None:
-        self.notices.append(LogNotice(level, "access", text))
 
     def touched(self, hosted: HostedSet) -> None:
         """See `HostedSet.touch`."""

@@ -33,7 +33,7 @@ from qpid_ha_broker.amqp.management_messages import (
     write_answer,
 )
 from qpid_ha_broker.model import errors
-from qpid_ha_broker.model.access import AccessControl, Action, Denied, Subject
+from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
 from qpid_ha_broker.model.log import CommitToken
 
@@ -98,7 +98,7 @@ class Management:
         self.control: Control | None = None
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
         self._name = name
-        self._access = access
+        self.access = access
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
         self._types: dict[str, EntityType] = {each.name: each for each in entity_types}
         self._short_names = {each.short_name: each.name for each in entity_types}
@@ -135,7 +135,7 @@ class Management:
                 BAD_REQUEST, "what to do? Give the application property operation, a text such as READ"
             )
         if operation == "QUERY":
-            self._access.check(subject, Action.MANAGE, MANAGEMENT)
+            self.access.check(subject, Permission.MANAGE, MANAGEMENT)
         if operation in self._node_operations:
             return self._node_operations[operation](request)
         everything = {*self._node_operations, *(each for known in self._types.values() for each in known.operations)}
@@ -149,7 +149,7 @@ class Management:
             known = _known(entity_type.operations)
             raise RequestRefusal(NOT_IMPLEMENTED, f"{entity_type.name} has no operation {operation}; {known}")
         for action, node in entity_type.needs(operation, request):
-            self._access.check(subject, action, node)
+            self.access.check(subject, action, node)
         return entity_type.operations[operation](request)
 
     def _on_node(self, operation: str, request: Request) -> ManagementAnswer:

@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.sets_administration import HostedSets
 from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.terminus import NO_CREATE, Filters, Terminus
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.access import AccessControl, Action, Subject
+from qpid_ha_broker.model.access import AccessControl, Permission, Subject
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
@@ -185,7 +185,7 @@ class Nodes:
             raise AmqpError(
                 NOT_FOUND, f"there is no queue or exchange {address}, and auto-create is off: create it first"
             )
-        self._access.check(subject, Action.CREATE, address)
+        self._access.check(subject, Permission.CREATE, address)
         if terminus is not None and terminus.topic:
             return self._configuration.declare_exchange(address, ExchangeKind.TOPIC, {})
         arguments = {**self.settings.auto_create_arguments, **(terminus.arguments if terminus else {})}

@@ -20,15 +20,18 @@ from qpid_ha_broker.model.errors import ModelError
 
 USER_VARIABLE: Final = "${user}"
 """In the pattern of a node: who asks."""
+ANONYMOUS_LOGIN: Final = "anonymous"
 MOST_REMEMBERED: Final = 10_000
 """Decisions; then all are forgotten, so that nobody fills the memory with names."""
+MOST_CHARACTERS: Final = 200
+"""Of a node whose decision is remembered, and as much of its name is shown."""
 MOST_REASONS: Final = 1000
 """Lines about access that are counted apart until they are logged."""
 LOG_INTERVAL_MS: Final = 1000
 """Between two lines of the log that say the same."""
 
 
-class Action(Enum):
+class Permission(Enum):
     """What a rule can allow; the value is its name there."""
 
     PUBLISH = "publish"
@@ -51,12 +54,17 @@ class Subject(NamedTuple):
     is_local: bool
     """It has connected from this machine; or another broker of the cluster vouches for it, and has looked itself."""
 
+    @classmethod
+    def logged_in(cls, user: str, *, is_local: bool) -> Subject:
+        """Of the user of a login: that of SASL's ANONYMOUS, which proves nothing, is called `anonymous`."""
+        return cls("" if user == ANONYMOUS_LOGIN else user, is_local)
+
 
 class Access(NamedTuple):
     """A question: may `subject` do that with the node?"""
 
     subject: Subject
-    action: Action
+    action: Permission
     node: str
     """Empty: it is about no node, but about the broker."""
 
@@ -112,14 +120,14 @@ class AccessRule(NamedTuple):
     logs: bool
     """What it allows is logged; what it denies is in any case."""
     users: frozenset[str] | Who
-    actions: frozenset[Action]
+    actions: frozenset[Permission]
     node: NodePattern
     text: str
     """As it is written."""
     place: str
     """Where: a file with the line, or a setting with the number of the entry."""
 
-    def matches(self, user: str, action: Action, node: str, *, by_name: bool) -> bool:
+    def matches(self, user: str, action: Permission, node: str, *, by_name: bool) -> bool:
         """Whether it decides. `by_name`: only if it names the user."""
         return action in self.actions and self._is_for(user, by_name) and self.node.matches(node, user)
 
@@ -135,7 +143,7 @@ class AccessRule(NamedTuple):
                 return user in users
 
 
-class Decision(NamedTuple):
+class AccessDecision(NamedTuple):
     """Whether it is allowed, and what decides."""
 
     is_allowed: bool
@@ -200,37 +208,39 @@ class AccessControl:
         self._log = log
         self._lines = {"info": AccessLog(), "warning": AccessLog()}
         self._now_ms = now_ms
-        self._remembered: dict[tuple[Subject, Action, str], Decision] = {}
+        self._remembered: dict[tuple[Subject, Permission, str], AccessDecision] = {}
 
     def change(self, rules: tuple[AccessRule, ...] | None, cluster_user: str) -> None:
         """Put other rules in force."""
         self.rules, self.cluster_user = rules, cluster_user
         self._remembered.clear()
 
-    def decide(self, subject: Subject, action: Action, node: str) -> Decision:
+    def decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
         """What the rules say, without a word in the log."""
         key = subject, action, node
         decision = self._remembered.get(key)
         if decision is None:
+            decision = self._decide(subject, action, node)
             if len(self._remembered) >= MOST_REMEMBERED:
                 self._remembered.clear()
-            decision = self._remembered[key] = self._decide(subject, action, node)
+            if len(node) <= MOST_CHARACTERS:
+                self._remembered[key] = decision
         return decision
 
-    def _decide(self, subject: Subject, action: Action, node: str) -> Decision:
+    def _decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
         is_broker = bool(self.cluster_user) and subject.user == self.cluster_user
-        if is_broker and action is Action.REPLICATE:
-            return Decision(True, "the brokers of the cluster (ha.username) may replicate")
+        if is_broker and action is Permission.REPLICATE:
+            return AccessDecision(True, "the brokers of the cluster (ha.username) may replicate")
         if self.rules is None:
             return _without_rules(subject, action, is_broker)
         for rule in self.rules:
             if rule.matches(subject.user, action, node, by_name=is_broker):
-                return Decision(rule.allows, f"{rule.place}: {rule.text}", rule.logs)
+                return AccessDecision(rule.allows, f"{rule.place}: {rule.text}", rule.logs)
         if is_broker:
-            return Decision(False, "no rule names the user of the cluster's brokers (ha.username)")
-        return Decision(False, "no rule matches")
+            return AccessDecision(False, "no rule names the user of the cluster's brokers (ha.username)")
+        return AccessDecision(False, "no rule matches")
 
-    def check(self, subject: Subject, action: Action, node: str) -> None:
+    def check(self, subject: Subject, action: Permission, node: str) -> None:
         """Raises Denied where it is not allowed, which is counted and logged."""
         decision = self.decide(subject, action, node)
         if decision.is_allowed:
@@ -259,21 +269,23 @@ class AccessControl:
         return {"acl_rules": rules, "access_denied": self.denied.total()}
 
 
-def _without_rules(subject: Subject, action: Action, is_broker: bool) -> Decision:
+def _without_rules(subject: Subject, action: Permission, is_broker: bool) -> AccessDecision:
     if subject.is_local:
-        return Decision(True, "there is no acl, and clients of this machine may do everything then")
-    if is_broker and action is Action.ADMINISTER:
-        return Decision(True, "there is no acl, and ha.username may administer then")
-    return Decision(False, "there is no acl, and only clients of this machine may do anything then")
+        return AccessDecision(True, "there is no acl, and clients of this machine may do everything then")
+    if is_broker and action is Permission.ADMINISTER:
+        return AccessDecision(True, "there is no acl, and ha.username may administer then")
+    return AccessDecision(False, "there is no acl, and only clients of this machine may do anything then")
 
 
-def described(subject: Subject, action: Action, node: str) -> str:
+def described(subject: Subject, action: Permission, node: str) -> str:
     """The question, in words."""
-    return f"{subject.user or 'anonymous'}: {action.value} {node or 'the broker'}"
+    return f"{subject.user or 'anonymous'}: {action.value} {node[:MOST_CHARACTERS] or 'the broker'}"
 
 
-def refusal_text(subject: Subject, action: Action, node: str, decision: Decision) -> str:
+def refusal_text(subject: Subject, action: Permission, node: str, decision: AccessDecision) -> str:
     """Who may not do what, why, and the line that would allow it."""
+    if len(node) > MOST_CHARACTERS:
+        node = f"{node[:MOST_CHARACTERS]}..."
     who = _quoted(subject.user) if subject.user else Who.ANONYMOUS.value
     of_node = f" {_quoted(node)}" if node else ""
     line = f"allow {who} {action.value}{of_node}"

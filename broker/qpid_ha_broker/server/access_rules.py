@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from qpid_ha_broker.amqp.connection import Connections
-from qpid_ha_broker.model.access import AccessControl, AccessRule, Action, Subject, Who
+from qpid_ha_broker.model.access import AccessControl, AccessRule, Permission, Subject
 from qpid_ha_broker.server.administration import check_known
 from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_config.access_rules import parse_entries, read_file
@@ -65,9 +65,9 @@ class AccessRules:
         local = params.get("local", False)
         if not isinstance(user, str) or not isinstance(node, str) or not isinstance(local, bool):
             raise ControlError(INVALID_PARAMS, "user and node are texts, local is true or false")
-        names = [action.value for action in Action]
+        names = [action.value for action in Permission]
         if not isinstance(name, str) or name not in names:
             raise ControlError(INVALID_PARAMS, f"there is no action {name!r:.80}; {nearest(str(name)[:80], names)}")
-        subject = Subject("" if user == Who.ANONYMOUS.value else user, local)
-        decision = self._access.decide(subject, Action(name), node)
+        subject = Subject.logged_in(user, is_local=local)
+        decision = self._access.decide(subject, Permission(name), node)
         return {"allowed": decision.is_allowed, "reason": decision.reason}

@@ -15,7 +15,7 @@ from typing import Final
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.management_control import Done
 from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, UNAVAILABLE, ManagementAnswer
-from qpid_ha_broker.model.access import AccessControl, Action, Denied, Subject
+from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_config.settings import BrokerSettings
 
@@ -65,11 +65,11 @@ class RemoteControl:
         return "" if user == wanted else f"{user} may not; log in as the user that ha.username names"
 
     def _objection_by_rules(self, identity: PeerIdentity, body: object) -> str:
-        subject = Subject(identity.user, identity.is_local)
-        if _method_of(body) in OF_BROKERS and self._access.decide(subject, Action.REPLICATE, "").is_allowed:
+        subject = Subject.logged_in(identity.user, is_local=identity.is_local)
+        if _method_of(body) in OF_BROKERS and self._access.decide(subject, Permission.REPLICATE, "").is_allowed:
             return ""
         try:
-            self._access.check(subject, Action.ADMINISTER, "")
+            self._access.check(subject, Permission.ADMINISTER, "")
         except Denied as error:
             return str(error)
         return ""
