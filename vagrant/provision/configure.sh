@@ -55,7 +55,7 @@ sasl:
   allow-anonymous: ${ALLOW_ANONYMOUS:-true}
 # Who can reach the broker may use it: a lab. See docs/security.md before you do so elsewhere.
 acl:
-  rules: [allow all all]
+  rules: [allow $replicator administer, allow all all]
 YAML
 }
 
