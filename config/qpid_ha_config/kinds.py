@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
+from qpid_ha_config.access_rules import parse_entries
 from qpid_ha_config.addresses import parse_listeners, parse_peers, show_addresses
-from qpid_ha_config.errors import SettingsError, shown
+from qpid_ha_config.errors import ConfigError, SettingsError, shown
 from qpid_ha_config.remote_nodes import (
     parse_remote_brokers,
     parse_remote_nodes,
@@ -326,6 +327,18 @@ def _set_rule(item: object) -> ResourceSetRule:
     return ResourceSetRule(pattern, name)
 
 
+def _parse_access_rules(value: object) -> tuple[str, ...]:
+    """As they are written, once it is known that they can be read."""
+    entries = value.split("\n") if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple) or not all(isinstance(entry, str) for entry in entries):
+        raise ValueError
+    try:
+        parse_entries(entries)
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("acl.rules, ")) from None
+    return tuple(entries)
+
+
 BOOLEAN = Kind("true or false", parse_boolean)
 TEXT = Kind("text", _parse_text)
 NAME = Kind("a text of 1 to 64 letters, digits and . _ -, the first a letter or digit", _parse_name)
@@ -371,6 +384,11 @@ REMOTE_NODES = Kind(
     "a mapping such as {orders: {url: amqp://node1:5672/orders, user: U, password-file: PATH}}",
     parse_remote_nodes,
     show_remote_nodes,
+)
+ACCESS_RULES = Kind(
+    "a list of rules such as `allow alice publish orders.*`, or the same as text with a rule in each line",
+    _parse_access_rules,
+    list,
 )
 REMOTE_BROKERS = Kind(
     "a list of {url: amqp://node1:5672, user: U, password-file: PATH}", parse_remote_brokers, show_remote_brokers

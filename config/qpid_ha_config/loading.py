@@ -13,6 +13,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from qpid_ha_config.access_rules import read_file
 from qpid_ha_config.configuration import COMMAND_LINE, WrittenSettings
 from qpid_ha_config.defaults import find_file
 from qpid_ha_config.errors import ConfigError, SettingsError
@@ -74,6 +75,12 @@ def check_files(settings: BrokerSettings) -> None:
             check_private(key, file)
     if coordinator.url.directory is not None:
         check_unshared("ha.coordinator", coordinator.url.directory)
+    if settings.access.file is not None:
+        check_unchangeable("acl.file", settings.access.file)
+        try:
+            read_file(settings.access.file)
+        except ConfigError as error:
+            raise SettingsError("acl.file", str(error)) from None
     _check_tls(tls)
     _check_logins_elsewhere(settings.remote)
 
@@ -116,6 +123,13 @@ def check_private(key: str, file: Path) -> None:
         found = file.stat()
         if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IRWXO:
             raise SettingsError(key, f"{file} is a secret and open to all users: chmod o-rwx {file}")
+
+
+def check_unchangeable(key: str, file: Path) -> None:
+    """Raise SettingsError for a file that every user of this machine may change."""
+    with contextlib.suppress(OSError):
+        if file.stat().st_mode & stat.S_IWOTH:
+            raise SettingsError(key, f"every user may change {file}: chmod o-w {file}")
 
 
 def check_unshared(key: str, directory: Path) -> None:

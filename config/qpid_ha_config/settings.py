@@ -23,6 +23,7 @@ from qpid_ha_config.addresses import Address, show_addresses
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.kinds import (
+    ACCESS_RULES,
     AUTO,
     BOOLEAN,
     COMMAND,
@@ -92,6 +93,15 @@ class SaslSettings:
     users_db: Path | None = setting("sasl.users-db", PATH)
     allow_anonymous: bool | None = setting("sasl.allow-anonymous", BOOLEAN)
     allow_insecure_plain: bool = setting("sasl.allow-insecure-plain", BOOLEAN, False)
+
+
+@dataclass(frozen=True)
+class AccessSettings:
+    """Who may do what: `access_rules` has the language. Neither: clients of this machine everything, others nothing."""
+
+    rules: tuple[str, ...] | None = setting("acl.rules", ACCESS_RULES)
+    file: Path | None = setting("acl.file", PATH)
+    """Read again by `qpid-ha acl reload`."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +289,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "tls": TlsSettings,
         "sasl": SaslSettings,
+        "access": AccessSettings,
         "store": StoreSettings,
         "deduplication": DeduplicationSettings,
         "sessions": SessionSettings,
@@ -346,6 +357,7 @@ class BrokerSettings:
 
     tls: TlsSettings = TlsSettings()
     sasl: SaslSettings = SaslSettings()
+    access: AccessSettings = AccessSettings()
     store: StoreSettings = field(default_factory=StoreSettings)
     deduplication: DeduplicationSettings = DeduplicationSettings()
     sessions: SessionSettings = SessionSettings()
@@ -526,6 +538,11 @@ def _check_logins(settings: BrokerSettings) -> None:
         raise SettingsError("listen", f"nobody could log in at {address}: {ways}, or listen on loopback only")
 
 
+def _check_access(settings: BrokerSettings) -> None:
+    if settings.access.rules is not None and settings.access.file is not None:
+        raise SettingsError("acl.rules", "acl.file has rules, too; put all of them in one place")
+
+
 def _check_cluster(settings: BrokerSettings) -> None:
     ha, listen = settings.ha, settings.listen
     _check_cluster_login(ha)
@@ -604,6 +621,7 @@ _CHECKS: Final = (
     _check_auto_create,
     _check_tls,
     _check_logins,
+    _check_access,
     _check_cluster,
     _check_coordinator,
     _check_activation,

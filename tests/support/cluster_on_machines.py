@@ -69,6 +69,7 @@ class ClusterOnMachines(RunningCluster):
         self.hub.ip("link", "set", f"to-{name}", "master", "bridge")
         machine.ip("address", "add", f"{address}/24", "dev", "net")
         open_to_all = {"sasl": {"allow-anonymous": True, "users-db": str(_users(directory))}}
+        open_to_all["acl"] = {"rules": [f"allow {_USER} administer", "allow all all"]}
         own = {"name": name, "listen": [self.urls[number]], "control-socket": f"{self._sockets.name}/{name}.sock"}
         return BrokerOnMachine(directory, {**own, **open_to_all, "ha": ha}, machine, address)
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from access_support import LOCAL, open_to_all
 from qpid_ha_broker.amqp.management import MAX_WEIGHT, NODE_TYPE, Management, Reply
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration
@@ -58,10 +59,10 @@ class Node:
         self.resources = Resources(PlainReader())
         self.configuration = Configuration(self.resources)
         self.resources.default.declare_standard_exchanges()
-        self.management = Management(Administration(self.resources, self.configuration), "node1")
+        self.management = Management(Administration(self.resources, self.configuration), "node1", open_to_all())
 
     def send(self, message: Any) -> Answer:
-        reply = self.management.handle(bytes(message.encode()))
+        reply = self.management.handle(bytes(message.encode()), LOCAL)
         assert isinstance(reply, Reply)
         return Answer(reply)
 
@@ -307,7 +308,9 @@ def test_a_query_that_would_fill_more_than_one_message_can_be_continued(node: No
 def test_long_texts_count_for_a_page_too(node: Node) -> None:
     for number in range(200):
         node.configuration.declare_queue(f"q{number}", {"note": "x" * 60_000})
-    reply = node.management.handle(bytes(proton.Message(properties={"operation": "QUERY"}, reply_to="r").encode()))
+    reply = node.management.handle(
+        bytes(proton.Message(properties={"operation": "QUERY"}, reply_to="r").encode()), LOCAL
+    )
     assert isinstance(reply, Reply)
     assert len(reply.payload) < 4_000_000
     assert 0 < Answer(reply).properties["count"] < 200
@@ -441,7 +444,7 @@ def nested(depth: int) -> bytes:
     ids=["nested", "nested deep", "not UTF-8", "bad properties", "no map", "list as key", "described"],
 )
 def test_what_cannot_be_read_is_answered_as_long_as_it_says_to_whom(node: Node, rest: bytes) -> None:
-    reply = node.management.handle(PROPERTIES + rest)
+    reply = node.management.handle(PROPERTIES + rest, LOCAL)
     assert isinstance(reply, Reply)
     answer = Answer(reply)
     assert (answer.status, answer.reply_to, answer.correlation_id) == (400, "r", "c")
@@ -449,18 +452,18 @@ def test_what_cannot_be_read_is_answered_as_long_as_it_says_to_whom(node: Node, 
 
 
 def test_an_array_that_claims_four_thousand_million_elements_costs_little(node: Node) -> None:
-    reply = node.management.handle(PROPERTIES + b"\x00Sw\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x45")
+    reply = node.management.handle(PROPERTIES + b"\x00Sw\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x45", LOCAL)
     assert isinstance(reply, Reply)
     assert Answer(reply).status == 400
 
 
 def test_a_reply_to_that_is_no_text_gets_none(node: Node) -> None:
-    assert node.management.handle(b"\x00Ss\xc0\x08\x05@@@@\xa1\x01\xff") is None
+    assert node.management.handle(b"\x00Ss\xc0\x08\x05@@@@\xa1\x01\xff", LOCAL) is None
 
 
 @given(st.binary() | st.binary().map(lambda data: PROPERTIES + b"\x00Sw" + data))
 def test_any_bytes_get_a_reply_or_none(data: bytes) -> None:
-    reply = Node().management.handle(data)
+    reply = Node().management.handle(data, LOCAL)
     assert reply is None or Answer(reply.ready() or pytest.fail("not done")).status >= 200
 
 

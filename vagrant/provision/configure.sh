@@ -53,6 +53,9 @@ YAML
 sasl:
   users-db: $etc/users.sasldb
   allow-anonymous: ${ALLOW_ANONYMOUS:-true}
+# Who can reach the broker may use it: a lab. See docs/security.md before you do so elsewhere.
+acl:
+  rules: [allow $replicator administer, allow all all]
 YAML
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpid_ha_agent.cli.acl import acl
 from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
 from qpid_ha_agent.cli.coordinator import coordinator
@@ -57,7 +58,7 @@ def get(invocation: Invocation, key: str | None) -> None:
         print_facts(settings, invocation.format)
 
 
-single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls
+single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls, acl
 for command in (*commands, *set_commands, *single):
     admin.add_command(command)
 

@@ -175,10 +175,11 @@ class AnonymousRelay(IncomingLink):
         address = container.sections.to(payload)
         if not address:
             return None
+        subject = self.check_may_publish(address)
         if container.default.read_only and not container.directory.has_many_sets:
             return DEFAULT_SET
         try:
-            name = container.nodes.find(address).hosted.name
+            name = container.nodes.find(address, subject).hosted.name
         except ServedElsewhere as elsewhere:
             return elsewhere.set_name
         return name if name in self._publishers or self.connection.relay.is_relayed(name) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.access_checks import subject_of
 from qpid_ha_broker.amqp.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.amqp.connection import Connection, Remotes
@@ -17,7 +18,7 @@ from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.management_link import ManagementLink, ReplyLink
 from qpid_ha_broker.amqp.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.node_wait import AttachWaits
-from qpid_ha_broker.amqp.nodes import Target
+from qpid_ha_broker.amqp.nodes import TEMPORARY, Target
 from qpid_ha_broker.amqp.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
@@ -36,6 +37,7 @@ from qpid_ha_broker.amqp.terminus import (
     read_filters,
     read_terminus,
 )
+from qpid_ha_broker.model.access import Access, Permission
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sessions import SessionPart
@@ -50,15 +52,22 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     """
     relayed = connection.relay.pending.pop(link._impl, None)
     if relayed is not None and relayed.is_attached:
-        return relayed.finish()
+        endpoint = relayed.finish()
+        endpoint.access = _access(connection, link, None)
+        return endpoint
     session = connection.session
     if session is not None and not session.is_granted:
         raise AttachWaits(session.wait)
+    relay = _read_relay(connection, link)
+    access = _access(connection, link, relay)
+    if access is not None:
+        connection.container.access.check(*access)
     if connection.relay.remotes is not None:
         _attach_elsewhere(connection, link, connection.relay.remotes)
-    relay = _read_relay(connection, link)
     try:
-        return _attach_here(connection, link, relay)
+        endpoint = _attach_here(connection, link, relay)
+        endpoint.access = access or endpoint.access
+        return endpoint
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
@@ -69,6 +78,26 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
         elif session is not None:
             raise _out_of_reach(elsewhere) from None
         raise
+
+
+def _access(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Access | None:
+    """What the peer has to be allowed, or the client at another broker; None: nothing yet, or it is asked later.
+
+    That is of what comes on the link, as on an anonymous relay or at `$management`, and of who is known to be a broker.
+    """
+    subject = subject_of(connection, relay)
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    if terminus.dynamic:
+        if link.is_sender and connection.is_admin and relay is None:
+            return None  # for replies
+        return Access(subject, Permission.CREATE, TEMPORARY)
+    if terminus.coordinator or not terminus.address or terminus.address in (PEERS, MANAGEMENT):
+        return None
+    if terminus.address == COORDINATOR and relay is not None:
+        return None
+    consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
+    action = Permission.PUBLISH if link.is_receiver else consuming
+    return Access(subject, action, connection.container.nodes.name_of(terminus.address))
 
 
 def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
@@ -236,7 +265,7 @@ def _publisher(
             own.returned()
         target = Target(connection.container.default, own or nodes.temporary_queue(terminus))
     elif terminus.address:
-        target = nodes.find(terminus.address, terminus)
+        target = nodes.find(terminus.address, subject_of(connection, relay), terminus)
         _check_one_way(connection, target.hosted, terminus.address)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
@@ -369,7 +398,8 @@ def _consumer_of_node(
             NOT_IMPLEMENTED,
             "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
         )
-    target = nodes.find(address, terminus, in_replica=relay is None and connection.relay.relays is None)
+    in_replica = relay is None and connection.relay.relays is None
+    target = nodes.find(address, subject_of(connection, relay), terminus, in_replica=in_replica)
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
@@ -408,6 +438,8 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(
         _subscriber(connection, link, relay)
     )
+    access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name)
+    connection.container.access.check(*access)
     source = link.source
     source.type = proton.Terminus.SOURCE
     source.address = f"{exchange.name}/{binding.key}" if binding.key else exchange.name
@@ -415,6 +447,7 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     default, filters = connection.container.default, Filters(None, None, None, None, {})
     handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, True
+    handler.access = access
     return handler
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.model import errors
+from qpid_ha_broker.model.access import Denied
 
 DECODE_ERROR = "amqp:decode-error"
 INTERNAL_ERROR = "amqp:internal-error"
@@ -41,6 +42,7 @@ ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
 """A property of our open: no connection comes of it, and a close with the reason follows."""
 
 _OF_MODEL = {
+    Denied: UNAUTHORIZED_ACCESS,
     errors.NotFound: NOT_FOUND,
     errors.AlreadyExists: PRECONDITION_FAILED,
     errors.InvalidArgument: INVALID_FIELD,

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import proton
 
+from qpid_ha_broker.amqp.access_checks import marked_refusal
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
     ESTABLISHMENT_FAILED,
@@ -145,6 +146,25 @@ class Connections:
                         link.end(error)
             else:
                 connection.send_away(error)
+
+    def check_access(self) -> int:
+        """The rules have changed: end what they do not allow any more. Returns how many links and connections."""
+        access, count = self.container.access, 0
+        for connection in list(self.open):
+            refusal = marked_refusal(connection, access)
+            if refusal is not None:
+                connection.end(refusal)
+                count += 1
+                continue
+            for link in connection.links:
+                if link.access is None:
+                    continue
+                try:
+                    access.check(*link.access)
+                except ModelError as error:
+                    link.end(as_amqp(error))
+                    count += 1
+        return count
 
 
 class RelayedOwner:
@@ -412,7 +432,7 @@ class Connection:
             self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
-        return None if self.is_admin else self.container.greeting.refusal
+        return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
 
     def _open(self, *, failed: bool) -> None:
         """Answer the peer's open; `failed`: a close with the reason follows."""

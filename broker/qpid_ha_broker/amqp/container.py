@@ -23,6 +23,7 @@ from qpid_ha_broker.amqp.peer_frames import PeerListener
 from qpid_ha_broker.amqp.sections import MessageSections
 from qpid_ha_broker.amqp.sessions import ClientSessions
 from qpid_ha_broker.amqp.sets_administration import SetsAdministration
+from qpid_ha_broker.model.access import AccessControl
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
@@ -137,9 +138,13 @@ class Container:
         """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""
+        access = AccessControl(
+            lambda level, text: self.notices.append(LogNotice(level, "access", text)), lambda: self.now_ms
+        )
+        access.cluster_user = settings.peer_user
         self.administration = SetsAdministration(self)
-        self.management = Management(self.administration, settings.name)
-        self.nodes = Nodes(self, settings.nodes, unique_name)
+        self.management = Management(self.administration, settings.name, access)
+        self.nodes = Nodes(self, settings.nodes, unique_name, access)
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.shared_peers: PeerListener | None = None
@@ -161,6 +166,11 @@ class Container:
         self.notices: list[LogNotice] = []
 
     # --- the sets
+
+    @property
+    def access(self) -> AccessControl:
+        """Who may do what."""
+        return self.management.access
 
     @property
     def spans_sets(self) -> bool:
@@ -310,6 +320,7 @@ class Container:
         """Expire messages and delete queues whose time has come, where this broker leads: now, or in the next turn."""
         self.default.tick()
         self.sessions.tick()
+        self.access.tick()
         if self.waiting:
             self._refuse_late()
         if len(self.sets) > 1:

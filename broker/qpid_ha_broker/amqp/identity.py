@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 
@@ -14,3 +15,13 @@ class PeerIdentity(NamedTuple):
     """Who it has proved to be; empty: nobody."""
     is_admin: bool
     """Marked for administration: let in everywhere, also where clients are not served."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it has connected through loopback: from this machine."""
+        try:
+            address = ipaddress.ip_address(self.address.rpartition(":")[0].strip("[]"))
+        except ValueError:
+            return False
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback

@@ -5,6 +5,7 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.access_checks import subject_of
 from qpid_ha_broker.amqp.annotations import annotated
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
@@ -27,6 +28,7 @@ from qpid_ha_broker.amqp.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes import Target
 from qpid_ha_broker.amqp.relay import RUN_BITS, RelayRequest
 from qpid_ha_broker.amqp.sections import NO_ANNOTATIONS
+from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Commitment, CommitToken, Log
@@ -206,6 +208,7 @@ class IncomingLink(ReceivingLink):
     ) -> None:
         container = connection.container
         self._relay = relay
+        self._subject = subject_of(connection, relay)
         self.is_relayed = relay is not None
         self._refused_run = NO_RUN
         self._relayed: list[tuple[Delivery, Message]] = []
@@ -398,11 +401,18 @@ class IncomingLink(ReceivingLink):
             return target.hosted, target.node, ""
         return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
+    def check_may_publish(self, address: str) -> Subject:
+        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there."""
+        container, subject = self._container, self._subject
+        container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
+        return subject
+
     def _find(self, address: str) -> Target:
         """Where the message of an anonymous relay goes. Raises AmqpError or ModelError."""
         relay, name = self._relay, self.hosted.name
+        subject = self.check_may_publish(address)
         try:
-            target = self._container.nodes.find(address)
+            target = self._container.nodes.find(address, subject)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:

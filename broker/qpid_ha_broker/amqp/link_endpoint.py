@@ -5,6 +5,7 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp.conditions import AmqpError
+from qpid_ha_broker.model.access import Access
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 
@@ -24,6 +25,9 @@ class LinkEndpoint:
 
     is_relayed = False
     """It is a link of another broker's client: that broker may attach it again when it is lost here."""
+
+    access: Access | None = None
+    """What its peer had to be allowed when it attached; asked again when the rules change. None: nothing."""
 
     was_closed = False
     """Its peer has closed it, and will not come back to it."""

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from qpid_ha_broker.amqp.conditions import LINK_REDIRECT
+from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.directory import ServedElsewhere
 from qpid_ha_broker.amqp.management_control import Control
 from qpid_ha_broker.amqp.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
 from qpid_ha_broker.amqp.management_messages import (
     BAD_REQUEST,
     CONFLICT,
+    MANAGEMENT,
     NOT_FOUND,
     NOT_IMPLEMENTED,
     OK,
     PRECONDITION_FAILED,
     TEMPORARY_REDIRECT,
+    UNAUTHORIZED,
     UNAVAILABLE,
     ManagementAnswer,
     Request,
@@ -32,6 +34,7 @@ from qpid_ha_broker.amqp.management_messages import (
     write_answer,
 )
 from qpid_ha_broker.model import errors
+from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
 from qpid_ha_broker.model.log import CommitToken
 
@@ -94,10 +97,11 @@ class LaterReply:
 class Management:
     """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
 
-    def __init__(self, administration: Administration, name: str) -> None:
+    def __init__(self, administration: Administration, name: str, access: AccessControl) -> None:
         self.control: Control | None = None
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
         self._name = name
+        self.access = access
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
         self._types: dict[str, EntityType] = {each.name: each for each in entity_types}
         self._short_names = {each.short_name: each.name for each in entity_types}
@@ -109,14 +113,16 @@ class Management:
             "GET-MGMT-NODES": lambda request: ManagementAnswer(OK, "OK", []),
         }
 
-    def handle(self, request_bytes: bytes, elsewhere: AskElsewhere | None = None) -> Reply | LaterReply | None:
-        """Carry out one request, or begin to; `elsewhere`: has the broker that is needed for it do so."""
+    def handle(
+        self, request_bytes: bytes, subject: Subject, elsewhere: AskElsewhere | None = None
+    ) -> Reply | LaterReply | None:
+        """Carry out one request of `subject`, or begin to; `elsewhere`: has the broker that is needed for it do so."""
         request = read_request(request_bytes)
         if request is None:
             return None
         answer: ManagementAnswer | Outcome[ManagementAnswer]
         try:
-            answer = self._carry_out(request)
+            answer = self._carry_out(request, subject)
         except ServedElsewhere as error:
             answer = _refused(error) if elsewhere is None else elsewhere(request, error)
         except RequestRefusal as refusal:
@@ -128,7 +134,7 @@ class Management:
         later = LaterReply(request, answer)
         return later.ready() or later
 
-    def _carry_out(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+    def _carry_out(self, request: Request, subject: Subject) -> ManagementAnswer | Outcome[ManagementAnswer]:
         if request.problem:
             raise RequestRefusal(BAD_REQUEST, request.problem)
         operation = request.properties.get("operation")
@@ -136,6 +142,8 @@ class Management:
             raise RequestRefusal(
                 BAD_REQUEST, "what to do? Give the application property operation, a text such as READ"
             )
+        if operation == "QUERY":
+            self.access.check(subject, Permission.MANAGE, MANAGEMENT)
         if operation in self._node_operations:
             return self._node_operations[operation](request)
         everything = {*self._node_operations, *(each for known in self._types.values() for each in known.operations)}
@@ -148,6 +156,8 @@ class Management:
         if operation not in entity_type.operations:
             known = _known(entity_type.operations)
             raise RequestRefusal(NOT_IMPLEMENTED, f"{entity_type.name} has no operation {operation}; {known}")
+        for action, node in entity_type.needs(operation, request):
+            self.access.check(subject, action, node)
         return entity_type.operations[operation](request)
 
     def _on_node(self, operation: str, request: Request) -> ManagementAnswer:
@@ -240,6 +250,8 @@ def _refused(error: errors.ModelError) -> ManagementAnswer:
         is_known = error.name == LINK_REDIRECT
         status, body = (TEMPORARY_REDIRECT, dict(error.info or {})) if is_known else (UNAVAILABLE, {})
         return ManagementAnswer(status, error.description, body)
+    if isinstance(error, Denied):
+        return ManagementAnswer(UNAUTHORIZED, str(error), {}, {"errorCondition": UNAUTHORIZED_ACCESS})
     return ManagementAnswer(_STATUS.get(type(error), CONFLICT), str(error), {})
 
 

@@ -21,6 +21,7 @@ from qpid_ha_broker.amqp.management_messages import (
     Request,
     RequestRefusal,
 )
+from qpid_ha_broker.model.access import Permission
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
 from qpid_ha_broker.model.browsing_requests import BrowsingRequests
 from qpid_ha_broker.model.level_change import MOVED_MOST
@@ -39,6 +40,10 @@ class EntityType(ABC):
     """What CREATE takes in its body, beside the name."""
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Operation -> the application properties that it takes, beside the standard ones."""
+    actions: ClassVar[Mapping[str, Permission]] = {
+        "CREATE": Permission.CREATE, "READ": Permission.MANAGE, "DELETE": Permission.DELETE,
+    }  # fmt: skip
+    """Operation -> what has to be allowed for it."""
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration
@@ -47,6 +52,12 @@ class EntityType(ABC):
             "READ": lambda request: ManagementAnswer(OK, "OK", self._read(target_of(request))),
             "DELETE": self._delete,
         }
+
+    def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
+        """What who asks for the operation has to be allowed, with which nodes. Raises RequestRefusal."""
+        if operation == "CREATE":
+            return [(self.actions[operation], str(_name_of_new(request, self._body(request, self.settable)) or ""))]
+        return [(self.actions[operation], target_of(request))]
 
     @property
     @abstractmethod
@@ -114,6 +125,10 @@ class QueueType(EntityType):
         "LOCATE": ("timestamp",),
         "TIMES": ("after", "up_to"),
     }
+    actions: ClassVar[Mapping[str, Permission]] = {
+        **EntityType.actions, "UPDATE": Permission.MANAGE, "PURGE": Permission.PURGE, "ACCEPT": Permission.CONSUME,
+        "MEASURE": Permission.BROWSE, "LOCATE": Permission.BROWSE, "TIMES": Permission.BROWSE,
+    }  # fmt: skip
 
     def __init__(self, administration: Administration) -> None:
         super().__init__(administration)
@@ -207,6 +222,18 @@ class BindingType(EntityType):
     short_name = "binding"
     attributes = ("name", "identity", "type", "exchange", "queue", "key", "arguments")
     settable = ("exchange", "queue", "key", "arguments")
+    actions: ClassVar[Mapping[str, Permission]] = {
+        "CREATE": Permission.BIND, "READ": Permission.MANAGE, "DELETE": Permission.BIND,
+    }  # fmt: skip
+
+    def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
+        """For both ends of the binding."""
+        if operation == "CREATE":
+            body = self._body(request, self.settable)
+            ends = [str(body.get("exchange") or ""), str(body.get("queue") or "")]
+        else:
+            ends = _binding_parts(target_of(request))[:2]
+        return [(self.actions[operation], node) for node in ends]
 
     @property
     def count(self) -> int:

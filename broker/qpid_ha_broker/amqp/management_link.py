@@ -7,6 +7,7 @@ from collections import deque
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.access_checks import subject_of
 from qpid_ha_broker.amqp.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, Sender
@@ -19,6 +20,7 @@ from qpid_ha_broker.amqp.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.management_messages import MANAGEMENT, UNAUTHORIZED, ManagementAnswer, Request, write_answer
 from qpid_ha_broker.amqp.relay import RelayRequest
 from qpid_ha_broker.amqp.relayed_management import ManagedElsewhere
+from qpid_ha_broker.model.access import Permission
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import COMMITTED, Log
 from qpid_ha_broker.model.transaction import Message
@@ -63,8 +65,8 @@ class ManagementLink(ReceivingLink):
             self._carry_out(control, request)
             return
         self.connection.container.flush_accepted()
-        others = None if self._others is None else self._others.ask
-        reply = self.connection.container.management.handle(whole, others)
+        subject, others = subject_of(self.connection, self._relay), None if self._others is None else self._others.ask
+        reply = self.connection.container.management.handle(whole, subject, others)
         if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
             self.hosted.unconfirmed[self] = None
             self.connection.touch()
@@ -140,8 +142,10 @@ class ManagementLink(ReceivingLink):
                 return
         container = self.connection.container
         try:
+            address, subject = reply.reply_to or "", subject_of(self.connection, self._relay)
+            container.access.check(subject, Permission.PUBLISH, address)
             default = container.default
-            queue = default.configuration.queue(reply.reply_to or "")
+            queue = default.configuration.queue(address)
             default.resources.publish(queue, Message(reply.payload), container.now_ms)
         except (ModelError, AmqpError) as error:
             self.connection.log.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")

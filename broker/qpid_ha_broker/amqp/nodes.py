@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from qpid_ha_broker.amqp.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from qpid_ha_broker.amqp.directory import ServedElsewhere
@@ -13,9 +14,13 @@ from qpid_ha_broker.amqp.sets_administration import HostedSets
 from qpid_ha_broker.amqp.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.terminus import NO_CREATE, Filters, Terminus
 from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.access import AccessControl, Permission, Subject
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
+
+TEMPORARY: Final = "temporary."
+"""What the names of queues with a dynamic address begin with, and for access control the name of one to be made."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +51,29 @@ class Target:
 class Nodes:
     """Finds nodes by address: a queue, an exchange, or `exchange/key`. What is made on demand is of `default`."""
 
-    def __init__(self, host: HostedSets, settings: NodeSettings, unique_name: Callable[[], str]) -> None:
+    def __init__(
+        self, host: HostedSets, settings: NodeSettings, unique_name: Callable[[], str], access: AccessControl
+    ) -> None:
         default = host.default
         self._host = host
         self._catalog = default.resources.catalog
         self._configuration = default.configuration
         self.settings = settings
         self._unique_name = unique_name
+        self._access = access
         self.subscriptions = Subscriptions(self._catalog, self._configuration, unique_name)
 
-    def find(self, address: str, terminus: Terminus | None = None, *, in_replica: bool = True) -> Target:
-        """What is there under `address`, or is made for it.
+    def name_of(self, address: str) -> str:
+        """The name of the node under `address`, which may have a routing key behind it."""
+        if address in self._catalog.queues or address in self._catalog.exchanges:
+            return address
+        name, slash, _ = address.partition("/")
+        return name if slash and name in self._catalog.exchanges else address
+
+    def find(
+        self, address: str, subject: Subject, terminus: Terminus | None = None, *, in_replica: bool = True
+    ) -> Target:
+        """What is there under `address`, or is made for it if `subject` may create it.
 
         Raises AmqpError or ModelError: also where it is for another broker to serve. Raises AttachWaits where it is
         about to be there.
@@ -71,7 +88,7 @@ class Nodes:
         if found is None:
             self._check_located(address)
             self._check_serves(default, address)
-            found = Target(default, self._create(address, terminus))
+            found = Target(default, self._create(address, subject, terminus))
         is_queue = isinstance(found.node, Queue)
         if isinstance(found.node, Queue) and found.node.arguments.cluster_proxy:
             text = f"{address} stands for a node of another broker: attach a link to it, at a broker that knows it"
@@ -104,7 +121,7 @@ class Nodes:
                 NOT_IMPLEMENTED, "there are no temporary topics: create an exchange, and delete it afterwards"
             )
         arguments = {**self.settings.temporary_arguments(terminus.arguments), "qpid.auto_delete": True}
-        return self._configuration.declare_queue(f"temporary.{self._unique_name()}", arguments, by_rule=False)
+        return self._configuration.declare_queue(f"{TEMPORARY}{self._unique_name()}", arguments, by_rule=False)
 
     def route(self, target: Target, filters: Filters) -> Route:
         """What a subscription to `target`, an exchange, is bound to."""
@@ -157,7 +174,7 @@ class Nodes:
         if hosted.read_only and directory.has_many_sets:
             raise ServedElsewhere(directory, hosted.name, address)
 
-    def _create(self, address: str, terminus: Terminus | None) -> Queue | Exchange:
+    def _create(self, address: str, subject: Subject, terminus: Terminus | None) -> Queue | Exchange:
         if address.startswith("$"):
             raise AmqpError(
                 NOT_FOUND, f"there is no node {address}: names with $ are the broker's own; see $management"
@@ -168,6 +185,7 @@ class Nodes:
             raise AmqpError(
                 NOT_FOUND, f"there is no queue or exchange {address}, and auto-create is off: create it first"
             )
+        self._access.check(subject, Permission.CREATE, address)
         if terminus is not None and terminus.topic:
             return self._configuration.declare_exchange(address, ExchangeKind.TOPIC, {})
         arguments = {**self.settings.auto_create_arguments, **(terminus.arguments if terminus else {})}

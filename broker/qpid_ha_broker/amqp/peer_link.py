@@ -9,6 +9,7 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp import engine
+from qpid_ha_broker.amqp.access_checks import subject_of
 from qpid_ha_broker.amqp.conditions import (
     CONNECTION_FORCED,
     NOT_ALLOWED,
@@ -20,6 +21,7 @@ from qpid_ha_broker.amqp.connection import Connection
 from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, EachTransfer, Sender
 from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, PeerListener, wrap
+from qpid_ha_broker.model.access import Permission
 
 _ONE_CHANNEL = "this connection has had its channel: open another connection"
 
@@ -47,7 +49,7 @@ def _channel_of(connection: Connection) -> PeerChannel:
 
 
 def check_identity(connection: Connection, subject: str) -> None:
-    """Refuse who is no broker of this cluster what is called `subject`. Raises AmqpError."""
+    """Refuse who is no broker of this cluster what is called `subject`. Raises AmqpError or ModelError."""
     identity = connection.identity
     if not identity.is_admin:
         text = f"{subject} is for brokers of the cluster, whose connections have the property {ADMIN_PROPERTY}=true"
@@ -56,6 +58,7 @@ def check_identity(connection: Connection, subject: str) -> None:
     if expected and identity.user != expected:
         text = f"{identity.user or 'who has not logged in'} is not the user of this cluster's brokers"
         raise AmqpError(UNAUTHORIZED_ACCESS, f"{text}: set ha.username and its password alike on all of them")
+    connection.container.access.check(subject_of(connection), Permission.REPLICATE, "")
 
 
 class PeerChannel:

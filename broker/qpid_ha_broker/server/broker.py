@@ -22,13 +22,14 @@ from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.administration import check_known, control_methods
+from qpid_ha_broker.server.access_rules import AccessRules
+from qpid_ha_broker.server.administration import control_methods
 from qpid_ha_broker.server.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.broker_store import BrokerStore
 from qpid_ha_broker.server.client_protocol import ClientProtocol
 from qpid_ha_broker.server.cluster_control import cluster_methods
 from qpid_ha_broker.server.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer, Method
+from qpid_ha_broker.server.control import ControlError, ControlServer, Method
 from qpid_ha_broker.server.descriptors import Descriptors
 from qpid_ha_broker.server.engines import Engines, PeerEngines
 from qpid_ha_broker.server.listeners import Listeners
@@ -38,13 +39,13 @@ from qpid_ha_broker.server.membership import Membership
 from qpid_ha_broker.server.membership_setup import make_membership
 from qpid_ha_broker.server.outside import OutsideBrokers
 from qpid_ha_broker.server.proxying import Proxying
+from qpid_ha_broker.server.reloaded_files import ReloadedFiles
 from qpid_ha_broker.server.remote_control import RemoteControl
 from qpid_ha_broker.server.session_methods import SessionMethods
 from qpid_ha_broker.server.set_cluster import SetCluster, make_set_cluster
 from qpid_ha_broker.server.set_methods import SetMethods
 from qpid_ha_broker.server.store import make_store
 from qpid_ha_broker.server.store_loading import StoreLoading
-from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.kinds import AUTO, QueueArgument
 from qpid_ha_config.settings import BrokerSettings
 
@@ -92,10 +93,11 @@ class Broker:
         self.admission: Admission[ClientProtocol] = Admission(_admission_limits(settings, descriptors))
         self.notices = NoticeLog()
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
-        self._engines = Engines(self.current)
+        access = AccessRules(settings, self.container.access, self.connections)
+        self.files = ReloadedFiles(Engines(self.current), access)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
-        self.container.management.control = RemoteControl(self.current, self.schedule_turn)
+        self.container.management.control = RemoteControl(self.current, self.container.access, self.schedule_turn)
         self.membership: Membership
         """Since the store is loaded."""
         self.sets: SetCluster | None = None
@@ -115,7 +117,7 @@ class Broker:
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
             **self.outside.methods(),
-            "reload-tls": self.reload_tls,
+            **self.files.methods(),
         }
 
     # --- settings, as the control socket's methods want them
@@ -157,18 +159,6 @@ class Broker:
             replicas = min(len(ha.brokers_url), self._settings.replicas.min_replicas)
             self.container.default.configuration.naming = NamingRules(rules, own.spread, replicas)
 
-    def reload_tls(self, params: dict[str, object]) -> object:
-        """`Engines.reload_tls` for an operator. Raises ControlError when the files cannot be used."""
-        check_known(params, ())
-        certificate = self._settings.tls.certificate
-        try:
-            listeners = self._engines.reload_tls()
-        except SettingsError as error:
-            log.error("the files of TLS were not read again, and the ones in use stay: %s", error)
-            raise ControlError(REFUSED, str(error), {"key": error.key}) from None
-        log.info("the files of TLS were read again, for %d listeners", listeners)
-        return {"listeners": listeners, "certificate": None if certificate is None else str(certificate)}
-
     # --- start and stop
 
     async def start(self) -> None:
@@ -177,7 +167,7 @@ class Broker:
         Then nothing listens. Until the store is loaded everybody who connects is told so.
         """
         settings = self._settings
-        self._engines.start()
+        self.files.engines.start()
         if self.broker_store is not None:
             self.loading = StoreLoading(settings.name, lambda: self.listening, lambda: self.end(""))
             self._control.methods = self.loading.methods(self._own_methods()["ping"])
@@ -229,7 +219,7 @@ class Broker:
 
     async def _listen(self) -> None:
         for address in self._settings.listen:
-            engines = self._engines.for_listener(address)
+            engines = self.files.engines.for_listener(address)
             await self._listeners.listen(address, partial(ClientProtocol, self, engines))
 
     async def stop(self) -> None:
@@ -311,7 +301,7 @@ class Broker:
         if self._ticker is not None:
             self._ticker.cancel()
         self._listeners.close()
-        self._engines.close()
+        self.files.engines.close()
 
     # --- clients
 
@@ -442,6 +432,7 @@ class Broker:
             **self._cluster_facts(),
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
             **self.outside.facts(),
+            **self.container.access.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "connections": len(self._protocols),

@@ -103,6 +103,11 @@ class Engines:
         self._factories.append(factory)
         return factory
 
+    @property
+    def certificate(self) -> Path | None:
+        """The file with ours; None: no listener speaks TLS."""
+        return self._current().tls.certificate
+
     def reload_tls(self) -> int:
         """Show new clients the certificates that are in the files now; returns for how many listeners.
 

@@ -95,7 +95,7 @@ async def _serve(settings: BrokerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _reload_tls, broker)
+    loop.add_signal_handler(signal.SIGHUP, broker.files.reload)
     ends = [loop.create_task(event.wait()) for event in (stop, broker.ended)]
     starting = loop.create_task(broker.start())
     await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -112,11 +112,6 @@ async def _serve(settings: BrokerSettings) -> None:
     await broker.stop()
     if broker.failure:
         raise BrokerFailed(broker.failure)
-
-
-def _reload_tls(broker: Broker) -> None:
-    with contextlib.suppress(ControlError):  # it has logged why
-        broker.reload_tls({})
 
 
 def _tame_garbage_collector() -> None:

@@ -6,14 +6,16 @@ It goes through the broker's own control socket: so there is one place that read
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from qpid_ha_broker.amqp.identity import PeerIdentity
 from qpid_ha_broker.amqp.management_control import Done
 from qpid_ha_broker.amqp.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, UNAVAILABLE, ManagementAnswer
+from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.server.background_tasks import BackgroundTasks
 from qpid_ha_config.settings import BrokerSettings
 
@@ -21,22 +23,28 @@ logger = logging.getLogger("connection")
 
 REPLY_TIMEOUT_S = 300.0
 LARGEST_REPLY_BYTES = 64 * 1024 * 1024
+OF_BROKERS: Final = frozenset({"ping", "status", "query"})
+"""Methods that change nothing, and that agents ask other brokers for as `ha.username`."""
 
 
 class RemoteControl:
-    """The promise: only an admin-marked connection of `ha.username` gets through; if none is set, of this machine.
+    """The promise: only an admin-marked connection of somebody who may administer gets through.
+
+    Without an access control list that is `ha.username`; if that is not set, who is on this machine. With one, brokers
+    still get what they ask each other.
 
     `wake` is called when an answer is ready to be written.
     """
 
-    def __init__(self, settings: Callable[[], BrokerSettings], wake: Callable[[], None]) -> None:
+    def __init__(self, settings: Callable[[], BrokerSettings], access: AccessControl, wake: Callable[[], None]) -> None:
         self._settings = settings
+        self._access = access
         self._wake = wake
         self._tasks = BackgroundTasks()
 
     def __call__(self, identity: PeerIdentity, body: object, done: Done) -> None:
         """Carry out one request; to be called in the broker's event loop."""
-        problem = self._objection(identity)
+        problem = self._objection(identity, body)
         if problem:
             done(ManagementAnswer(UNAUTHORIZED, problem, ""))
         elif not isinstance(body, str):
@@ -44,15 +52,27 @@ class RemoteControl:
         else:
             self._tasks.start(self._carry_out(body, done))
 
-    def _objection(self, identity: PeerIdentity) -> str:
+    def _objection(self, identity: PeerIdentity, body: object) -> str:
         """Empty, or why not."""
         wanted = self._settings().ha.username
         if not identity.is_admin:
             return "mark the connection with the property qpid.ha-admin, as qpid-ha does"
+        if self._access.rules is not None:
+            return self._objection_by_rules(identity, body)
         if wanted is None:
-            return "" if _is_local(identity.address) else "ha.username is not set, so only this machine may; set it"
+            return "" if identity.is_local else "ha.username is not set, so only this machine may; set it"
         user = identity.user or "nobody"
         return "" if user == wanted else f"{user} may not; log in as the user that ha.username names"
+
+    def _objection_by_rules(self, identity: PeerIdentity, body: object) -> str:
+        subject = Subject.logged_in(identity.user, is_local=identity.is_local)
+        if _method_of(body) in OF_BROKERS and self._access.decide(subject, Permission.REPLICATE, "").is_allowed:
+            return ""
+        try:
+            self._access.check(subject, Permission.ADMINISTER, "")
+        except Denied as error:
+            return str(error)
+        return ""
 
     async def _carry_out(self, body: str, done: Done) -> None:
         try:
@@ -76,9 +96,11 @@ async def _ask(path: Path, request: str) -> str:
         writer.close()
 
 
-def _is_local(peer: str) -> bool:
-    host = peer.rpartition(":")[0].strip("[]")
+def _method_of(body: object) -> str:
+    """What the request asks for; empty: it is none, and whoever reads it says so."""
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        request = json.loads(body) if isinstance(body, str) else None
+    except (ValueError, RecursionError):
+        return ""
+    method = request.get("method") if isinstance(request, dict) else None
+    return method if isinstance(method, str) else ""

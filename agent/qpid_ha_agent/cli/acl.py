@@ -1,0 +1,49 @@
+"""`qpid-ha acl`: who may do what at the running broker."""
+
+from __future__ import annotations
+
+import click
+
+from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
+from qpid_ha_agent.cli.output import print_document
+
+
+@click.group()
+def acl() -> None:
+    """Who may do what at the broker."""
+
+
+@acl.command()
+@common_options
+@click.pass_obj
+def reload(invocation: Invocation) -> None:
+    """Read acl.file again; links that it does not allow any more end. A bad file changes nothing."""
+    answer = facts_of(invocation.call("reload-acl"))
+    if invocation.format != "table":
+        print_document(answer, invocation.format)
+    elif answer.get("file"):
+        rules, file, ended = answer.get("rules"), answer.get("file"), answer.get("ended")
+        click.echo(f"{rules} rules of {file} are in force; {ended} links and connections were ended by them")
+    else:
+        click.echo("there is no acl.file: rules in the configuration file are read when the broker starts")
+
+
+@acl.command()
+@click.argument("user")
+@click.argument("action")
+@click.argument("node", default="")
+@click.option("--local", is_flag=True, help="As a client on the broker's own machine.")
+@common_options
+@click.pass_obj
+def check(invocation: Invocation, user: str, action: str, node: str, local: bool) -> None:
+    """Say which rule decides whether USER may do ACTION with NODE.
+
+    USER may be `anonymous`. Exit code 1: it may not.
+    """
+    answer = facts_of(invocation.call("check-acl", user=user, action=action, node=node, local=local))
+    if invocation.format != "table":
+        print_document(answer, invocation.format)
+    else:
+        click.echo(f"{'allowed' if answer.get('allowed') else 'denied'}: {answer.get('reason')}")
+    if not answer.get("allowed"):
+        raise SystemExit(1)

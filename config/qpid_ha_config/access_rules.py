@@ -1,0 +1,159 @@
+"""The text of an access control list, read line by line:
+
+    group operators alice bob             # names, or @GROUP of one above
+    allow @operators all                  # all actions, on all nodes
+    allow-log carol purge orders.*        # what it allows is logged
+    deny all publish orders.internal
+    allow authenticated publish,consume,create ${user}.*
+    allow all browse 'regex:log\\.[0-9]+'
+
+A line is `allow`, `allow-log` or `deny`, whom, actions, and a node (left out: every one). Quotes as in a shell.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from qpid_ha_broker.model.access import EVERY_NODE, USER_VARIABLE, AccessRule, NodePattern, PatternKind, Permission, Who
+from qpid_ha_config.errors import ConfigError, UnreadableConfig, nearest
+
+REGEX: Final = "regex:"
+MOST_BYTES: Final = 1024 * 1024
+MOST_RULES: Final = 10_000
+_VERBS: Final = ("allow", "allow-log", "deny", "group")
+_KEYWORDS: Final = {who.value: who for who in Who}
+_ALL: Final = "all"
+Line = tuple[str, str]
+"""Where it stands, and its text."""
+
+
+def parse_lines(lines: Iterable[Line]) -> tuple[AccessRule, ...]:
+    """The rules, in their order. Raises ConfigError that says where, and what to write instead."""
+    groups: dict[str, frozenset[str]] = {}
+    rules: list[AccessRule] = []
+    for place, text in lines:
+        try:
+            words = _split(text)
+            if not words:
+                continue
+            if words[0] == "group":
+                _read_group(words, groups)
+            else:
+                rules.append(_read_rule(words, groups, place, text.strip()))
+            if len(rules) > MOST_RULES:
+                raise ValueError(f"there are more than {MOST_RULES} rules; use groups and patterns")
+        except ValueError as error:
+            raise ConfigError(place, "", str(error)) from None
+    return tuple(rules)
+
+
+def parse_entries(entries: Iterable[str]) -> tuple[AccessRule, ...]:
+    """As `parse_lines`, of the setting acl.rules."""
+    return parse_lines((f"acl.rules, entry {number}", text) for number, text in enumerate(entries, 1))
+
+
+def read_file(path: Path) -> tuple[AccessRule, ...]:
+    """As `parse_lines`, of a file. Raises ConfigError, too, for one that cannot be read."""
+    try:
+        with path.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UnreadableConfig(path, "", f"cannot read it: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise ConfigError(path, "", "it is over 1 MiB; use groups and patterns")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}", "", "it is not UTF-8 text") from None
+    return parse_lines((f"{path}:{number}", line) for number, line in enumerate(text.split("\n"), 1))
+
+
+def _split(text: str) -> list[str]:
+    if any(not char.isprintable() and char not in "\t\r" for char in text):
+        raise ValueError("there is a character in it that does not print")
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        raise ValueError("a quote is not closed") from None
+
+
+def _read_group(words: list[str], groups: dict[str, frozenset[str]]) -> None:
+    if len(words) < 3:
+        raise ValueError("a group is `group NAME USER...`")
+    name, members = words[1], words[2:]
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise ValueError(f"{name!r:.80} is no name for a group: use letters, digits and . _ -")
+    if name in groups:
+        raise ValueError(f"the group {name} is there twice; write all members in one line")
+    found: set[str] = set()
+    for member in members:
+        found |= _group(member, groups) if member.startswith("@") else {_user(member)}
+    groups[name] = frozenset(found)
+
+
+def _group(word: str, groups: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    users = groups.get(word[1:])
+    if users is None:
+        hint = nearest(word[1:], groups) if groups else "write `group NAME USER...` above"
+        raise ValueError(f"there is no group {word!r:.80} above this line; {hint}")
+    return users
+
+
+def _user(word: str) -> str:
+    if not word:
+        raise ValueError("a user's name is empty; who has not logged in is `anonymous`")
+    if word in _KEYWORDS:
+        raise ValueError(f"{word} is no user; it stands alone, in place of a user")
+    if "*" in word:
+        raise ValueError(f"{word!r:.80}: patterns are for nodes; users are named, one by one or in a group")
+    return word
+
+
+def _read_rule(words: list[str], groups: Mapping[str, frozenset[str]], place: str, text: str) -> AccessRule:
+    verb = words[0]
+    if verb not in _VERBS:
+        raise ValueError(f"{verb!r:.80}: {nearest(verb, _VERBS)}")
+    if not 3 <= len(words) <= 4:
+        raise ValueError(f"a rule is `{verb} USER|@GROUP|all|authenticated|anonymous ACTION[,ACTION...] [NODE]`")
+    users: frozenset[str] | Who
+    if words[1].startswith("@"):
+        users = _group(words[1], groups)
+    elif words[1] in _KEYWORDS:
+        users = _KEYWORDS[words[1]]
+    else:
+        users = frozenset((_user(words[1]),))
+    node = _pattern(words[3]) if len(words) == 4 else EVERY_NODE
+    return AccessRule(verb != "deny", verb == "allow-log", users, _actions(words[2]), node, text, place)
+
+
+def _actions(word: str) -> frozenset[Permission]:
+    names = [action.value for action in Permission]
+    if word == _ALL:
+        return frozenset(Permission)
+    for name in word.split(","):
+        if name not in names:
+            raise ValueError(f"there is no action {name!r:.80}; {nearest(name, [*names, _ALL])}")
+    return frozenset(Permission(name) for name in word.split(","))
+
+
+def _pattern(word: str) -> NodePattern:
+    if not word:
+        raise ValueError("the node is empty; leave it out for every node")
+    if "${" in word.replace(USER_VARIABLE, ""):
+        raise ValueError(f"{word!r:.80}: the one variable is {USER_VARIABLE}")
+    if word.startswith(REGEX):
+        expression = word.removeprefix(REGEX)
+        try:
+            re.compile(expression.replace(USER_VARIABLE, "user"))
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"{expression!r:.80} is no regular expression: {error}") from None
+        return NodePattern(PatternKind.REGEX, expression)
+    prefix = word.removesuffix("*")
+    if "*" in prefix:
+        raise ValueError(f"{word!r:.80}: a * stands at the end alone; for more, write {REGEX}EXPRESSION")
+    return NodePattern(PatternKind.EXACT if prefix == word else PatternKind.PREFIX, prefix)

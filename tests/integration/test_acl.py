@@ -1,0 +1,154 @@
+"""Access control of a broker that runs: users who have logged in, rules read again, and what an operator is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import proton
+import pytest
+from proton.utils import LinkDetached
+
+from blocking_client import BlockingClient, Management
+from running_broker import RunningBroker
+
+PASSWORD = "correct horse"
+SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin") or "saslpasswd2"
+PLENTY_S = 30.0
+RULES = """
+group operators olga
+allow @operators administer,manage,purge
+allow authenticated publish,consume,create ${user}.*
+allow all publish,create inbox
+allow authenticated create,publish temporary.*
+"""
+
+pytestmark = [
+    pytest.mark.direct_only("rules are read again at the broker that is asked"),
+    pytest.mark.skipif(not proton.SASL.extended(), reason="this Proton was built without Cyrus SASL: no passwords"),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Users `alice`, `olga` and `replicator`, one password in a file, and the rules."""
+    directory = tmp_path_factory.mktemp("acl")
+    for user in ("alice", "olga", "replicator"):
+        command = [SASLPASSWD, "-p", "-c", "-f", str(directory / "users"), user]
+        subprocess.run(command, input=PASSWORD, text=True, check=True, capture_output=True, timeout=30)
+    (directory / "password").touch(0o600)
+    (directory / "password").write_text(f"{PASSWORD}\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def broker(directory: Path) -> Iterator[RunningBroker]:
+    (directory / "rules").write_text(RULES)
+    values: dict[str, object] = {
+        "sasl.users-db": directory / "users",
+        "acl.file": directory / "rules",
+        "ha.username": "replicator",
+        "ha.password-file": directory / "password",
+    }
+    with RunningBroker(values) as running:
+        yield running
+
+
+@pytest.fixture
+def rules(broker: RunningBroker, directory: Path) -> Iterator[Path]:
+    """The file; afterwards it is as it was, and in force."""
+    yield directory / "rules"
+    (directory / "rules").write_text(RULES)
+    assert qpid_ha(broker, "acl", "reload").returncode == 0
+
+
+def client_of(broker: RunningBroker, user: str = "") -> BlockingClient:
+    if not user:
+        return BlockingClient(broker.url)
+    return BlockingClient(broker.url, user=user, password=PASSWORD, allowed_mechs="SCRAM-SHA-256")
+
+
+def qpid_ha(broker: RunningBroker, *words: str, user: str = "") -> subprocess.CompletedProcess[str]:
+    """On the broker's own socket, or as a user through AMQP."""
+    there = f"amqp://{user}@127.0.0.1:{broker.port}" if user else str(broker.control_socket)
+    needed = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", *words, "-b", there]
+    environment = needed | {"QPID_HA_PASSWORD": PASSWORD}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_users_do_what_the_rules_say_and_are_told_how_to_be_allowed_more(broker: RunningBroker) -> None:
+    with client_of(broker, "alice") as alice, client_of(broker) as stranger:
+        alice.send("alice.in", "x")
+        with pytest.raises(
+            LinkDetached, match=r"alice may not publish olga\.in.*`allow alice publish olga\.in`"
+        ) as refused:
+            alice.send("olga.in", "x")
+        assert refused.value.condition == "amqp:unauthorized-access"
+        with pytest.raises(LinkDetached, match=r"who has not logged in may not publish anonymous\.in"):
+            stranger.send("anonymous.in", "x")
+        stranger.send("inbox", "x")
+        assert Management(alice).ask("PURGE", type="queue", name="alice.in").status == 401
+    with client_of(broker, "olga") as olga:
+        assert Management(olga).ask("PURGE", type="queue", name="alice.in").body == {"purged": 1}
+    assert "alice may not publish olga.in" in broker.log()
+    assert PASSWORD not in broker.log()
+
+
+def test_who_may_administer_does_so_through_amqp_and_brokers_only_ask(broker: RunningBroker) -> None:
+    assert qpid_ha(broker, "get", "log-level", user="olga").stdout == "info\n"
+    assert qpid_ha(broker, "ping", user="replicator").returncode == 0
+    for user, reason in (
+        ("alice", "alice may not administer"),
+        ("replicator", "no rule names the user of the cluster"),
+    ):
+        done = qpid_ha(broker, "get", "log-level", user=user)
+        assert (done.returncode, done.stdout) == (4, "")
+        assert reason in done.stderr
+
+
+def test_an_operator_asks_which_rule_decides(broker: RunningBroker, directory: Path) -> None:
+    done = qpid_ha(broker, "acl", "check", "alice", "publish", "alice.in")
+    line = f"{directory}/rules:4: allow authenticated publish,consume,create ${{user}}.*"
+    assert (done.returncode, done.stdout) == (0, f"allowed: {line}\n")
+    done = qpid_ha(broker, "acl", "check", "anonymous", "publish", "alice.in")
+    assert (done.returncode, done.stdout) == (1, "denied: no rule matches\n")
+    assert "did you mean publish?" in qpid_ha(broker, "acl", "check", "alice", "publsh", "q").stderr
+
+
+def test_other_rules_are_in_force_at_once_and_bad_ones_never(broker: RunningBroker, rules: Path) -> None:
+    with client_of(broker, "alice") as alice:
+        alice.send("alice.in", "x")
+        rules.write_text("allow alice publsh\n")
+        done = qpid_ha(broker, "acl", "reload")
+        assert done.returncode == 1
+        assert f"{rules}:1: there is no action 'publsh'; did you mean publish?" in done.stderr
+        assert "the rules in force stay" in done.stderr
+        alice.send("alice.in", "x")
+        rules.write_text("allow alice consume\n")
+        assert "1 rules of" in qpid_ha(broker, "acl", "reload").stdout
+        with pytest.raises(LinkDetached, match="alice may not publish"):
+            alice.send("alice.in", "x")
+
+
+def test_sighup_reads_the_rules_again(broker: RunningBroker, rules: Path) -> None:
+    rules.write_text("allow all browse\n")
+    os.kill(broker.pid, signal.SIGHUP)
+    assert broker.await_log("read again: 1 rules", PLENTY_S)
+    with client_of(broker, "alice") as alice, pytest.raises(LinkDetached, match="alice may not publish"):
+        alice.send("alice.in", "x")
+
+
+def test_a_broker_does_not_start_with_rules_that_it_cannot_read(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("allow all all\nalow bob publish q\n")
+    command = [sys.executable, "-m", "qpid_ha_broker.server.main", "--check", "--set", f"acl.file={rules}"]
+    needed = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=needed, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"{rules}:2: 'alow': did you mean allow?" in done.stderr

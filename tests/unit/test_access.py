@@ -1,0 +1,245 @@
+"""Which rule of an access control list decides, what a list may say, and what is logged of a refusal."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from access_support import controlled, open_to_all
+from qpid_ha_broker.model.access import LOG_INTERVAL_MS, MOST_REMEMBERED, AccessControl, Denied, Permission, Subject
+from qpid_ha_config.access_rules import parse_entries, read_file
+from qpid_ha_config.errors import ConfigError
+
+ALICE, BOB, BROKER = Subject("alice", False), Subject("bob", False), Subject("replicator", False)
+NOBODY, NEIGHBOUR = Subject("", False), Subject("", True)
+
+
+def allowed(access: AccessControl, subject: Subject, action: Permission, node: str = "q") -> bool:
+    return access.decide(subject, action, node).is_allowed
+
+
+# --- who decides
+
+
+@pytest.mark.parametrize("action", Permission)
+def test_without_rules_a_client_of_this_machine_may_all_and_others_nothing(action: Permission) -> None:
+    access = open_to_all()
+    assert allowed(access, NEIGHBOUR, action)
+    assert not allowed(access, ALICE, action)
+    assert not allowed(access, NOBODY, action)
+
+
+@pytest.mark.parametrize("action", Permission)
+def test_with_rules_what_none_of_them_matches_is_denied_on_this_machine_too(action: Permission) -> None:
+    access = controlled("allow carol all")
+    assert not allowed(access, NEIGHBOUR, action)
+    assert not allowed(access, ALICE, action)
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    access = controlled("deny alice publish secret", "allow all publish", "deny all all")
+    assert not allowed(access, ALICE, Permission.PUBLISH, "secret")
+    assert allowed(access, BOB, Permission.PUBLISH, "secret")
+    assert access.decide(BOB, Permission.CONSUME, "q").reason == "acl.rules, entry 3: deny all all"
+
+
+@pytest.mark.parametrize("action", Permission)
+def test_the_brokers_user_may_replicate_and_has_nothing_of_what_is_for_all(action: Permission) -> None:
+    access = controlled("allow all all", "allow authenticated all", cluster_user="replicator")
+    assert allowed(access, BROKER, action) is (action is Permission.REPLICATE)
+    named = controlled("deny all all", "allow replicator administer", cluster_user="replicator")
+    assert allowed(named, BROKER, action) is (action in (Permission.REPLICATE, Permission.ADMINISTER))
+
+
+def test_without_rules_the_brokers_user_replicates_and_administers_as_before() -> None:
+    access = open_to_all()
+    access.change(None, "replicator")
+    assert [action for action in Permission if allowed(access, BROKER, action)] == [
+        Permission.REPLICATE,
+        Permission.ADMINISTER,
+    ]
+
+
+def test_who_has_logged_in_is_told_from_who_has_not() -> None:
+    access = controlled("allow authenticated publish", "allow anonymous browse", "allow all consume")
+    assert [action.value for action in Permission if allowed(access, ALICE, action)] == ["publish", "consume"]
+    assert [action.value for action in Permission if allowed(access, NOBODY, action)] == ["consume", "browse"]
+
+
+def test_groups_hold_users_and_other_groups() -> None:
+    access = controlled("group a alice", "group b @a 'CN=bob, O=us'", "allow @b purge")
+    assert allowed(access, ALICE, Permission.PURGE)
+    assert allowed(access, Subject("CN=bob, O=us", False), Permission.PURGE)
+    assert not allowed(access, BOB, Permission.PURGE)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "user", "matching", "others"),
+    [
+        ("orders", "alice", ["orders"], ["orders.1", "order", ""]),
+        ("orders.*", "alice", ["orders.", "orders.1"], ["orders", "xorders.1"]),
+        ("*", "alice", ["", "q"], []),
+        ("${user}.*", "alice", ["alice.in"], ["bob.in", "${user}.in", "alice"]),
+        ("${user}.*", "", [], [".in", "${user}.in"]),
+        ("regex:log[.][0-9]+", "alice", ["log.1"], ["log.x", "log.1x", "xlog.1", "log.1\n"]),
+        ("regex:${user}/.*", "a.b", ["a.b/in"], ["axb/in"]),
+        ("${user}.*", "x*", ["x*.in"], ["xy.in"]),
+    ],
+)
+def test_patterns(pattern: str, user: str, matching: list[str], others: list[str]) -> None:
+    access = controlled(f"allow all publish '{pattern}'")
+    assert all(allowed(access, Subject(user, False), Permission.PUBLISH, node) for node in matching)
+    assert not any(allowed(access, Subject(user, False), Permission.PUBLISH, node) for node in others)
+
+
+# --- what is remembered
+
+
+def test_other_rules_count_at_once_for_what_was_asked_before() -> None:
+    access = controlled("allow alice publish")
+    assert allowed(access, ALICE, Permission.PUBLISH)
+    access.change(parse_entries(["deny all all"]), "")
+    assert not allowed(access, ALICE, Permission.PUBLISH)
+
+
+def test_a_client_that_asks_for_ever_new_nodes_does_not_fill_the_memory() -> None:
+    access = controlled("allow alice publish")
+    for number in range(MOST_REMEMBERED + 10):
+        access.decide(ALICE, Permission.PUBLISH, str(number))
+    assert len(access._remembered) <= MOST_REMEMBERED
+
+
+# --- what is said
+
+
+def test_a_refusal_names_user_action_and_node_and_the_line_that_would_allow_it() -> None:
+    access = controlled("deny all publish secret*")
+    with pytest.raises(Denied) as denied:
+        access.check(ALICE, Permission.PUBLISH, "secret plan")
+    line = "allow alice publish 'secret plan'"
+    assert f"`{line}`" in str(denied.value)
+    assert "alice may not publish secret plan: acl.rules, entry 1: deny all publish secret*" in str(denied.value)
+    access.change(parse_entries([line, "deny all all"]), "")
+    access.check(ALICE, Permission.PUBLISH, "secret plan")
+
+
+def test_denials_are_counted_each_and_logged_once_a_second_for_each_reason() -> None:
+    lines: list[str] = []
+    now_ms = 0
+    access = AccessControl(lambda level, text: lines.append(text), lambda: now_ms)
+    for _ in range(100):
+        for subject in (ALICE, BOB):
+            with pytest.raises(Denied):
+                access.check(subject, Permission.PURGE, "q")
+    assert [line.split()[0] for line in lines] == ["alice", "bob"]
+    assert access.denied == {"purge": 200}
+    assert access.facts() == {"acl_rules": "none", "access_denied": 200}
+    access.tick()
+    assert len(lines) == 2
+    now_ms = LOG_INTERVAL_MS
+    access.tick()
+    assert [line.endswith("(99 times more since the last line)") for line in lines] == [False, False, True, True]
+    now_ms *= 3
+    access.tick()
+    assert len(lines) == 4
+
+
+def test_what_an_allow_log_rule_allows_is_logged() -> None:
+    lines: list[tuple[str, str]] = []
+    access = AccessControl(lambda level, text: lines.append((level, text)), lambda: 0)
+    access.change(parse_entries(["allow-log alice purge", "allow all all"]), "")
+    access.check(ALICE, Permission.PURGE, "q")
+    access.check(BOB, Permission.PURGE, "q")
+    assert lines == [("info", "alice: purge q: allowed by acl.rules, entry 1: allow-log alice purge")]
+
+
+# --- the file
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("alow bob publish q", ["'alow'", "did you mean allow?"]),
+        ("allow bob publsh q", ["'publsh'", "did you mean publish?"]),
+        ("allow @opps all", ["'@opps'", "did you mean ops?"]),
+        ("allow bob", ["a rule is"]),
+        ("allow bob publish q r", ["a rule is"]),
+        ("allow bob publish 'q", ["quote"]),
+        ("allow bob publish q*r", ["'q*r'", "regex:"]),
+        ("allow bob publish regex:[", ["'['", "regular expression"]),
+        ("allow bob publish ${usr}", ["${user}"]),
+        ("allow bo* publish q", ["'bo*'", "group"]),
+        ("allow bob publish,, q", ["''"]),
+        ("allow '' publish q", ["anonymous"]),
+        ("group ops carol", ["ops", "twice"]),
+        ("group x all", ["all is no user"]),
+        ("group y", ["group NAME USER"]),
+        ("allow bob publish \x07", ["does not print"]),
+    ],
+)
+def test_a_slip_is_told_with_file_and_line_and_what_was_meant(tmp_path: Path, line: str, words: list[str]) -> None:
+    file = tmp_path / "acl"
+    file.write_text(f"# who may\ngroup ops alice\n\n{line}\nallow all all\n")
+    with pytest.raises(ConfigError) as error:
+        read_file(file)
+    assert str(error.value).startswith(f"{file}:4: ")
+    assert all(word in str(error.value) for word in words)
+
+
+def test_a_file_is_text_of_a_bounded_size(tmp_path: Path) -> None:
+    file = tmp_path / "acl"
+    for content, word in ((b"allow all all\n\xff", "UTF-8"), (b"#" * (1 << 20) + b"#", "1 MiB")):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match=word):
+            read_file(file)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_file(tmp_path / "none")
+
+
+def test_whatever_is_in_a_file_is_rules_or_an_error_that_names_the_line(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance, file = random.Random(seed), tmp_path / "acl"
+    words = [
+        "allow",
+        "deny",
+        "allow-log",
+        "group",
+        "all",
+        "@ops",
+        "ops",
+        "alice",
+        "publish",
+        "publish,browse",
+        "q*",
+        "*",
+    ]
+    words += [
+        "regex:(",
+        "regex:a{99999999}",
+        "regex:(?P<a>",
+        "${user}",
+        "'",
+        '"',
+        "\\",
+        "#",
+        "\x00",
+        "\u2028",
+        "é",
+        ",",
+    ]
+    for _ in range(2000):
+        lines = [" ".join(chance.choices(words, k=chance.randrange(6))) for _ in range(chance.randrange(1, 4))]
+        content = "\n".join(lines).encode()
+        if chance.random() < 0.3:
+            content = bytes(chance.choice((byte, chance.randrange(256))) for byte in content)
+        file.write_bytes(content)
+        try:
+            rules = read_file(file)
+        except ConfigError as error:
+            places = [str(error)]
+        else:
+            places = [rule.place for rule in rules]
+        assert all(place.startswith(f"{file}:") for place in places)
