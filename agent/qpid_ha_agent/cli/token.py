@@ -13,7 +13,7 @@ from qpid_ha_agent.broker_address import read_config
 from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options
 from qpid_ha_agent.cli.output import print_rows
 from qpid_ha_config.errors import ConfigError
-from qpid_ha_config.tokens import TokenRole, TokenEntry, make_token, read_tokens
+from qpid_ha_config.tokens import TokenEntry, TokenRole, make_token, read_tokens
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -26,7 +26,7 @@ from qpid_ha_broker.server.http_connections import BODY_BYTES_MAX, HttpConnectio
 from qpid_ha_broker.server.http_roles import needed_role
 from qpid_ha_broker.server.http_tokens import TokenFile, WrongTokens
 from qpid_ha_broker.server.metrics_source import MetricsSource, process_pieces
-from qpid_ha_config.tokens import TokenRole, TokenEntry
+from qpid_ha_config.tokens import TokenEntry, TokenRole
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
@@ -98,6 +98,11 @@ class AdminPort:
         self._connections.start()
         self._source.start()
         log.info("administrators and monitoring are answered on %s", ", ".join(self._connections.addresses))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, with the real port where 0 was asked."""
+        return self._connections.addresses
 
     async def close(self) -> None:
         """Answer nobody any more."""

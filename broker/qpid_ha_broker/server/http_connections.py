@@ -6,11 +6,13 @@ import asyncio
 import logging
 import socket
 import ssl
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -61,6 +63,28 @@ class HttpConnection(web.RequestHandler):
         """It is gone."""
         self.owner.open.pop(self, None)
         super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what is no request of HTTP. aiohttp would log it, and quote what may be a token."""
+        log.debug("a request that cannot be read was answered with %d (%s)", status, type(exc).__name__)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of another answer is sent already")
+        problem = "this is no request of HTTP that is taken here" if status < 500 else "a bug"
+        response = web.Response(status=status, text=f'{{"error": "{problem}"}}\n', content_type="application/json")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Only the place of a bug: aiohttp's own words quote requests."""
+        found = sys.exc_info()[1]
+        where = "" if found is None else traceback.format_tb(found.__traceback__)[-1].strip()
+        log.error("a connection of the HTTP port failed: %s %s", type(found).__name__, where)
 
 
 class HttpConnections:
