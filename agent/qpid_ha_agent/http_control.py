@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -96,7 +96,7 @@ class HttpControlClient:
         response = self._guarded(lambda: self._post(method, params, self.timeout_s))
         return self._guarded(lambda: self._result(_decode(response.content)))
 
-    def stream(self, method: str, **params: object) -> Iterator[object]:
+    def stream(self, method: str, **params: object) -> Generator[object, None, None]:
         """What `method` answers, then what it goes on telling, without a limit of time, until the broker ends it.
 
         Raises as `call` does.

@@ -19,7 +19,10 @@ from proton.utils import BlockingConnection
 
 from cluster_in_process import free_ports
 from http_port import HttpPort, write_tokens
+from qpid_ha_agent.cli.invocation import facts_of
+from qpid_ha_agent.http_control import HttpControlClient, HttpLogin
 from qpid_ha_broker.metrics.families import FamilyKind, all_families
+from qpid_ha_config.addresses import parse_admin
 from qpid_ha_config.tokens import TokenRole
 from running_cluster import RunningCluster
 
@@ -131,8 +134,14 @@ def test_a_balancer_finds_the_primary_and_the_next_one_and_the_figures_tell_of_i
             assert told["qpid_ha_set_generation", ("default",)] == 1
             assert ("qpid_ha_set_replica_lag_seconds", ("default",)) in figures(there[1])
 
-            cluster.kill(0)
-            cluster.promote(1)
+            login = HttpLogin(tokens[TokenRole.VIEWER])
+            with HttpControlClient(parse_admin(there[1].url), login, PATIENCE_S) as watching:
+                notes = watching.stream("events")
+                assert facts_of(next(notes))["state"] == "ready"
+                cluster.kill(0)
+                cluster.promote(1)
+                assert next(note for note in notes if facts_of(note)["state"] == "primary")
+                notes.close()
             there[1].wait_status("/primary", 200)
             send_through(front, "two")
             told = figures(there[1])
