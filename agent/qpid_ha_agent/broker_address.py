@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qpid_ha_agent.control import Unreachable
-from qpid_ha_config.addresses import Address, parse_broker
+from qpid_ha_config.addresses import ADMIN_PORTS, Address, parse_admin, parse_broker
 from qpid_ha_config.defaults import find_file, socket_directories
 from qpid_ha_config.errors import ConfigError, UnreadableConfig
 
@@ -23,7 +23,8 @@ class AddressError(Exception):
 
 
 def find_broker(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path | Address:
-    """The control socket as `find_socket` finds it, or the broker at `amqp[s]://[USER@]HOST[:PORT]` or `HOST:PORT`.
+    """The control socket as `find_socket` finds it, or the broker at `amqp[s]://[USER@]HOST[:PORT]` or `HOST:PORT`,
+    or at `http[s]://HOST[:PORT]`.
 
     Raises AddressError, or Unreachable when there is none.
     """
@@ -33,12 +34,33 @@ def find_broker(broker: str | None, environment: Mapping[str, str] = os.environ)
 
 
 def read_remote(text: str) -> Address:
-    """The broker at `amqp[s]://[USER@]HOST[:PORT]`; without a scheme it is amqp. Raises AddressError."""
+    """The broker at `amqp[s]://[USER@]HOST[:PORT]`, without a scheme it is amqp; or at `http[s]://HOST[:PORT]`.
+
+    Raises AddressError.
+    """
+    if is_http(text):
+        return _read_admin(text)
     try:
         return parse_broker(text)
     except ValueError as error:
         advice = "a remote broker is amqp://[USER@]HOST[:PORT], or amqps; see --password-file, QPID_HA_PASSWORD"
         raise AddressError(f"{text.rpartition('@')[2]}: {error}; {advice}") from None
+
+
+def is_http(text: str) -> bool:
+    """Whether that is the port for administrators."""
+    return text.partition("://")[0] in ADMIN_PORTS
+
+
+def _read_admin(text: str) -> Address:
+    try:
+        address = parse_admin(text)
+        if address.user:
+            raise ValueError("it takes no user")
+    except ValueError as error:
+        advice = "the port for administrators is https://HOST[:PORT]; see --password-file, QPID_HA_TOKEN"
+        raise AddressError(f"{text.rpartition('@')[2]}: {error}; {advice}") from None
+    return address
 
 
 def find_socket(broker: str | None, environment: Mapping[str, str] = os.environ) -> Path:

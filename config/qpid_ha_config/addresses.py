@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
-DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
+DEFAULT_PORTS: Final[Mapping[str, int]] = {"amqp": 5672, "amqps": 5671}
+ADMIN_PORTS: Final[Mapping[str, int]] = {"http": 8672, "https": 8672}
+"""Of the port for administrators and monitoring."""
 _ADDRESS = re.compile(r"(?:([^@/\s]*)@)?(\[[^\[\]/]*\]|[^\[\]:/@?#\s]*)(?::([0-9]{1,5}))?/?", re.ASCII)
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})?", re.ASCII)
 _ANY_INTERFACE = ("0.0.0.0", "::")
 
 
 class Address(NamedTuple):
-    """One end of a connection. `scheme`: amqp or amqps; `host` carries no brackets; `user` is empty for nobody.
+    """One end of a connection. `host` carries no brackets; `user` is empty for nobody.
+
+    `scheme`: amqp or amqps; of the port for administrators http or https.
 
     Port 0 lets the system choose, and is good for a listener only.
     """
@@ -25,18 +29,19 @@ class Address(NamedTuple):
     user: str = ""
 
     @classmethod
-    def parse(cls, text: str, scheme: str = "") -> Address:
+    def parse(cls, text: str, scheme: str = "", ports: Mapping[str, int] = DEFAULT_PORTS) -> Address:
         """Read `amqp://127.0.0.1:5672`, `amqps://me@[::1]`. `scheme` is for a text that has none.
 
+        `ports`: the schemes that may be, with the port of an address that names none.
         Raises ValueError that says what is wrong, never with what could be a password.
         """
         written, separator, rest = text.strip().rpartition("://")
         scheme = written if separator else scheme
         if not scheme:
             raise ValueError("the scheme is missing")
-        if scheme not in DEFAULT_PORTS:
+        if scheme not in ports:
             quoted = f"the scheme {scheme!r}" if scheme.isalnum() else "what stands before ://"
-            raise ValueError(f"{quoted} is neither amqp nor amqps")
+            raise ValueError(f"{quoted} is neither {' nor '.join(ports)}")
         found = _ADDRESS.fullmatch(rest)
         if found is None:
             is_bare = rest.count(":") > 1 and not {"[", "@"} & set(rest)
@@ -46,7 +51,7 @@ class Address(NamedTuple):
         user, host, port_text = found[1] or "", found[2], found[3]
         if ":" in user:
             raise ValueError("an address is no place for a password; put it into a file")
-        port = DEFAULT_PORTS[scheme] if port_text is None else int(port_text)
+        port = ports[scheme] if port_text is None else int(port_text)
         if port > 65535:
             raise ValueError(f"port {port} is over 65535")
         return cls(scheme, _checked_host(host), port, user)
@@ -54,7 +59,7 @@ class Address(NamedTuple):
     @property
     def is_tls(self) -> bool:
         """Whether TLS is spoken there from the first byte."""
-        return self.scheme == "amqps"
+        return self.scheme in ("amqps", "https")
 
     @property
     def is_loopback(self) -> bool:
@@ -88,6 +93,23 @@ def parse_listeners(value: object) -> tuple[Address, ...]:
     if not addresses:
         raise ValueError
     return addresses
+
+
+def parse_admin_listeners(value: object) -> tuple[Address, ...]:
+    """Those for HTTP, each with its scheme: `http://127.0.0.1:8672,https://[::1]`; none for an empty list.
+
+    Raises ValueError.
+    """
+    parts = _parts(value)
+    addresses = tuple(part if isinstance(part, Address) else parse_admin(part) for part in parts)
+    if any(address.user for address in addresses):
+        raise ValueError("a listener takes no user; see admin.tokens")
+    return addresses
+
+
+def parse_admin(text: str) -> Address:
+    """One address for HTTP: `http://HOST[:PORT]` or `https://HOST[:PORT]`. Raises ValueError."""
+    return Address.parse(text, ports=ADMIN_PORTS)
 
 
 def parse_peers(value: object) -> tuple[Address, ...]:

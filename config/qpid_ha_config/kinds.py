@@ -14,7 +14,7 @@ from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
 from qpid_ha_config.access_rules import parse_entries
-from qpid_ha_config.addresses import parse_listeners, parse_peers, show_addresses
+from qpid_ha_config.addresses import parse_admin_listeners, parse_listeners, parse_peers, show_addresses
 from qpid_ha_config.errors import ConfigError, SettingsError, shown
 from qpid_ha_config.remote_nodes import (
     parse_remote_brokers,
@@ -339,6 +339,16 @@ def _parse_access_rules(value: object) -> tuple[str, ...]:
     return tuple(entries)
 
 
+def _parse_patterns(value: object) -> tuple[str, ...]:
+    parts: object = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise ValueError
+    for part in parts:
+        if not isinstance(part, str):
+            raise ValueError(f"{part!r:.80} is not text")
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
 BOOLEAN = Kind("true or false", parse_boolean)
 TEXT = Kind("text", _parse_text)
 NAME = Kind("a text of 1 to 64 letters, digits and . _ -, the first a letter or digit", _parse_name)
@@ -360,6 +370,11 @@ LISTENERS = Kind(
     parse_listeners,
     lambda listed: [str(each) for each in listed],
 )
+ADMIN_LISTENERS = Kind(
+    "a list of http://HOST[:PORT] or https://HOST[:PORT] (0.0.0.0 or [::]: every interface)",
+    parse_admin_listeners,
+    lambda listed: [str(each) for each in listed],
+)
 PEERS = Kind("a URL such as amqp://node1:5672,node2:5672", parse_peers, show_addresses)
 COORDINATOR = Kind(coordinator.EXPECTED, coordinator.CoordinatorUrl.parse, str)
 MECHANISM = choice(*MECHANISMS)
@@ -379,6 +394,7 @@ SET_RULES = Kind(
 POLICIES = Kind(
     "a mapping of patterns to numbers such as {audit-*: 5, '*': 3}", _parse_policies, lambda policies: dict(policies)
 )
+PATTERNS = Kind("a list of patterns of names such as orders.*,audit; an empty one for none", _parse_patterns, list)
 QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)
 REMOTE_NODES = Kind(
     "a mapping such as {orders: {url: amqp://node1:5672/orders, user: U, password-file: PATH}}",

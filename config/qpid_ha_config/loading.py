@@ -57,6 +57,7 @@ def check_files(settings: BrokerSettings) -> None:
         ("tls.key", tls.key),
         ("tls.ca", tls.ca),
         ("sasl.users-db", users_db),
+        ("admin.tokens", settings.admin.tokens),
         ("ha.coordinator-password-file", coordinator.password_file),
         ("ha.coordinator-ca", coordinator.ca),
         ("ha.coordinator-certificate", coordinator.certificate),
@@ -67,6 +68,7 @@ def check_files(settings: BrokerSettings) -> None:
     for key, file in (
         ("tls.key", tls.key),
         ("sasl.users-db", users_db),
+        ("admin.tokens", settings.admin.tokens),
         ("ha.password-file", ha.password_file),
         ("ha.coordinator-password-file", coordinator.password_file),
         ("ha.coordinator-key", coordinator.key),
@@ -83,6 +85,10 @@ def check_files(settings: BrokerSettings) -> None:
             raise SettingsError("acl.file", str(error)) from None
     _check_tls(tls)
     _check_logins_elsewhere(settings.remote)
+    if settings.admin.tokens is not None:
+        from qpid_ha_config.tokens import read_tokens  # few brokers have tokens
+
+        read_tokens(settings.admin.tokens)
 
 
 def _check_logins_elsewhere(remote: RemoteSettings) -> None:

@@ -24,6 +24,7 @@ from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.kinds import (
     ACCESS_RULES,
+    ADMIN_LISTENERS,
     AUTO,
     BOOLEAN,
     COMMAND,
@@ -36,6 +37,7 @@ from qpid_ha_config.kinds import (
     MOST_REPLICAS,
     NAME,
     PATH,
+    PATTERNS,
     PEERS,
     POLICIES,
     QUEUE_ARGUMENTS,
@@ -135,6 +137,26 @@ class SessionSettings:
     """So long one may wait for its client, whatever that asks for."""
     most: int = setting("sessions.max", count(0, 1_000_000), 10_000, changeable=True)
     """So many there may be, with those that wait. 0: none."""
+
+
+@dataclass(frozen=True)
+class AdminSettings:
+    """Of the HTTP port for administrators, load balancers and monitoring."""
+
+    listen: tuple[Address, ...] = setting("admin.listen", ADMIN_LISTENERS, ())
+    """None: there is no such port."""
+    tokens: Path | None = setting("admin.tokens", PATH)
+    """Who may do what there: `qpid-ha token` writes it. None: nobody gets more than what load balancers ask."""
+
+
+@dataclass(frozen=True)
+class MetricsSettings:
+    """What `GET /metrics` tells of single queues; sums over all queues are there in any case."""
+
+    queues: tuple[str, ...] = setting("metrics.queues", PATTERNS, ("*",), changeable=True)
+    """Patterns of names as a shell knows them; a queue that matches one is told of by itself."""
+    queues_most: int = setting("metrics.max-queues", count(0, 1_000_000), 10_000, changeable=True)
+    """So many of those at most, the older ones."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +315,8 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "store": StoreSettings,
         "deduplication": DeduplicationSettings,
         "sessions": SessionSettings,
+        "admin": AdminSettings,
+        "metrics": MetricsSettings,
         "ha": HaSettings,
         "resource_sets": ResourceSetSettings,
         "remote": RemoteSettings,
@@ -361,6 +385,8 @@ class BrokerSettings:
     store: StoreSettings = field(default_factory=StoreSettings)
     deduplication: DeduplicationSettings = DeduplicationSettings()
     sessions: SessionSettings = SessionSettings()
+    admin: AdminSettings = AdminSettings()
+    metrics: MetricsSettings = MetricsSettings()
     ha: HaSettings = HaSettings()
     resource_sets: ResourceSetSettings = ResourceSetSettings()
     remote: RemoteSettings = RemoteSettings()
@@ -521,6 +547,19 @@ def _check_tls(settings: BrokerSettings) -> None:
             raise SettingsError("tls.certificate", f"missing; the listener {address} needs it and tls.key")
 
 
+def _check_admin(settings: BrokerSettings) -> None:
+    """A token that passes through a network in the clear is everybody's."""
+    admin = settings.admin
+    for host, port in _twice(address for address in (*admin.listen, *settings.listen) if address.port):
+        raise SettingsError("admin.listen", f"port {port} of {host} is there twice; take one out")
+    for address in admin.listen:
+        if address.is_tls and settings.tls.certificate is None:
+            raise SettingsError("tls.certificate", f"missing; the listener {address} needs it and tls.key")
+        if not address.is_tls and not address.is_loopback and admin.tokens is not None:
+            problem = f"tokens would pass through the network in the clear to {address}"
+            raise SettingsError("admin.listen", f"{problem}: make it https, or listen on loopback only")
+
+
 def _check_logins(settings: BrokerSettings) -> None:
     """Secure by default: whoever opens a port to the network says who may come in."""
     for address in settings.listen:
@@ -620,6 +659,7 @@ _CHECKS: Final = (
     _check_limits,
     _check_auto_create,
     _check_tls,
+    _check_admin,
     _check_logins,
     _check_access,
     _check_cluster,

@@ -22,6 +22,7 @@ from bench import (
     latency,
     live_streams,
     many_sets,
+    metrics,
     module_changes,
     paging,
     proton_client,
@@ -64,6 +65,7 @@ MEASURES: Mapping[str, Measure] = {
     "kill": failover.measure_kill,
     "pause": failover.measure_pause,
     "sessions": sessions.measure_sessions,
+    "metrics": metrics.measure_metrics,
 }
 STORE_MEASURES: Mapping[str, Measure] = {
     "durable": store.measure_cluster,

@@ -175,4 +175,4 @@ class HostedSets:
         for protocol in list(broker._protocols.values()):
             protocol.abort()
         await broker._close_listeners()
-        await broker._control.close()
+        await broker.control.close()

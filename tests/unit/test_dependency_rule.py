@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EVENTS, MODEL = "qpid_ha_broker.events", "qpid_ha_broker.model"
 CLUSTER = "qpid_ha_broker.cluster"
 MAP = "qpid_ha_broker.cluster.map"  # state of the set `default`
+METRICS = "qpid_ha_broker.metrics"
+STATES = "qpid_ha_broker.ha.states"  # what a broker can be, for those who ask whether it is that
 HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
 STORE = "qpid_ha_broker.store"
 HISTORY = ("qpid_ha_broker.ha.history", "qpid_ha_broker.ha.frames")  # where two logs part, and of what that is said
@@ -42,16 +44,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     AMQP: (EVENTS, MODEL),
     HA: (EVENTS, MODEL, MAP),
     CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS),
+    METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
-    SERVER: (EVENTS, CLUSTER, MODEL, HA, AMQP, COORDINATION, STORE, CONFIG, VERSION),
+    SERVER: (EVENTS, CLUSTER, MODEL, HA, METRICS, AMQP, COORDINATION, STORE, CONFIG, VERSION),
     CLIENT: (CLIENT_CORE,),
     CLIENT_CORE: (),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, CONFIG),
     PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG, VERSION),
 }
 
-PURE = (EVENTS, CLUSTER, MODEL, HA, AMQP, CLIENT_CORE)
+PURE = (EVENTS, CLUSTER, MODEL, HA, METRICS, AMQP, CLIENT_CORE)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",

@@ -17,6 +17,7 @@ from qpid_ha_agent.cli.session import session
 from qpid_ha_agent.cli.sets import set_commands
 from qpid_ha_agent.cli.store import store
 from qpid_ha_agent.cli.tls import tls
+from qpid_ha_agent.cli.token import token
 from qpid_ha_agent.cli.watch import watch
 
 
@@ -58,7 +59,7 @@ def get(invocation: Invocation, key: str | None) -> None:
         print_facts(settings, invocation.format)
 
 
-single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls, acl
+single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls, acl, token
 for command in (*commands, *set_commands, *single):
     admin.add_command(command)
 

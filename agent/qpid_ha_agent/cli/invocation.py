@@ -24,10 +24,11 @@ from qpid_ha_agent.control import (
     Unreachable,
     call_with_cause,
 )
-from qpid_ha_config.addresses import Address
+from qpid_ha_config.addresses import ADMIN_PORTS, Address
 from qpid_ha_config.errors import ConfigError
 
 if TYPE_CHECKING:
+    from qpid_ha_agent.http_control import HttpControlClient
     from qpid_ha_agent.remote_control import RemoteControlClient
 
 NO, USAGE, UNREACHABLE, MAY_NOT = 1, 2, 3, 4
@@ -59,11 +60,15 @@ class Invocation:
         with self._failures(method), self._client(USUAL_TIMEOUT_S) as client:
             yield from client.stream(method, **_given(params))
 
-    def _client(self, usual_timeout_s: float) -> ControlClient | RemoteControlClient:
+    def _client(self, usual_timeout_s: float) -> ControlClient | RemoteControlClient | HttpControlClient:
         broker = find_broker(self.broker)
         timeout_s = usual_timeout_s if self.timeout_s is None else self.timeout_s
         if not isinstance(broker, Address):
             return ControlClient(broker, timeout_s)
+        if broker.scheme in ADMIN_PORTS:
+            from qpid_ha_agent.http_control import HttpControlClient, find_http_login
+
+            return HttpControlClient(broker, find_http_login(self.password_file, os.environ), timeout_s)
         from qpid_ha_agent.login import find_login
         from qpid_ha_agent.remote_control import RemoteControlClient
 
@@ -134,7 +139,7 @@ def common_options(command: Command) -> Command:
             metavar="FILE",
             callback=_keep("password_file"),
             expose_value=False,
-            help="For a remote broker; default: QPID_HA_PASSWORD.",
+            help="For a remote broker; default: QPID_HA_PASSWORD, with https the token in QPID_HA_TOKEN.",
         ),
         click.option(
             "--format", type=click.Choice(FORMATS), callback=_keep("format"), expose_value=False, help="Default: table."
@@ -153,7 +158,8 @@ def common_options(command: Command) -> Command:
             metavar="BROKER",
             callback=_keep("broker"),
             expose_value=False,
-            help="Its name, its control socket, or amqp://[USER@]HOST:PORT; default: the one of this machine.",
+            help="Its name, its control socket, amqp://[USER@]HOST:PORT, or https://HOST:PORT; default: the one of this"
+            " machine.",
         ),
     ):
         command = option(command)

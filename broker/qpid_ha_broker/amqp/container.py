@@ -127,7 +127,7 @@ class Container:
         """Links that end because their session or connection has, of whichever sets."""
         self._touched: dict[HostedSet, None] = {}
         """Sets other than `default` that are to have a turn."""
-        self._visited: list[HostedSet] = []
+        self.visited: list[HostedSet] = []
         """Those that had one in the last turn."""
         self.sets: dict[str, HostedSet] = {}
         """The sets that this broker has a replica of, by name."""
@@ -249,7 +249,7 @@ class Container:
 
     def take_notices(self) -> list[LogNotice]:
         """What there is to log."""
-        for hosted in (self.default, *self._visited):
+        for hosted in (self.default, *self.visited):
             of_set = "" if hosted is self.default else f"set {hosted.name}: "
             for text, transient in hosted.configuration.take_changes():
                 self.notices.append(LogNotice("debug" if transient else "info", "configuration", of_set + text))
@@ -280,7 +280,7 @@ class Container:
         self.work.run(Budget(self.clock, PORTIONS_S))
         self.sessions.look()
         turns = [(self.default, self.default.turn())]
-        self._visited = []
+        self.visited = []
         if self._touched:
             turns += self._turn_of_others()
         self._tell_starved()
@@ -297,7 +297,7 @@ class Container:
                 hosted.touch()
             if budget.is_spent:
                 self._touched = dict.fromkeys(pending) | self._touched
-        self._visited = [hosted for hosted, _ in turns]
+        self.visited = [hosted for hosted, _ in turns]
         return turns
 
     def tell_what_is_committed(self) -> None:

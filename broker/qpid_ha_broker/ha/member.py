@@ -125,6 +125,16 @@ class Member:
         """Up to there nobody can take anything back, as far as this broker knows."""
         return self._parts.role.committed_lsn
 
+    def replica_lag_s(self, now_s: float) -> float | None:
+        """Of a backup that is level: the primary was heard so long ago, and all that it had sent by then is held here.
+
+        0 of one that leads; None of one that is not level. `now_s`: by the clock of the inputs.
+        """
+        state = self.status.state
+        if state in LEADING:
+            return 0.0
+        return max(now_s - self._parts.channel.heard_s, 0.0) if state is State.READY else None
+
     def answer(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
         """What this broker answers to another one."""
         return self._parts.answer(number, granted, text)

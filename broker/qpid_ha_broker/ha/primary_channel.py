@@ -94,6 +94,11 @@ class PrimaryChannel:
             self._ctx.is_status_stale = True
         self._refused_at, self.login_problem = "", ""
 
+    @property
+    def heard_s(self) -> float:
+        """When something came last, or the channel was opened, by the clock of the inputs."""
+        return self._heard_s
+
     def silence(self, limit_s: float) -> str | None:
         """Why the channel must be given up, if nothing came for longer than `limit_s`."""
         silent_s = self._ctx.clock_s - self._heard_s

@@ -53,6 +53,8 @@ class Catalog:
 
         A message in two queues counts twice.
         """
+        self.enqueued_gone = self.dequeued_gone = 0
+        """Messages that came into queues that are deleted by now, and that had left those: for totals over all."""
         # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
         self.awake: dict[Queue, None] = {}
         """Queues that may have something for a consumer."""
@@ -93,6 +95,8 @@ class Catalog:
         if queue.held:
             self.holdings.drop_queue(queue)
         queue.mark_deleted()
+        self.enqueued_gone += queue.messages.enqueued_total
+        self.dequeued_gone += queue.messages.dequeued_total + queue.messages.count
         self.memory_bytes -= queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
         self.unbind_everywhere(queue.id)
         self.deleted_queues.append(queue)

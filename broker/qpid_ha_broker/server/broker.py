@@ -109,7 +109,8 @@ class Broker:
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
         """While the store is loaded; nobody may touch the container's resources then."""
-        self._control = ControlServer(settings.control_socket, self._own_methods())
+        self.control = ControlServer(settings.control_socket, self._own_methods())
+        """Answers what operators and agents ask, through its socket or otherwise."""
 
     def _own_methods(self) -> dict[str, Method]:
         """Of the control socket: those that have nothing to do with a cluster."""
@@ -170,19 +171,19 @@ class Broker:
         self.files.engines.start()
         if self.broker_store is not None:
             self.loading = StoreLoading(settings.name, lambda: self.listening, lambda: self.end(""))
-            self._control.methods = self.loading.methods(self._own_methods()["ping"])
-            self._control.not_yet = self.loading.refuse
+            self.control.methods = self.loading.methods(self._own_methods()["ping"])
+            self.control.not_yet = self.loading.refuse
         else:
             self._join(None)
         try:
             await self._listen()
-            await self._control.start()
+            await self.control.start()
             self._ticker = asyncio.create_task(self._tick_forever())
             if self.broker_store is not None and self.loading is not None:
                 await self._load(self.broker_store, self.loading)
         except BaseException:
             await self._close_listeners()
-            await self._control.close()
+            await self.control.close()
             if self.broker_store is not None and self.broker_store.store.is_started:
                 await self.broker_store.store.close("")
             raise
@@ -195,7 +196,7 @@ class Broker:
         loaded = await loading.run(lambda: kept.read(settings, loading.show))
         kept.begin(loaded.found, self.container.default)
         self._join(loaded.restored)
-        self.loading = self._control.not_yet = None
+        self.loading = self.control.not_yet = None
 
     def _join(self, restored: Restored | None) -> None:
         """Be a member, of the cluster or of none. Raises what `make_membership` does."""
@@ -203,7 +204,7 @@ class Broker:
         self.membership = make_membership(self, store, restored)
         if self.broker_store is not None:
             self.broker_store.owner = self.membership
-        self._control.methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
+        self.control.methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
@@ -215,7 +216,7 @@ class Broker:
                 self.sets.proxying = self.connections.relays = proxying
                 self.container.gate = proxying.gate
             methods = SetMethods(self.sets, self._own_methods()["queues"])
-            self._control.methods = methods.methods(self._control.methods)
+            self.control.methods = methods.methods(self.control.methods)
 
     async def _listen(self) -> None:
         for address in self._settings.listen:
@@ -262,7 +263,7 @@ class Broker:
         for protocol in list(self._protocols.values()):
             protocol.abort()
         await self._close_listeners()
-        await self._control.close()
+        await self.control.close()
         if self.broker_store is not None:
             self.turn()
         self.membership.stop()

@@ -19,6 +19,8 @@ class CommitWaiters:
     def __init__(self, schedule_turn: Callable[[], None]) -> None:
         self._schedule_turn = schedule_turn
         self._waiting: list[tuple[Outcome[Any], asyncio.Future[Any]]] = []
+        self.also: Callable[[], None] | None = None
+        """Called at the end of each turn, too: for whoever measures how long commits take."""
 
     async def wait_committed(self, written: CommitToken) -> None:
         """Come back once `written` is committed. Raises ControlError when that is for others to decide."""
@@ -47,6 +49,8 @@ class CommitWaiters:
             if done is not None and done.written.is_committed:
                 waiter.set_result(done.result)
         self._waiting = [item for item in self._waiting if not item[1].done()]
+        if self.also is not None:
+            self.also()
 
     def refuse(self, resources: Resources) -> None:
         """This broker is primary of that set no more: what becomes of the last events there, others decide."""

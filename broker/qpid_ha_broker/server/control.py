@@ -14,6 +14,7 @@ import math
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -86,7 +87,11 @@ class _Request:
     params: dict[str, object]
 
 
-class _Answer(NamedTuple):
+Permit = Callable[[str, dict[str, object]], None]
+"""Raises ControlError for a method, with its params, that whoever asks may not use."""
+
+
+class ControlAnswer(NamedTuple):
     """The line to send, if one is wanted; whether the connection goes on after it; what else there is to tell."""
 
     reply: bytes | None
@@ -108,6 +113,8 @@ class ControlServer:
     limits: ControlLimits = ControlLimits()
     not_yet: Callable[[str], ControlError] | None = None
     """What is said of a method that is not there, while there are to be more of them."""
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By method and reason: how many requests were refused that a broker can carry out."""
     _server: asyncio.Server | None = None
     _socket_identity: tuple[int, int] = (0, 0)
     _socket_gid: int = -1
@@ -182,7 +189,7 @@ class ControlServer:
             if line == b"":
                 return
             self._connections[task] = True
-            reply, goes_on, stream = await self._answer(line)
+            reply, goes_on, stream = await self.answer(line)
             try:
                 if reply is not None:
                     await self._send(writer, reply)
@@ -208,7 +215,7 @@ class ControlServer:
 
     async def _send_notes(self, writer: asyncio.StreamWriter, stream: Stream) -> None:
         async for note in stream.notes:
-            await self._send(writer, _encode({"jsonrpc": "2.0", "method": stream.method, "params": note}))
+            await self._send(writer, note_line(stream, note))
 
     async def _next_line(self, reader: asyncio.StreamReader) -> bytes | None:
         """A request; empty at the end; None when it is too long."""
@@ -225,17 +232,18 @@ class ControlServer:
         async with asyncio.timeout(self.limits.idle_timeout_s):
             await writer.drain()
 
-    async def _answer(self, line: bytes | None) -> _Answer:
+    async def answer(self, line: bytes | None, permit: Permit | None = None) -> ControlAnswer:
+        """What one request comes to, wherever it came from; None stands for one that is too long."""
         try:
             document = self._decode(line)
         except ControlError as error:
-            return _Answer(_error(None, error), goes_on=False)
+            return ControlAnswer(_error(None, error), goes_on=False)
         try:
             request = _read_request(document)
         except ControlError as error:
-            return _Answer(_error(_identity(document), error))
-        reply, stream = await self._call(request)
-        return _Answer(reply if request.wants_reply else None, stream is None, stream)
+            return ControlAnswer(_error(_identity(document), error))
+        reply, stream = await self._call(request, permit)
+        return ControlAnswer(reply if request.wants_reply else None, stream is None, stream)
 
     def _decode(self, line: bytes | None) -> object:
         if line is None:
@@ -247,11 +255,13 @@ class ControlServer:
             raise ControlError(PARSE_ERROR, problem) from None
         return document
 
-    async def _call(self, request: _Request) -> tuple[bytes, Stream | None]:
+    async def _call(self, request: _Request, permit: Permit | None) -> tuple[bytes, Stream | None]:
         method = self.methods.get(request.method)
-        if method is None:
-            return _error(request.identity, self._no_method(request.method[:80])), None
         try:
+            if permit is not None:
+                permit(request.method, request.params)
+            if method is None:
+                raise self._no_method(request.method[:80])
             result = method(request.params)
             if inspect.isawaitable(result):
                 result = await result
@@ -259,6 +269,8 @@ class ControlServer:
             answer = result if stream is None else stream.answer
             return await encode_answer(request.identity, answer), stream
         except ControlError as error:
+            if method is not None:
+                self.refused[request.method, _reason(error)] += 1
             return _error(request.identity, error), None
         except Exception as error:  # a bug in one method costs its caller an answer, and nobody else anything
             logger.exception("control method %s failed", request.method)
@@ -270,6 +282,19 @@ class ControlServer:
             return self.not_yet(name)
         data = {"methods": sorted(self.methods)}
         return ControlError(METHOD_NOT_FOUND, f"no method {name!r}; {nearest(name, self.methods)}", data)
+
+
+def note_line(stream: Stream, note: object) -> bytes:
+    """One of the notifications of a stream, as it is sent."""
+    return _encode({"jsonrpc": "2.0", "method": stream.method, "params": note})
+
+
+def _reason(error: ControlError) -> str:
+    """In one word of few: the data of a refusal has one."""
+    reason = error.data.get("reason") if isinstance(error.data, dict) else None
+    if isinstance(reason, str):
+        return reason
+    return {INVALID_PARAMS: "invalid", NOT_ALLOWED: "not-allowed"}.get(error.code, "refused")
 
 
 async def _until_gone(reader: asyncio.StreamReader) -> None:

@@ -58,7 +58,7 @@ class Listeners:
             flags, kind = socket.AI_PASSIVE, socket.SOCK_STREAM
             found = await loop.getaddrinfo(address.host, address.port, type=kind, flags=flags)
             bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in found)
-            places = [_Place(_listening(*each), make_protocol) for each in bindable]
+            places = [_Place(listening_socket(*each), make_protocol) for each in bindable]
         except OSError as error:
             raise SettingsError("listen", f"{address}: {error.strerror or error}; is it in use?") from error
         self._places += places
@@ -138,7 +138,7 @@ class Listeners:
         asyncio.get_running_loop().add_reader(place.socket, self._accept, place)
 
 
-def _listening(family: int, bound: tuple[object, ...]) -> socket.socket:
+def listening_socket(family: int, bound: tuple[object, ...]) -> socket.socket:
     """A socket that listens at one address of the machine. Raises OSError."""
     found = socket.socket(family, socket.SOCK_STREAM)
     try:

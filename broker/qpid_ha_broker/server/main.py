@@ -91,6 +91,15 @@ def run(settings: BrokerSettings) -> None:
 
 async def _serve(settings: BrokerSettings) -> None:
     broker = Broker(settings)
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.admin.listen:
+            from qpid_ha_broker.server.http_admin import open_admin_port  # aiohttp: many brokers do without
+
+            stack.push_async_callback((await open_admin_port(broker)).close)
+        await _run_broker(broker, settings)
+
+
+async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

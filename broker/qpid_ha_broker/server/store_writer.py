@@ -125,6 +125,8 @@ class JournalWriter:
         """Each is changed by one thread only, as are these."""
         self._jobs_given = self._long_given = self._long_done = 0
         self._is_full = False
+        self.observe_sync: Callable[[float], None] | None = None
+        """Hears, on whichever thread that was, how many seconds a write and its sync took."""
         self.is_given_up = False
         """The broker ends, and does not wait any longer."""
         self.ended = threading.Event()
@@ -245,7 +247,10 @@ class JournalWriter:
         if self._journal.is_dead or not self._journal.staged_bytes:
             return
         ticket, length = self._staged_ticket, self._journal.staged_bytes
+        observe, began_s = self.observe_sync, time.perf_counter()
         self._journal.flush()
+        if observe is not None:
+            observe(time.perf_counter() - began_s)
         self._show_full(None)
         self._written_bytes += length
         self._tell(self._listener.synced, ticket)

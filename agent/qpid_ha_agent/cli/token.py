@@ -1,0 +1,122 @@
+"""`qpid-ha token`: who may use the HTTP port of the brokers that read a file of tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from qpid_ha_agent.broker_address import read_config
+from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options
+from qpid_ha_agent.cli.output import print_rows
+from qpid_ha_config.errors import ConfigError
+from qpid_ha_config.tokens import TokenEntry, TokenRole, make_token, read_tokens
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _file_option(command: Command) -> Command:
+    return click.option(
+        "--file",
+        "path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="The file of tokens; default: admin.tokens of this machine's configuration.",
+    )(command)
+
+
+@click.group()
+def token() -> None:
+    """Tokens for the HTTP port. A broker reads its file again within a second or two of a change."""
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice([role.value for role in TokenRole]), required=True, help="What it lets one do."
+)
+@_file_option
+def create(name: str, role: str, path: Path | None) -> None:
+    """Make a token, add it to the file under NAME, and print it: it can be read nowhere else afterwards."""
+    file = _file(path)
+    entries = _read(file) if file.exists() else ()
+    if name in [entry.name for entry in entries]:
+        raise CliFailure(f"{file} has a token {name} already: `qpid-ha token remove {name}` first", NO)
+    try:
+        text, entry = make_token(name, TokenRole(role))
+    except ValueError as error:
+        raise CliFailure(str(error), USAGE) from None
+    before = _text(file) if file.exists() else "# NAME ROLE SHA-256, made by qpid-ha token create\n"
+    _replace(file, f"{before.rstrip()}\n{entry}\n")
+    click.echo(text)
+
+
+@token.command("list")
+@_file_option
+@common_options
+@click.pass_obj
+def list_tokens(invocation: Any, path: Path | None) -> None:
+    """Names and roles; nobody can tell the tokens."""
+    rows = [{"name": entry.name, "role": entry.role.value} for entry in _read(_file(path))]
+    print_rows(rows, ("name", "role"), invocation.format)
+
+
+@token.command()
+@click.argument("name")
+@_file_option
+def remove(name: str, path: Path | None) -> None:
+    """Take the token NAME out of the file: whoever has it is refused from then on."""
+    file = _file(path)
+    if name not in [entry.name for entry in _read(file)]:
+        raise CliFailure(f"{file} has no token {name}", NO)
+    _replace(file, "".join(_without(_text(file).splitlines(keepends=True), name)))
+    click.echo(f"token {name} removed")
+
+
+def _without(lines: Iterable[str], name: str) -> Iterable[str]:
+    return (line for line in lines if line.partition("#")[0].split()[:1] != [name])
+
+
+def _file(path: Path | None) -> Path:
+    if path is not None:
+        return path
+    try:
+        config = read_config(os.environ)
+        found = None if config is None else config.get("admin.tokens")
+    except ConfigError as error:
+        raise CliFailure(str(error), USAGE) from None
+    if not isinstance(found, Path):
+        raise CliFailure("which file? Give --file, or set admin.tokens in the configuration", USAGE)
+    return found
+
+
+def _read(file: Path) -> tuple[TokenEntry, ...]:
+    try:
+        return read_tokens(file)
+    except ConfigError as error:
+        raise CliFailure(str(error), NO) from None
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def _replace(file: Path, text: str) -> None:
+    """All or nothing, for the same user and group as before, and never for a moment open to others."""
+    beside = file.with_name(f".{file.name}.new")
+    try:
+        beside.unlink(missing_ok=True)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as opened:
+            if file.exists():
+                status = file.stat()
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fchmod(descriptor, status.st_mode & 0o770)
+            opened.write(text)
+            opened.flush()
+            os.fsync(descriptor)
+        beside.replace(file)
+    except OSError as error:
+        raise CliFailure(f"cannot write {file}: {error.strerror}", NO) from None

@@ -1,0 +1,1 @@
+"""What monitoring reads of a broker: which figures there are, and their text. Pure."""

@@ -1,0 +1,153 @@
+"""What it costs to be watched: how long a scrape takes, and how long a message waits beside one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import uvloop
+
+from bench.figures import Measurement
+from bench.latency import RATE_PER_S, Pace, percentile
+from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
+from bench.scenario import Scenario
+from bench.throughput import QUEUE, WINDOW
+from http_port import HttpPort, http_url, write_tokens
+from qpid_ha_agent.control import ControlClient
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.http_admin import open_admin_port
+from qpid_ha_config.settings import BrokerSettings
+from qpid_ha_config.tokens import TokenRole
+from running_broker import RunningBroker
+
+MANY, MOST = 1_000, 10_000
+SCRAPES = 20
+HELD_S = 5.0
+SCRAPE_FOREVER = """
+import sys, requests
+session = requests.Session()
+session.headers["Authorization"] = "Bearer " + sys.stdin.readline().strip()
+while session.get(sys.argv[1] + "/metrics").content.endswith(b"\\n"):
+    print("scraped", flush=True)
+"""
+"""In a process of its own: it must not share an interpreter with the clock."""
+
+
+def measure_metrics(scenario: Scenario) -> Iterator[Measurement]:
+    """Scrape a broker with 1,000 queues, then with 10,000 while 1,000 messages a second go through it."""
+    many, most = min(MANY, scenario.queues), min(MOST, scenario.queues)
+    with tempfile.TemporaryDirectory() as directory:
+        tokens = write_tokens(Path(directory) / "tokens")
+        settings = {"admin.listen": "http://127.0.0.1:0", "admin.tokens": f"{directory}/tokens"}
+        with RunningBroker(settings) as broker, ControlClient(broker.control_socket, timeout_s=60.0) as control:
+            port = HttpPort(http_url(broker), tokens)
+            _make_queues(control, 0, many)
+            yield _scrape(port, broker.pid, "scrape_1k", many)
+            _make_queues(control, many, most)
+            yield _scrape(port, broker.pid, "scrape_10k", most)
+            yield from _stall(broker, port, scenario, most)
+        yield from uvloop.run(_held(Path(directory), tokens, most))
+
+
+def _make_queues(control: ControlClient, first: int, end: int) -> None:
+    for number in range(first, end):
+        control.call("queues", action="create", name=f"queue-{number}")
+
+
+def _scrape(port: HttpPort, pid: int, key: str, queues: int) -> Measurement:
+    times_s, size, process = [], 0, psutil.Process(pid)
+    port.get("/metrics", TokenRole.METRICS)
+    before = process.cpu_times()
+    for _ in range(SCRAPES):
+        began_s = time.perf_counter()
+        answer = port.get("/metrics", TokenRole.METRICS)
+        times_s.append(time.perf_counter() - began_s)
+        if answer.status_code != 200:
+            raise BenchError(f"no figures: {answer.status_code}")
+        size = len(answer.content)
+    after = process.cpu_times()
+    cpu_ms = (after.user + after.system - before.user - before.system) / SCRAPES * 1000
+    note = f"median of {SCRAPES}, worst {max(times_s) * 1000:.0f}; {cpu_ms:.0f} ms of processor; {size / 1000:,.0f} kB"
+    return Measurement(key, f"scrape of {queues:,} queues", percentile(times_s, 0.5) * 1000, "ms", note)
+
+
+def _stall(broker: RunningBroker, port: HttpPort, scenario: Scenario, queues: int) -> Iterator[Measurement]:
+    """Confirmations alone, beside scrapes without a pause, and alone again: the machine has its own stalls."""
+    runs = [_confirmations(broker, scenario)]
+    with _scraping(port) as scraper:
+        runs.append(_confirmations(broker, scenario))
+    runs.append(_confirmations(broker, scenario))
+    scrapes = scraper.stdout.read().count("scraped") if scraper.stdout is not None else 0
+    for name, share in (("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
+        first, beside, second = (percentile(run, share) * 1000 for run in runs)
+        note = f"without scrapes {first:.1f} before and {second:.1f} after; {scrapes} scrapes"
+        label = f"confirmation beside scrapes of {queues:,} queues, {name}"
+        yield Measurement(f"scrape_stall_{name}", label, beside, "ms", note)
+
+
+async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> list[Measurement]:
+    """How long scrapes keep the loop from everybody else, in processor time: what a message waits on a machine that
+    has nothing else to do. A broker in this process, and somebody who wants a turn all the time."""
+    settings = {
+        "name": "held", "listen": "amqp://127.0.0.1:0", "control-socket": f"{directory}/held.sock",
+        "admin.listen": "http://127.0.0.1:0", "admin.tokens": f"{directory}/tokens",
+    }  # fmt: skip
+    broker = Broker(BrokerSettings.from_values(settings))
+    await broker.start()
+    admin = await open_admin_port(broker)
+    try:
+        for number in range(queues):
+            broker.container.administration.create_queue(f"queue-{number}")
+        await asyncio.sleep(1)
+        gc.collect()
+        gc.freeze()
+        alone_s = await _waits()
+        with _scraping(HttpPort(admin.addresses[0], tokens), wait=False):
+            beside_s = await _waits()
+    finally:
+        await admin.close()
+        await broker.stop()
+    note = f"p99.9 {percentile(beside_s, 0.999) * 1000:.2f} ms; without scrapes {max(alone_s) * 1000:.2f} ms"
+    label = f"longest that a scrape of {queues:,} queues holds the loop, processor time"
+    return [Measurement("scrape_stall", label, max(beside_s) * 1000, "ms", note)]
+
+
+async def _waits() -> list[float]:
+    waits_s, end_s = [], time.perf_counter() + HELD_S
+    while time.perf_counter() < end_s:
+        began_s = time.thread_time()
+        await asyncio.sleep(0)
+        waits_s.append(time.thread_time() - began_s)
+    return waits_s
+
+
+def _confirmations(broker: RunningBroker, scenario: Scenario) -> list[float]:
+    with LoadConnection(broker.port) as outgoing, LoadConnection(broker.port) as incoming:
+        count = int(scenario.latency_s * RATE_PER_S)
+        pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count)
+        pace.run()
+    return pace.to_confirmation[count // 10 :]
+
+
+@contextmanager
+def _scraping(port: HttpPort, *, wait: bool = True) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SCRAPE_FOREVER, port.url]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if process.stdin is None or process.stdout is None:
+        raise BenchError("a process without its pipes")
+    print(port.tokens[TokenRole.METRICS], file=process.stdin, flush=True)
+    if wait:
+        process.stdout.readline()
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
