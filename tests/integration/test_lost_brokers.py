@@ -115,6 +115,21 @@ def test_of_one_that_still_takes_connections_nothing_is_said() -> None:
     told(story)
 
 
+def test_a_process_that_ends_may_take_one_more_connection_before_it_takes_none() -> None:
+    async def story() -> None:
+        async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            server.close()
+            writer.transport.abort()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        service, core = await controller()
+        await lose(service, core, server.sockets[0].getsockname()[1])
+        await eventually(lambda: ms.BrokerRefuses in core.kinds())
+        service.end("the test is over")
+
+    told(story)
+
+
 @pytest.mark.parametrize("address", ["", "amqp://", "amqp://host.invalid:1"])
 def test_an_address_that_leads_nowhere_proves_nothing(address: str) -> None:
     async def story() -> None:

@@ -37,6 +37,8 @@ RETRY_MOST_S: Final = 60.0
 first again after one that has gone well for the longest."""
 LATE_S: Final = 0.002
 """After a broker's time is over the core is told that time has passed: the next tick may be much later."""
+PROBES: Final = 3
+"""Connections to a broker whose own one is lost: a process that ends loses them first, and listens to the last."""
 Answer = Callable[[ms.AnswerRequest], None]
 
 
@@ -320,19 +322,18 @@ class ControllerService:
             self._tasks.start(self._look_whether_gone(identity))
 
     async def _look_whether_gone(self, identity: ms.BrokerIdentity) -> None:
-        """A connection that is refused at once saves the time in which it could come back."""
+        """A connection that is refused saves the time in which it could come back."""
         try:
+            place = Address.parse(identity.address).place
             async with asyncio.timeout(ms.GONE_AFTER_S):
-                place = Address.parse(identity.address).place
-                _, writer = await asyncio.open_connection(*place)
+                for _ in range(PROBES):
+                    await _wait_closed(*place)
         except ConnectionRefusedError:
             if self.is_active:
                 self._feed(ms.BrokerRefuses(identity.name, identity.instance))
                 self.tick()
         except (OSError, TimeoutError, ValueError):
             pass  # it is not known: the time decides
-        else:
-            writer.close()
 
     # --- the core
 
@@ -399,3 +400,14 @@ def _refusal(error: ModelError) -> ms.AnswerRequest:
     """For a broker that has asked: where this one leads no more, another one can be asked soon."""
     reason = REASONS[Unavailable] if isinstance(error, NotPrimary) else reason_of(error)
     return ms.AnswerRequest(0, False, str(error), {"reason": reason})
+
+
+async def _wait_closed(host: str, port: int) -> None:
+    """Open a connection, and wait until the other end closes it. Raises OSError when it is refused or fails."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        await reader.read(1)
+    except ConnectionResetError:
+        pass
+    finally:
+        writer.close()
