@@ -172,7 +172,7 @@ def test_the_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
     analyze = tool("systemd-analyze", "systemd")
     unit = tmp_path / "qpidd.service"
     text = (SYSTEMD / "qpidd.service").read_text(encoding="utf-8")
-    unit.write_text(text.replace("/usr/local/bin/qpidd", "/bin/true"), encoding="utf-8")  # it is not installed here
+    unit.write_text(text.replace("/opt/qpid-ha/bin/qpidd", "/bin/true"), encoding="utf-8")  # it is not installed here
     found = run(analyze, "verify", "--man=no", unit)
     assert (found.returncode, found.stderr) == (0, "")
 

@@ -117,7 +117,8 @@ def _ocf_action(name: str) -> click.Command:
     return action
 
 
-def _add_ocf_actions() -> None:
+def add_ocf_actions() -> None:
+    """Have `agent` list the OCF actions, which its command line has beside its own."""
     from qpid_ha_agent.ocf.main import ACTIONS
 
     for name in ACTIONS:
@@ -126,7 +127,7 @@ def _add_ocf_actions() -> None:
 
 def main() -> None:
     """The command line; OCF actions do not come here."""
-    _add_ocf_actions()
+    add_ocf_actions()
     agent(prog_name="qpid-ha-agent")
 
 
