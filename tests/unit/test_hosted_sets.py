@@ -1040,7 +1040,7 @@ def test_whoever_makes_a_node_says_that_it_came_or_why_not(
     wait = NodeWait("q is being declared")
     nodes = broker.container.nodes
 
-    def waits(address: str, terminus: object = None) -> None:
+    def waits(address: str, terminus: object, subject: object) -> None:
         raise AttachWaits(wait)
 
     monkeypatch.setattr(nodes, "find", waits)

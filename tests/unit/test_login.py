@@ -108,7 +108,7 @@ def test_a_remote_broker_is_named_as_in_any_amqp_client(text: str, expected: Add
     assert read_remote(str(expected)) == expected.as_user("")
 
 
-@pytest.mark.parametrize("text", ["", "http://a", "amqp://", "a:0", "a:99999", "a b", "amqp://me:pw@a", "a/queue"])
+@pytest.mark.parametrize("text", ["", "ftp://a", "amqp://", "a:0", "a:99999", "a b", "amqp://me:pw@a", "a/queue"])
 def test_what_names_no_remote_broker_is_refused_without_showing_a_password(text: str) -> None:
     with pytest.raises(AddressError) as caught:
         read_remote(text)
