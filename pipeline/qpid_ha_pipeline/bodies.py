@@ -14,9 +14,9 @@ from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import BinaryType, DataType, StringType
 
-from qpid_ha_broker.amqp.conditions import DecodeError
-from qpid_ha_broker.amqp.sections import section_at
-from qpid_ha_broker.amqp.values import value_end
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.sections import section_at
+from qpid_ha_broker.amqp.wire.values import value_end
 
 from .typed_json import decoded, encoded, parsed, text_of, without_types
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from qpid_ha_broker.amqp.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_pipeline.errors import PipelineError
 
 Json = Any

@@ -16,7 +16,7 @@ from bench.pipeline_growth import measure_growth, worked_s
 from bench.scenario import Scenario
 from bench.store import MB, disk_directory
 from bench.store_filling import begin_journal, fill_journal
-from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.store.blocks import BlockKind

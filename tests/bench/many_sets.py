@@ -24,7 +24,7 @@ from bench.usage import resident_bytes
 from cluster_in_process import InProcessCluster
 from hosted_sets import HostedSets
 from model_support import message
-from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import Log

@@ -23,7 +23,7 @@ from bench.throughput import QUEUE, WINDOW
 from http_port import HttpPort, http_url, write_tokens
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.server.broker import Broker
-from qpid_ha_broker.server.http_admin import open_admin_port
+from qpid_ha_broker.server.http.http_admin import open_admin_port
 from qpid_ha_config.settings import BrokerSettings
 from qpid_ha_config.tokens import TokenRole
 from running_broker import RunningBroker

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.throughput import QUEUE, message
-from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE

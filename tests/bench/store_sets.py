@@ -24,9 +24,9 @@ from bench.usage import resident_bytes
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_fleet import StoreFleet
-from qpid_ha_broker.server.store_writer import StoreWriter
+from qpid_ha_broker.server.stores.fleet import StoreFleet
+from qpid_ha_broker.server.stores.store import Store
+from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_config.settings import StoreSettings
 
 SETS: Final = 10

@@ -17,10 +17,10 @@ import pytest
 import uvloop
 
 from qpid_ha_agent.control import ControlClient, RequestRefused, TimedOut, Unreachable
-from qpid_ha_broker.server.control import ControlError, ControlLimits, ControlServer
-from qpid_ha_broker.server.control_socket import PeerCredentials
-from qpid_ha_broker.server.data_directory import lock_data_directory
-from qpid_ha_broker.server.logs import configure_logging
+from qpid_ha_broker.server.control.control import ControlError, ControlLimits, ControlServer
+from qpid_ha_broker.server.control.control_socket import PeerCredentials
+from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
+from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_config.errors import SettingsError
 
 Story = Callable[[ControlServer], Awaitable[None]]

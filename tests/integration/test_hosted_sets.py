@@ -15,9 +15,9 @@ from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.set_host import NoRecordService
-from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_fleet import SIDE_BY_SIDE, StoreFleet
+from qpid_ha_broker.server.sets.set_host import NoRecordService
+from qpid_ha_broker.server.stores.fleet import SIDE_BY_SIDE, StoreFleet
+from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.recovery import Recovered

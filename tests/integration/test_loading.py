@@ -16,7 +16,7 @@ from proton import ConnectionException, Message, symbol
 from blocking_client import BlockingClient
 from cluster_in_process import free_ports
 from qpid_ha_agent.control import ControlClient, ControlFailure, RequestRefused
-from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
+from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.ha.states import State
 from running_agent import wait_until
 from slow_store import HOLD_VARIABLE

@@ -10,13 +10,13 @@ import pytest
 
 from cluster_in_process import eventually, told
 from model_support import TextReader
-from qpid_ha_broker.amqp.peer_frames import Channel
+from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.controller_service import ControllerService
-from qpid_ha_broker.server.loopback_channel import LoopbackChannel
+from qpid_ha_broker.server.controller.controller_service import ControllerService
+from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 
 
 class RecordingCore:

@@ -13,10 +13,10 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Batch, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Message
-from qpid_ha_broker.server import peer_links
 from qpid_ha_broker.server.broker import Broker
-from qpid_ha_broker.server.member_store import BEHIND_BYTES
-from qpid_ha_broker.server.membership import Membership
+from qpid_ha_broker.server.peers import peer_links
+from qpid_ha_broker.server.sets.membership import Membership
+from qpid_ha_broker.server.stores.member_store import BEHIND_BYTES
 
 COUNT = 1_000
 

@@ -15,8 +15,8 @@ import proton
 import pytest
 
 from paired_peers import SETTINGS, Backup, Cluster
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.server.engines import EngineFactory, SaslConfiguration, client_engine
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.server.runtime.engines import EngineFactory, SaslConfiguration, client_engine
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 

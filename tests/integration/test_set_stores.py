@@ -16,7 +16,7 @@ import pytest
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from hosted_sets import HostedSets
 from qpid_ha_agent.control import RequestRefused
-from qpid_ha_broker.amqp.peer_frames import Channel
+from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Batch, Heartbeat

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.server.discarded import DiscardedMessages
+from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.status import read_status

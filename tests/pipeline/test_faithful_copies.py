@@ -16,7 +16,7 @@ from pyspark.sql.functions import window
 
 from amqp_values import MESSAGE_ANNOTATIONS, RandomMessages, message_in, values_in
 from live_query import ALL, LiveQuery, cluster_of
-from qpid_ha_broker.amqp.sections import MessageSections, find_section
+from qpid_ha_broker.amqp.wire.sections import MessageSections, find_section
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.fold import fold

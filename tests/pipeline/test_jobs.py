@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 
-from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.best import best

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amqp_values import SCALARS, RandomValues, values_in
 from doc_blocks import DOCS
-from qpid_ha_broker.amqp.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.typed_json import TYPES, decoded, encoded, map_of, parsed, text_of, without_types
 

@@ -19,15 +19,15 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.member_store import MemberStore
-from qpid_ha_broker.server.pager import Pager
-from qpid_ha_broker.server.restored import restored_from
-from qpid_ha_broker.server.store import Store, StoreListener
-from qpid_ha_broker.server.store_appender import JournalAppender
-from qpid_ha_broker.server.store_checkpoint import Checkpoints, CheckpointWriter
-from qpid_ha_broker.server.store_folding import Folding
-from qpid_ha_broker.server.store_recovery import StoreFiles
-from qpid_ha_broker.server.store_writer import Job, JournalPiece, JournalWriter
+from qpid_ha_broker.server.stores.appender import JournalAppender
+from qpid_ha_broker.server.stores.checkpoint import Checkpoints, CheckpointWriter
+from qpid_ha_broker.server.stores.folding import Folding
+from qpid_ha_broker.server.stores.member_store import MemberStore
+from qpid_ha_broker.server.stores.pager import Pager
+from qpid_ha_broker.server.stores.recovery import StoreFiles
+from qpid_ha_broker.server.stores.restored import restored_from
+from qpid_ha_broker.server.stores.store import Store, StoreListener
+from qpid_ha_broker.server.stores.writer import Job, JournalPiece, JournalWriter
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL

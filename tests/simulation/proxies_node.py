@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import proton
 
-from qpid_ha_broker.amqp.attach import attach
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.connection import Connection, Connections
-from qpid_ha_broker.amqp.container import Container, ContainerSettings
-from qpid_ha_broker.amqp.engine import Engine, Workspace
-from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.nodes import NodeSettings
+from qpid_ha_broker.amqp.connections.connection import Connection, Connections
+from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
+from qpid_ha_broker.amqp.connections.nodes import NodeSettings
+from qpid_ha_broker.amqp.links.attach import attach
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.engine import Engine, Workspace
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
@@ -28,14 +28,14 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.admission import Admission, AdmissionLimits
-from qpid_ha_broker.server.broker_addresses import BrokerAddresses
-from qpid_ha_broker.server.client_protocol import ClientProtocol
-from qpid_ha_broker.server.cluster_clients import ClientAccess
-from qpid_ha_broker.server.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.logs import NoticeLog
-from qpid_ha_broker.server.proxying import Proxying
-from qpid_ha_broker.server.store_loading import StoreLoading
+from qpid_ha_broker.server.clients.admission import Admission, AdmissionLimits
+from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
+from qpid_ha_broker.server.clients.cluster_clients import ClientAccess
+from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.proxies.proxying import Proxying
+from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
+from qpid_ha_broker.server.runtime.logs import NoticeLog
+from qpid_ha_broker.server.stores.loading import StoreLoading
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.node import Node, World

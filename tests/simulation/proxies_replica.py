@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from qpid_ha_broker.amqp.container import Container
-from qpid_ha_broker.amqp.directory import QueueDecision, ServedElsewhere
-from qpid_ha_broker.amqp.node_wait import NodeWait
+from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.nodes.directory import QueueDecision, ServedElsewhere
+from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -19,8 +19,8 @@ from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.map_directory import MapDirectory
+from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.controller.map_directory import MapDirectory
 from simulation.node import Node, World
 from simulation.process_loop import ProcessLoop
 from simulation.virtual_time import Clock

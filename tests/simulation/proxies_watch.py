@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.model.sequence import Entry
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Reading, Sent

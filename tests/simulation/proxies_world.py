@@ -17,12 +17,12 @@ from functools import partial
 
 import proton
 
-from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.consumer_credit import ASKED_MESSAGES
-from qpid_ha_broker.amqp.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.outgoing import OutgoingLink
-from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedPublisher
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.links.consumer_credit import ASKED_MESSAGES
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedPublisher
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State

@@ -10,15 +10,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from qpid_ha_broker.amqp import engine, relayed_links
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.incoming import IncomingLink
-from qpid_ha_broker.amqp.outgoing import OutgoingLink
-from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest
-from qpid_ha_broker.amqp.relayed_links import RelayedConsumer
-from qpid_ha_broker.amqp.relayed_transactions import RelayedTransaction
-from qpid_ha_broker.amqp.relayer import PlacedLink
-from qpid_ha_broker.server.proxying import TICK_S, Proxying
+from qpid_ha_broker.amqp.links import relayed_links
+from qpid_ha_broker.amqp.links.incoming import IncomingLink
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
+from qpid_ha_broker.amqp.relaying.relayed_transactions import RelayedTransaction
+from qpid_ha_broker.amqp.relaying.relayer import PlacedLink
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
+from qpid_ha_broker.server.proxies.proxying import TICK_S, Proxying
 from simulation.proxies_plan import ProxiesKind, ProxiesPlan, draw_proxies_plan
 from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.runs import jobs_of_a_test, plan_of, run_many

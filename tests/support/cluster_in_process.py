@@ -14,7 +14,7 @@ from limits import LIMIT_S
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
-from qpid_ha_broker.server.membership import Membership
+from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_config.settings import BrokerSettings
 
 PATIENCE_S = 5.0

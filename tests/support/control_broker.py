@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qpid_ha_broker.server.control import REFUSED, ControlError, ControlServer, Method, Stream
+from qpid_ha_broker.server.control.control import REFUSED, ControlError, ControlServer, Method, Stream
 
 ORDERS = {"name": "orders", "messages": 3, "bytes": 300, "acquired": 1, "consumers": 1, "enqueued": 10, "dequeued": 7}
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from cluster_in_process import PATIENCE_S, InProcessCluster, eventually
 from model_support import message
-from qpid_ha_broker.amqp.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.peer_channels import OutgoingChannel
-from qpid_ha_broker.server.set_host import SetHost
-from qpid_ha_broker.server.set_member import RecordAnswer, SetMember
-from qpid_ha_broker.server.sub_channels import Multiplexer
+from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
+from qpid_ha_broker.server.peers.sub_channels import Multiplexer
+from qpid_ha_broker.server.sets.set_host import SetHost
+from qpid_ha_broker.server.sets.set_member import RecordAnswer, SetMember
 
 
 class RecordsInOnePlace:

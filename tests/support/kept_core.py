@@ -20,7 +20,7 @@ from qpid_ha_broker.model.resource_set import ResourceSets
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish, Transaction
-from qpid_ha_broker.server.store_status import StoreStatus
+from qpid_ha_broker.server.stores.status import StoreStatus
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.files import Disk

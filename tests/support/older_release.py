@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qpid_ha_broker.cluster.messages import BrokerReport
 from qpid_ha_broker.server.main import main
-from qpid_ha_broker.server.set_cluster import SetCluster
+from qpid_ha_broker.server.sets.set_cluster import SetCluster
 
 
 def _nothing(self: SetCluster, *, full: bool) -> BrokerReport | None:

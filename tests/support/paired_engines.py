@@ -13,10 +13,10 @@ from typing import Any
 
 import proton
 
-from qpid_ha_broker.amqp.attach import attach
-from qpid_ha_broker.amqp.connection import Connection, Connections
-from qpid_ha_broker.amqp.container import Container, ContainerSettings
-from qpid_ha_broker.amqp.engine import Engine
+from qpid_ha_broker.amqp.connections.connection import Connection, Connections
+from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
+from qpid_ha_broker.amqp.links.attach import attach
+from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
 

@@ -8,11 +8,11 @@ from typing import Any
 import proton
 
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.peer_client import PeerClient
-from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY, Channel
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.relaying.peer_client import PeerClient
+from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, Channel
 
 SETTINGS = ContainerSettings("primary", "0")
 

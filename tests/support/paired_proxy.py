@@ -13,12 +13,12 @@ from typing import Any, cast
 import proton
 
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
-from qpid_ha_broker.amqp.relayer import PlacedLink, Producer
-from qpid_ha_broker.amqp.upstream import Upstream
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
+from qpid_ha_broker.amqp.relaying.upstream import Upstream
+from qpid_ha_broker.amqp.wire.engine import Engine
 
 _ROUNDS = 1000
 

@@ -10,12 +10,12 @@ from typing import Any
 import proton
 
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.remote_connection import RemoteConnection
-from qpid_ha_broker.amqp.remote_links import RemoteLink, RemoteTarget, remote_link
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
+from qpid_ha_broker.amqp.links.remote_links import RemoteLink, RemoteTarget, remote_link
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.engine import Engine
 
 TARGET = RemoteTarget("orders", "their-orders", "amqp://there:5672")
 _ROUNDS = 1000

@@ -9,7 +9,7 @@ from typing import Any
 import proton
 
 from paired_engines import PairedClient
-from qpid_ha_broker.amqp.engine import set_local_data
+from qpid_ha_broker.amqp.wire.engine import set_local_data
 
 ACCEPTED = proton.Described(proton.ulong(0x24), [])
 RELEASED = proton.Described(proton.ulong(0x26), [])

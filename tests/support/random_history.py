@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from qpid_ha_broker.amqp.sections import MessageSections
+from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.scan import durable_only

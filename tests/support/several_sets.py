@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from paired_engines import PairedBroker
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.directory import QueueDecision, ServerAddress
-from qpid_ha_broker.amqp.hosted_set import HostedSet
-from qpid_ha_broker.amqp.node_wait import NodeWait
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.nodes.directory import QueueDecision, ServerAddress
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.events import types as ev
 
 WITNESS = "store"

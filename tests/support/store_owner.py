@@ -15,8 +15,8 @@ from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
-from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_writer import StoreWriter
+from qpid_ha_broker.server.stores.store import Store
+from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
 

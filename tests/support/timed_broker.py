@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final
 
-from qpid_ha_broker.amqp.container import Container
+from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.server.broker import Broker
-from qpid_ha_broker.server.client_protocol import ClientProtocol
-from qpid_ha_broker.server.control import ControlServer
+from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
+from qpid_ha_broker.server.control.control import ControlServer
 from qpid_ha_broker.server.main import main
-from qpid_ha_broker.server.membership import Membership
-from qpid_ha_broker.server.pager import Pager
-from qpid_ha_broker.server.store_checkpoint import CheckpointWriter
+from qpid_ha_broker.server.sets.membership import Membership
+from qpid_ha_broker.server.stores.checkpoint import CheckpointWriter
+from qpid_ha_broker.server.stores.pager import Pager
 
 LONG_S: Final = 0.004
 STEPS: Final = (

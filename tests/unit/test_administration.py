@@ -20,9 +20,9 @@ from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, M
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
-from qpid_ha_broker.server import control
-from qpid_ha_broker.server.administration import control_methods
-from qpid_ha_broker.server.control import INVALID_PARAMS, REFUSED, ControlError, encode_answer
+from qpid_ha_broker.server.control import control
+from qpid_ha_broker.server.control.administration import control_methods
+from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, encode_answer
 from qpid_ha_config.settings import BrokerSettings
 
 

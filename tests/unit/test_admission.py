@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from qpid_ha_broker.server.admission import (
+from qpid_ha_broker.server.clients.admission import (
     SILENT_S,
     TALKING_MAX_S,
     TALKING_S,
@@ -14,7 +14,7 @@ from qpid_ha_broker.server.admission import (
     AdmissionLimits,
     AdmissionRefusal,
 )
-from qpid_ha_broker.server.descriptors import Descriptors
+from qpid_ha_broker.server.runtime.descriptors import Descriptors
 
 LIMITS = AdmissionLimits(clients=3, clients_per_address=2, unopened=4, marked=1)
 

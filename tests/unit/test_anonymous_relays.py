@@ -11,12 +11,12 @@ from paired_engines import PairedClient
 from paired_links import condition
 from paired_proxy import PairedProxy
 from paired_transactions import TRANSACTIONAL, PairedCoordinator, publish
-from qpid_ha_broker.amqp import anonymous_relay
-from qpid_ha_broker.amqp.anonymous_relay import SetPublisher
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.directory import ServedElsewhere
-from qpid_ha_broker.amqp.node_wait import NodeWait
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links import anonymous_relay
+from qpid_ha_broker.amqp.links.anonymous_relay import SetPublisher
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.model.queue import Queue
 from several_sets import SeveralSets
 

@@ -9,9 +9,9 @@ import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe, symbols
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.nodes import NodeSettings
-from qpid_ha_broker.amqp.terminus import SELECTOR
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.connections.nodes import NodeSettings
+from qpid_ha_broker.amqp.nodes.terminus import SELECTOR
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.queue_arguments import QueueArguments
 

@@ -11,7 +11,7 @@ import pytest
 from paired_engines import START_MS, PairedClient
 from paired_links import subscribe
 from paired_peers import SETTINGS, Cluster, condition_of
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.errors import NotEnoughReplicas

@@ -8,12 +8,12 @@ import proton
 import pytest
 
 from paired_remote import TARGET, PairedRemote
-from qpid_ha_broker.amqp.bridges import PAUSE_MOST_S, WINDOW_MESSAGES, Bridge, InboundBridge, OutboundBridge
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.amqp.message_path import MESSAGE_PATH
-from qpid_ha_broker.amqp.remote_path import REMOTE_PATH, Step, check_ends_here
-from qpid_ha_broker.amqp.remote_probe import PATIENCE_S, RemoteProbe
-from qpid_ha_broker.amqp.terminus import NO_CREATE
+from qpid_ha_broker.amqp.links.bridges import PAUSE_MOST_S, WINDOW_MESSAGES, Bridge, InboundBridge, OutboundBridge
+from qpid_ha_broker.amqp.links.remote_probe import PATIENCE_S, RemoteProbe
+from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.amqp.wire.message_path import MESSAGE_PATH
+from qpid_ha_broker.amqp.wire.remote_path import REMOTE_PATH, Step, check_ends_here
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 RELEASED, MODIFIED = proton.Delivery.RELEASED, proton.Delivery.MODIFIED

@@ -10,8 +10,8 @@ import pytest
 
 from model_support import WITNESS, Core, bodies, message, transaction_of
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.terminus import AFTER
+from qpid_ha_broker.amqp.nodes.terminus import AFTER
+from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.model.queue import Queue
 
 

@@ -11,9 +11,9 @@ from proton import Delivery
 
 from model_support import NOW_MS, Core, bodies, body, message
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.engine import EVENTS_LENGTH
-from qpid_ha_broker.amqp.hosted_set import HANDOUT_LIMIT
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.nodes.hosted_set import HANDOUT_LIMIT
+from qpid_ha_broker.amqp.wire.engine import EVENTS_LENGTH
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.queue import Queue

@@ -12,9 +12,9 @@ import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxiedBroker
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.engine import ACCEPTED, RELEASED
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.engine import ACCEPTED, RELEASED
 from session_clients import (
     bodies,
     confirmed,

@@ -10,8 +10,8 @@ from model_support import TextReader
 from qpid_ha_broker.model.administration import Done
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.control import ControlError
+from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.control.control import ControlError
 
 
 def written() -> Resources:

@@ -7,7 +7,7 @@ import pytest
 
 from paired_proxy import PairedProxy
 from paired_remote import PairedRemote
-from qpid_ha_broker.amqp.consumer_credit import (
+from qpid_ha_broker.amqp.links.consumer_credit import (
     ASKED_BYTES,
     ASKED_MESSAGES,
     CLIENT_DRAINED,
@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.consumer_credit import (
     CreditStep,
     Room,
 )
-from qpid_ha_broker.amqp.terminus import AFTER
+from qpid_ha_broker.amqp.nodes.terminus import AFTER
 
 DRAIN = CreditStep(drains=True)
 

@@ -9,8 +9,8 @@ import pytest
 from proton import Delivery
 
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.coordinator import read_request
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.coordinator import read_request
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued
 

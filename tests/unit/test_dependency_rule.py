@@ -26,8 +26,9 @@ AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
 AGENT = "qpid_ha_agent"
 CLIENT, CLIENT_CORE = "qpid_ha_client", "qpid_ha_client.core"
 PIPELINE = "qpid_ha_pipeline"
-SECTIONS = ("qpid_ha_broker.amqp.sections", "qpid_ha_broker.amqp.conditions")  # what is in a message, without links
-WIRE = ("qpid_ha_broker.amqp.engine", "qpid_ha_broker.amqp.values", "qpid_ha_broker.amqp.conditions")  # a client's end
+WIRE = "qpid_ha_broker.amqp.wire"
+SECTIONS = (f"{WIRE}.sections", f"{WIRE}.conditions")  # what is in a message, without links
+CLIENT_END = (f"{WIRE}.engine", f"{WIRE}.values", f"{WIRE}.conditions")
 CONFIG = "qpid_ha_config"
 VERSION = "qpid_ha_broker.__version__"  # of the release, whichever distribution it came with
 DEMO = "qpid_ha_demo"  # is not installed
@@ -51,7 +52,25 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     CLIENT: (CLIENT_CORE,),
     CLIENT_CORE: (),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, CONFIG),
-    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *WIRE, CONFIG, VERSION),
+    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *CLIENT_END, CONFIG, VERSION),
+}
+
+# The parts of a package, each of which may import those before it.
+PARTS: dict[str, tuple[str, ...]] = {
+    AMQP: ("wire", "selectors", "nodes", "relaying", "connections", "links"),
+    SERVER: (
+        "runtime",
+        "control",
+        "stores",
+        "peers",
+        "clients",
+        "controller",
+        "proxies",
+        "sets",
+        "broker",
+        "http",
+        "main",
+    ),
 }
 
 PURE = (EVENTS, CLUSTER, MODEL, HA, METRICS, AMQP, CLIENT_CORE)
@@ -64,7 +83,7 @@ IMPURE = frozenset({
 
 # Proton's compiled engine is reached through one module, so that what its calls cost and own is known in one place.
 ENGINE_BINDINGS = frozenset({"cproton", "cproton_ffi"})
-ENGINE = "qpid_ha_broker.amqp.engine"
+ENGINE = "qpid_ha_broker.amqp.wire.engine"
 
 
 def imports(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
@@ -134,6 +153,27 @@ def test_imports_follow_the_rule() -> None:
     assert found == []
 
 
+def part_of(name: str, package: str) -> str:
+    """Of the package, in which `name` is; empty: in none."""
+    rest = name.removeprefix(f"{package}.").split(".")
+    return rest[0] if is_within(name, package) and rest[0] in PARTS[package] else ""
+
+
+@pytest.mark.parametrize("package", PARTS)
+def test_a_part_of_a_package_imports_none_behind_it(package: str) -> None:
+    parts, seen, wrong = PARTS[package], set(), []
+    for path, module, is_package in source_files():
+        if not (part := part_of(module, package)):
+            continue
+        seen.add(part)
+        for line, name in imports(path.read_text(encoding="utf-8"), module, is_package):
+            imported = part_of(name, package)
+            if imported and parts.index(imported) > parts.index(part):
+                wrong.append(f"{module}:{line}: {part} may not import {name}")
+    assert wrong == []
+    assert seen == set(parts)
+
+
 def test_the_rule_is_read_from_real_files() -> None:
     """An empty walk would make the rule hold for nothing."""
     modules = {module for _, module, _ in source_files()}
@@ -187,7 +227,7 @@ def test_a_planted_violation_is_caught(module: str, source: str) -> None:
         ("qpid_ha_broker.events.codec", "import struct\nfrom .types import Enqueued\nfrom . import types"),
         ("qpid_ha_broker.model.queue", "from ..events.types import Enqueued\nfrom qpid_ha_broker import events"),
         ("qpid_ha_broker.model.queue", "import timeit_like_name, ossify"),
-        ("qpid_ha_broker.amqp.engine", "from cproton_ffi import ffi, lib\nfrom qpid_ha_broker.model import queue"),
+        ("qpid_ha_broker.amqp.wire.engine", "from cproton_ffi import ffi, lib\nfrom qpid_ha_broker.model import queue"),
         ("qpid_ha_broker.server.main", "import asyncio\nfrom ..amqp.engine import Engine"),
         (
             "qpid_ha_agent.cli.admin",

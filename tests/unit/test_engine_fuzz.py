@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.container import ContainerSettings
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
 
 CORPUS = Path(__file__).parent / "corpus" / "engine"
 LIMITS = ContainerSettings(

@@ -10,11 +10,11 @@ import pytest
 from proton import Delivery
 
 from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, NOT_IMPLEMENTED, RESOURCE_LOCKED, AmqpError
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.directory import ServedElsewhere
-from qpid_ha_broker.amqp.hosted_set import ASK_AGAIN_MS
-from qpid_ha_broker.amqp.node_wait import AttachWaits, NodeWait
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.hosted_set import ASK_AGAIN_MS
+from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait
+from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, NOT_IMPLEMENTED, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import (
     AlreadyExists,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.server import http_tokens
-from qpid_ha_broker.server.http_roles import NEEDED, needed_role
-from qpid_ha_broker.server.http_tokens import TokenFile, WrongTokens
+from qpid_ha_broker.server.http import http_tokens
+from qpid_ha_broker.server.http.http_roles import NEEDED, needed_role
+from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
 from qpid_ha_config.errors import ConfigError, SettingsError
 from qpid_ha_config.settings import BrokerSettings
 from qpid_ha_config.tokens import TokenRole, find_entry, make_token, read_tokens

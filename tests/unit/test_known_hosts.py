@@ -10,12 +10,12 @@ from typing import Any, cast
 import proton
 
 from paired_engines import PairedBroker
-from qpid_ha_broker.amqp.container import Container, Greeting
+from qpid_ha_broker.amqp.connections.container import Container, Greeting
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.server.known_hosts import HostNotices, ServingBrokers, failover_entries, serving_brokers
+from qpid_ha_broker.server.clients.known_hosts import HostNotices, ServingBrokers, failover_entries, serving_brokers
 from qpid_ha_config.addresses import Address, parse_brokers
 from qpid_ha_config.settings import HaSettings
 
@@ -154,7 +154,7 @@ def test_a_notice_is_neither_durable_nor_kept_for_long() -> None:
 
 def test_a_full_queue_keeps_the_notice_until_there_is_room(monkeypatch: Any) -> None:
     async def story() -> None:
-        monkeypatch.setattr("qpid_ha_broker.server.known_hosts.RETRY_S", 0.0)
+        monkeypatch.setattr("qpid_ha_broker.server.clients.known_hosts.RETRY_S", 0.0)
         broker = Noticing()
         for addresses in (ABC[:1], ABC[:2], ABC):
             broker.notices.update(addresses, leads=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_broker.server.logs import configure_logging
+from qpid_ha_broker.server.runtime.logs import configure_logging
 
 log = logging.getLogger("broker")
 

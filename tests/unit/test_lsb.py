@@ -14,7 +14,7 @@ import pytest
 
 from control_broker import ControlBroker, answering
 from qpid_ha_agent.cli.lsb import LsbCode, LsbStatus, run_action
-from qpid_ha_broker.server.control import REFUSED, ControlError
+from qpid_ha_broker.server.control.control import REFUSED, ControlError
 
 WHY = "this broker holds no data, and amqp://c:5672 cannot be asked for any: start all brokers"
 EMPTY: dict[str, object] = {"name": "node1", "state": "connecting", "generation": 0}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access_support import LOCAL, open_to_all
-from qpid_ha_broker.amqp.management import MAX_WEIGHT, NODE_TYPE, Management, Reply
+from qpid_ha_broker.amqp.nodes.management import MAX_WEIGHT, NODE_TYPE, Management, Reply
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.configuration import Configuration

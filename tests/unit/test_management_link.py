@@ -5,9 +5,9 @@ from __future__ import annotations
 import proton
 
 from paired_engines import PairedBroker
-from qpid_ha_broker.amqp.identity import PeerIdentity
-from qpid_ha_broker.amqp.management_control import OPERATION, TYPE, Done
-from qpid_ha_broker.amqp.management_messages import UNAUTHORIZED, ManagementAnswer
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
+from qpid_ha_broker.amqp.nodes.management_control import OPERATION, TYPE, Done
+from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
 
 
 def test_who_may_not_administer_is_answered_and_logged() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from qpid_ha_broker.amqp.directory import ServerAddress
+from qpid_ha_broker.amqp.nodes.directory import ServerAddress
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.effects import MemberStatus
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.map_directory import MapDirectory
+from qpid_ha_broker.server.controller.map_directory import MapDirectory
 
 BETA = ServerAddress("beta", "beta.example", 5672)
 

@@ -15,10 +15,10 @@ from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
 from qpid_ha_broker.ha.effects import ClusterRecord, Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
-from qpid_ha_broker.server import record_requests
-from qpid_ha_broker.server.cluster_events import QUEUE_LENGTH, ClusterEvents
-from qpid_ha_broker.server.discarded import DiscardedMessages
-from qpid_ha_broker.server.record_requests import RecordRequests
+from qpid_ha_broker.server.controller.cluster_events import QUEUE_LENGTH, ClusterEvents
+from qpid_ha_broker.server.peers import record_requests
+from qpid_ha_broker.server.peers.record_requests import RecordRequests
+from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 
 
 def test_what_is_dropped_is_a_small_log_of_its_own(tmp_path: Path) -> None:

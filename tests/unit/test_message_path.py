@@ -7,10 +7,10 @@ from typing import Any
 import proton
 import pytest
 
-from qpid_ha_broker.amqp.annotations import PRODUCER, SEQUENCE
-from qpid_ha_broker.amqp.conditions import DecodeError
-from qpid_ha_broker.amqp.message_path import MESSAGE_PATH, NUMBERS, message_path, with_path
-from qpid_ha_broker.amqp.remote_path import Step
+from qpid_ha_broker.amqp.wire.annotations import PRODUCER, SEQUENCE
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.message_path import MESSAGE_PATH, NUMBERS, message_path, with_path
+from qpid_ha_broker.amqp.wire.remote_path import Step
 
 ONE, TWO = Step("id-1", "a", "orders"), Step("id-2", "b", "Aufträge")
 

@@ -14,8 +14,8 @@ from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.server import pager as pager_module
-from qpid_ha_broker.server.pager import Pager
+from qpid_ha_broker.server.stores import pager as pager_module
+from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path

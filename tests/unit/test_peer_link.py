@@ -10,9 +10,9 @@ import pytest
 
 from paired_engines import PairedClient
 from paired_peers import SETTINGS, Backup, Cluster, Peers, condition_of
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED
-from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.peer_frames import (
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED
+from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.wire.peer_frames import (
     ADDRESS,
     ADMIN_PROPERTY,
     CREDIT,

@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from qpid_ha_broker.server import proxying
-from qpid_ha_broker.server.proxying import AGAIN_LINKS, Proxying
+from qpid_ha_broker.server.proxies import proxying
+from qpid_ha_broker.server.proxies.proxying import AGAIN_LINKS, Proxying
 
 PATIENCE_S = 10.0
 

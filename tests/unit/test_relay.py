@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
-from qpid_ha_broker.amqp.relay import (
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
+from qpid_ha_broker.amqp.wire.relay import (
     HELD,
     MAX_HELD_BYTES,
     PATH,

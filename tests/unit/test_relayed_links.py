@@ -11,14 +11,14 @@ import pytest
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition
 from paired_proxy import PairedProxy
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.directory import ServedElsewhere
-from qpid_ha_broker.amqp.engine import Engine
-from qpid_ha_broker.amqp.hosted_set import HostedSet
-from qpid_ha_broker.amqp.peer_frames import ADMIN_PROPERTY
-from qpid_ha_broker.amqp.relay import PATH, RELAY_CAPABILITY
-from qpid_ha_broker.amqp.relayed_links import RelayedConsumer, RelayedPublisher
-from qpid_ha_broker.amqp.upstream import Upstream
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedPublisher
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.relaying.upstream import Upstream
+from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY
+from qpid_ha_broker.amqp.wire.relay import PATH, RELAY_CAPABILITY
 from qpid_ha_broker.events.types import GenerationStarted
 
 GENERATION = GenerationStarted(1, "primary", "cluster", 0, False, "")

@@ -9,12 +9,12 @@ import pytest
 
 from paired_engines import PairedClient
 from paired_proxy import PairedProxy
-from qpid_ha_broker.amqp import relayed_management
-from qpid_ha_broker.amqp.connection import Connection
-from qpid_ha_broker.amqp.directory import ServedElsewhere
-from qpid_ha_broker.amqp.identity import PeerIdentity
-from qpid_ha_broker.amqp.management_link import ManagementLink
-from qpid_ha_broker.amqp.relayed_management import _FarRequests
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.links import relayed_management
+from qpid_ha_broker.amqp.links.management_link import ManagementLink
+from qpid_ha_broker.amqp.links.relayed_management import _FarRequests
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from several_sets import BETA, WITNESS, SeveralSets
 
 REPLIES = 100
@@ -144,7 +144,7 @@ def test_an_older_primary_is_not_asked_and_the_client_is_told_where_it_is(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = ["qpid.relay", "qpid.relay-sets", "qpid.relay-own-nodes"]
-    monkeypatch.setattr("qpid_ha_broker.amqp.connection._RELAY_CAPABILITIES", older)
+    monkeypatch.setattr("qpid_ha_broker.amqp.connections.connection._RELAY_CAPABILITIES", older)
     managed.connect_upstream()
     status, found = managed.desk.answer("READ")
     assert (status, found["hostname"]) == (307, BETA.broker)

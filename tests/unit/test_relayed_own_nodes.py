@@ -10,8 +10,8 @@ import pytest
 from paired_engines import PairedClient
 from paired_links import condition, subscribe
 from paired_proxy import PairedProxy
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.relay import RETURN_MS
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.queue import Queue
 
 ACCEPTED = proton.Delivery.ACCEPTED
@@ -290,7 +290,9 @@ def test_what_a_client_has_for_itself_is_its_own_at_a_new_primary(proxied: Paire
 def test_a_primary_of_an_older_version_is_not_asked_for_what_it_would_misunderstand(
     proxied: PairedProxy, monkeypatch: pytest.MonkeyPatch, address: str | None, dynamic: bool
 ) -> None:
-    monkeypatch.setattr("qpid_ha_broker.amqp.connection._RELAY_CAPABILITIES", ("qpid.relay", "qpid.relay-sets"))
+    monkeypatch.setattr(
+        "qpid_ha_broker.amqp.connections.connection._RELAY_CAPABILITIES", ("qpid.relay", "qpid.relay-sets")
+    )
     proxied.connect_upstream()
     client = proxied.client()
     link = attach(proxied, client, address, 0, dynamic=dynamic)

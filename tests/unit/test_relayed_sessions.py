@@ -13,12 +13,12 @@ import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxiedBroker
-from qpid_ha_broker.amqp.conditions import INVALID_FIELD, AmqpError
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.engine import ACCEPTED, RELEASED
-from qpid_ha_broker.amqp.node_wait import AttachWaits
-from qpid_ha_broker.amqp.relay import RelayAnswer, RelayRequest, read_answer, read_request
-from qpid_ha_broker.amqp.relayed_session_request import SessionAsked, SessionGranted, read_asked, read_granted
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError
+from qpid_ha_broker.amqp.wire.engine import ACCEPTED, RELEASED
+from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest, read_answer, read_request
+from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked, SessionGranted, read_asked, read_granted
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.sessions import SessionPart
 from session_clients import bodies, confirmed, consume, held, ids, numbered, open_session, publish, refusal, status
@@ -491,7 +491,7 @@ def test_a_primary_of_an_older_version_is_not_asked_to_keep_a_session(
     proxied: PairedProxiedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = ("qpid.relay", "qpid.relay-sets", "qpid.relay-own-nodes")
-    monkeypatch.setattr("qpid_ha_broker.amqp.connection._RELAY_CAPABILITIES", older)
+    monkeypatch.setattr("qpid_ha_broker.amqp.connections.connection._RELAY_CAPABILITIES", older)
     proxied.connect_upstream()
     client = opened(proxied)
     assert refusal(client) == "amqp:not-implemented"

@@ -11,10 +11,10 @@ from paired_engines import PairedClient
 from paired_links import condition
 from paired_proxy import PairedProxy
 from paired_transactions import RELEASED, TRANSACTIONAL, PairedCoordinator, answer, publish
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.container import ContainerSettings
-from qpid_ha_broker.amqp.directory import ServedElsewhere
-from qpid_ha_broker.amqp.relay import COORDINATOR, RelayRequest
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest
 from several_sets import SeveralSets
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED

@@ -11,7 +11,7 @@ import raw_peer
 from paired_engines import PairedClient
 from paired_links import condition
 from paired_remote import PairedRemote
-from qpid_ha_broker.amqp.remote_path import MOST_STEPS, REMOTE_PATH, Step, extend, read_path
+from qpid_ha_broker.amqp.wire.remote_path import MOST_STEPS, REMOTE_PATH, Step, extend, read_path
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 RELEASED, MODIFIED = proton.Delivery.RELEASED, proton.Delivery.MODIFIED

@@ -14,7 +14,7 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.replica_reports import LOOK_S, HostedReplica, QueueReport, ReplicaReports
+from qpid_ha_broker.server.peers.replica_reports import LOOK_S, HostedReplica, QueueReport, ReplicaReports
 
 BEGAN_S = 100.0
 SOON_S = BEGAN_S + LOOK_S / 2

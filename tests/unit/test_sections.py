@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.sections import Header, MessageSections, encode_header
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.sections import Header, MessageSections, encode_header
 
 HEADER, PROPERTIES, APPLICATION_PROPERTIES, DATA = 0x70, 0x73, 0x74, 0x75
 DEEP = 100_000

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.amqp.selector import MAX_SELECTOR_CHARACTERS, Selector, SelectorError, parse_selector
-from qpid_ha_broker.amqp.selector_expressions import MAX_NESTING
-from qpid_ha_broker.amqp.selector_like import MAX_SOUGHT_CHARACTERS, like_matcher
+from qpid_ha_broker.amqp.selectors.expressions import MAX_NESTING
+from qpid_ha_broker.amqp.selectors.like import MAX_SOUGHT_CHARACTERS, like_matcher
+from qpid_ha_broker.amqp.selectors.selector import MAX_SELECTOR_CHARACTERS, Selector, SelectorError, parse_selector
 
 PROPERTIES: dict[str, object] = {
     "JMSPriority": 7,

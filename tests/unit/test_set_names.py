@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qpid_ha_broker.events.set_names import RESERVED, set_name_problem
-from qpid_ha_broker.server.data_directory import LOCK_FILE
-from qpid_ha_broker.server.discarded import DIRECTORY
+from qpid_ha_broker.server.runtime.data_directory import LOCK_FILE
+from qpid_ha_broker.server.stores.discarded import DIRECTORY
 
 
 @pytest.mark.parametrize("name", ["default", "orders", "shard-12", "a", "0", "a.b_c-d", "x" * 64])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import level_by_rule
-from qpid_ha_broker.server.data_directory import lock_data_directory
+from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import ConfigError, SettingsError
 from qpid_ha_config.loading import load_settings

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kept_journal import IDENTITY, begin, content, keep, read_journal, stage
-from qpid_ha_broker.server.store_status import StoreStatus
+from qpid_ha_broker.server.stores.status import StoreStatus
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES
 from qpid_ha_broker.store.errors import BlockError
 from qpid_ha_broker.store.layout import segment_path

@@ -18,7 +18,7 @@ from kept_core import IDENTITY, KeptCore, copied, durable_picture, recovered
 from model_support import message
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.types import QueueDeclared
-from qpid_ha_broker.server.store_status import StoreStatus
+from qpid_ha_broker.server.stores.status import StoreStatus
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind, decode_header, encode_header
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.errors import StoreDamaged

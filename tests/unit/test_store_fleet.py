@@ -12,9 +12,9 @@ import pytest
 
 from model_support import TextReader
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.store import STATUS_TICKS, Store
-from qpid_ha_broker.server.store_fleet import StoreFleet, VoteWriter
-from qpid_ha_broker.server.store_writer import FOLDED_AT_ONCE, FOLDED_BYTES_MIN, FoldingShare
+from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
+from qpid_ha_broker.server.stores.store import STATUS_TICKS, Store
+from qpid_ha_broker.server.stores.writer import FOLDED_AT_ONCE, FOLDED_BYTES_MIN, FoldingShare
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.recovery import Recovered
@@ -146,7 +146,7 @@ def test_a_deleted_store_is_gone_and_what_a_crash_left_of_one_goes_at_the_next_s
 def test_a_store_in_which_nothing_changes_gives_its_writer_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qpid_ha_broker.server.store_folding.LOOK_S", 0.0)
+    monkeypatch.setattr("qpid_ha_broker.server.stores.folding.LOOK_S", 0.0)
 
     async def story() -> None:
         fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
@@ -209,13 +209,13 @@ def test_what_only_tells_of_a_broker_is_written_later_and_once_and_who_it_belong
 def test_a_store_with_something_to_fold_is_looked_at_in_each_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qpid_ha_broker.server.store_folding.LOOK_S", 0.0)
+    monkeypatch.setattr("qpid_ha_broker.server.stores.folding.LOOK_S", 0.0)
     folded: list[int] = []
 
     async def fold(_self: Any, upto: int) -> None:
         folded.append(upto)
 
-    monkeypatch.setattr("qpid_ha_broker.server.store_folding.Folding._fold", fold)
+    monkeypatch.setattr("qpid_ha_broker.server.stores.folding.Folding._fold", fold)
 
     async def story() -> None:
         fleet = StoreFleet(tmp_path, StoreSettings(consolidate_bytes=1), "node1")

@@ -10,7 +10,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.store import Store
+from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.survey import survey
 from qpid_ha_config.settings import StoreSettings

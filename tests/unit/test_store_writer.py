@@ -19,10 +19,10 @@ from qpid_ha_broker.ha.replica import transient_count
 from qpid_ha_broker.model.local_log import LocalPart
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server import store_writer
-from qpid_ha_broker.server.store_appender import JournalAppender
-from qpid_ha_broker.server.store_progress import SyncProgress
-from qpid_ha_broker.server.store_writer import JournalPiece
+from qpid_ha_broker.server.stores import writer as store_writer
+from qpid_ha_broker.server.stores.appender import JournalAppender
+from qpid_ha_broker.server.stores.progress import SyncProgress
+from qpid_ha_broker.server.stores.writer import JournalPiece
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.recovery import Recovered, recover

@@ -16,10 +16,10 @@ from limits import LIMIT_S
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server import store_writer
-from qpid_ha_broker.server.store import Store
-from qpid_ha_broker.server.store_recovery import FIRST_SEGMENT_BYTES
-from qpid_ha_broker.server.store_writer import HELPERS_MAX, LONG_WORK_MAX, StoreWriter
+from qpid_ha_broker.server.stores import writer as store_writer
+from qpid_ha_broker.server.stores.recovery import FIRST_SEGMENT_BYTES
+from qpid_ha_broker.server.stores.store import Store
+from qpid_ha_broker.server.stores.writer import HELPERS_MAX, LONG_WORK_MAX, StoreWriter
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk, bytes_of
@@ -234,7 +234,7 @@ def test_a_bug_in_one_sets_work_ends_that_set_alone(tmp_path: Path) -> None:
 def test_a_set_that_is_given_up_for_want_of_room_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qpid_ha_broker.server.store.CLOSE_LIMIT_S", 0.2)
+    monkeypatch.setattr("qpid_ha_broker.server.stores.store.CLOSE_LIMIT_S", 0.2)
 
     async def story() -> None:
         full, quick = made = owners(tmp_path, 2)

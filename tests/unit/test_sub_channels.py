@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from qpid_ha_broker.amqp.peer_frames import Channel, PeerListener
+from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.ha.bundles import Purpose, SubChannelFrame, SubChannelOpened, encode_bundle
 from qpid_ha_broker.ha.frames import FrameError
-from qpid_ha_broker.server.sub_channels import Multiplexer, SharedTimes, SubChannel
+from qpid_ha_broker.server.peers.sub_channels import Multiplexer, SharedTimes, SubChannel
 
 TIMES = SharedTimes(heartbeat_s=1.0, silence_s=2.0, unused_s=30.0)
 

@@ -10,7 +10,7 @@ import pytest
 from model_support import TextReader, picture
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
-from qpid_ha_broker.amqp.subscriptions import Subscriber
+from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.resources import Resources
 

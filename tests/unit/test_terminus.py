@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.amqp.conditions import AmqpError
-from qpid_ha_broker.amqp.terminus import SELECTOR, Terminus, read_filters, read_terminus
+from qpid_ha_broker.amqp.nodes.terminus import SELECTOR, Terminus, read_filters, read_terminus
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
 
 UNDESCRIBED: Any = proton.UNDESCRIBED
 CONNECTION = proton.Connection()

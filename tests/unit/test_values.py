@@ -7,7 +7,7 @@ from typing import Any
 import proton
 import pytest
 
-from qpid_ha_broker.amqp.values import listed
+from qpid_ha_broker.amqp.wire.values import listed
 
 UNDESCRIBED: Any = proton.UNDESCRIBED
 

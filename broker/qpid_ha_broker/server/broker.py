@@ -12,40 +12,40 @@ from functools import partial
 from pathlib import Path
 
 from qpid_ha_broker import __version__
-from qpid_ha_broker.amqp.attach import attach
-from qpid_ha_broker.amqp.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.amqp.connection import Connection, Connections
-from qpid_ha_broker.amqp.container import Container, ContainerSettings
-from qpid_ha_broker.amqp.nodes import NodeSettings
+from qpid_ha_broker.amqp.connections.connection import Connection, Connections
+from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
+from qpid_ha_broker.amqp.connections.nodes import NodeSettings
+from qpid_ha_broker.amqp.links.attach import attach
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.server.access_rules import AccessRules
-from qpid_ha_broker.server.administration import control_methods
-from qpid_ha_broker.server.admission import Admission, AdmissionLimits
-from qpid_ha_broker.server.broker_store import BrokerStore
-from qpid_ha_broker.server.client_protocol import ClientProtocol
-from qpid_ha_broker.server.cluster_control import cluster_methods
-from qpid_ha_broker.server.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.control import ControlError, ControlServer, Method
-from qpid_ha_broker.server.descriptors import Descriptors
-from qpid_ha_broker.server.engines import Engines, PeerEngines
-from qpid_ha_broker.server.listeners import Listeners
-from qpid_ha_broker.server.logs import NoticeLog, configure_logging
-from qpid_ha_broker.server.member_settings import member_settings
-from qpid_ha_broker.server.membership import Membership
-from qpid_ha_broker.server.membership_setup import make_membership
-from qpid_ha_broker.server.outside import OutsideBrokers
-from qpid_ha_broker.server.proxying import Proxying
-from qpid_ha_broker.server.reloaded_files import ReloadedFiles
-from qpid_ha_broker.server.remote_control import RemoteControl
-from qpid_ha_broker.server.session_methods import SessionMethods
-from qpid_ha_broker.server.set_cluster import SetCluster, make_set_cluster
-from qpid_ha_broker.server.set_methods import SetMethods
-from qpid_ha_broker.server.store import make_store
-from qpid_ha_broker.server.store_loading import StoreLoading
+from qpid_ha_broker.server.clients.admission import Admission, AdmissionLimits
+from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
+from qpid_ha_broker.server.clients.listeners import Listeners
+from qpid_ha_broker.server.clients.session_methods import SessionMethods
+from qpid_ha_broker.server.control.access_rules import AccessRules
+from qpid_ha_broker.server.control.administration import control_methods
+from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.control.control import ControlError, ControlServer, Method
+from qpid_ha_broker.server.control.reloaded_files import ReloadedFiles
+from qpid_ha_broker.server.control.remote_control import RemoteControl
+from qpid_ha_broker.server.proxies.proxying import Proxying
+from qpid_ha_broker.server.runtime.descriptors import Descriptors
+from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
+from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
+from qpid_ha_broker.server.runtime.member_settings import member_settings
+from qpid_ha_broker.server.sets.cluster_control import cluster_methods
+from qpid_ha_broker.server.sets.membership import Membership
+from qpid_ha_broker.server.sets.membership_setup import make_membership
+from qpid_ha_broker.server.sets.outside import OutsideBrokers
+from qpid_ha_broker.server.sets.set_cluster import SetCluster, make_set_cluster
+from qpid_ha_broker.server.sets.set_methods import SetMethods
+from qpid_ha_broker.server.stores.broker_store import BrokerStore
+from qpid_ha_broker.server.stores.loading import StoreLoading
+from qpid_ha_broker.server.stores.store import make_store
 from qpid_ha_config.kinds import AUTO, QueueArgument
 from qpid_ha_config.settings import BrokerSettings
 

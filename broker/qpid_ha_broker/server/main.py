@@ -16,11 +16,11 @@ import uvloop
 
 from qpid_ha_broker import __version__
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
-from qpid_ha_broker.server.control import ControlError
-from qpid_ha_broker.server.data_directory import lock_data_directory
-from qpid_ha_broker.server.descriptors import raise_descriptor_limit
-from qpid_ha_broker.server.logs import configure_logging
-from qpid_ha_broker.server.placements import load_placement
+from qpid_ha_broker.server.control.control import ControlError
+from qpid_ha_broker.server.control.placements import load_placement
+from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
+from qpid_ha_broker.server.runtime.descriptors import raise_descriptor_limit
+from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import load_settings
@@ -93,7 +93,7 @@ async def _serve(settings: BrokerSettings) -> None:
     broker = Broker(settings)
     async with contextlib.AsyncExitStack() as stack:
         if settings.admin.listen:
-            from qpid_ha_broker.server.http_admin import open_admin_port  # aiohttp: many brokers do without
+            from qpid_ha_broker.server.http.http_admin import open_admin_port  # aiohttp: many brokers do without
 
             stack.push_async_callback((await open_admin_port(broker)).close)
         await _run_broker(broker, settings)

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import proton
 
-from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.engine import Delivery, EachTransfer
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.queues import (

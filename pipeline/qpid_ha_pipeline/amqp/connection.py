@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import proton
 
-from qpid_ha_broker.amqp.conditions import LINK_REDIRECT, RESOURCE_LOCKED, SOLE_CONNECTION
-from qpid_ha_broker.amqp.engine import Engine, Receiving, Sending
-from qpid_ha_broker.amqp.values import listed
+from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LOCKED, SOLE_CONNECTION
+from qpid_ha_broker.amqp.wire.engine import Engine, Receiving, Sending
+from qpid_ha_broker.amqp.wire.values import listed
 from qpid_ha_config.addresses import Address
 from qpid_ha_pipeline.amqp.brokers import Cluster
 from qpid_ha_pipeline.errors import PipelineError

@@ -21,8 +21,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from qpid_ha_broker.amqp.conditions import DecodeError
-from qpid_ha_broker.amqp.sections import (
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     FOOTER,

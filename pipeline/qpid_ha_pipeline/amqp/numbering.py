@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from qpid_ha_broker.amqp.conditions import DecodeError
-from qpid_ha_broker.amqp.sections import MESSAGE_ANNOTATIONS, section_at
-from qpid_ha_broker.amqp.values import compound_at, is_simple, places, simple_value, value_end
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.sections import MESSAGE_ANNOTATIONS, section_at
+from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.typed_json import encoded_as, encoded_bytes, map_of_encoded
 

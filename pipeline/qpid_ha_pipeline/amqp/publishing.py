@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import proton
 
-from qpid_ha_broker.amqp import engine
-from qpid_ha_broker.amqp.engine import Delivery, EachDisposition, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.errors import PipelineError

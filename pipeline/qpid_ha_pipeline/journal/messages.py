@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qpid_ha_broker.amqp.conditions import DecodeError
-from qpid_ha_broker.amqp.sections import (
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     FOOTER,
@@ -21,7 +21,7 @@ from qpid_ha_broker.amqp.sections import (
     PROPERTIES,
     MessageSections,
 )
-from qpid_ha_broker.amqp.values import value_end
+from qpid_ha_broker.amqp.wire.values import value_end
 from qpid_ha_pipeline.schema import PROPERTY_COLUMNS
 from qpid_ha_pipeline.typed_json import decoded, map_of, text_of
 

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from qpid_ha_broker.amqp.conditions import DecodeError
-from qpid_ha_broker.amqp.sections import FOOTER, HEADER, section_at
-from qpid_ha_broker.amqp.values import value_end
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.sections import FOOTER, HEADER, section_at
+from qpid_ha_broker.amqp.wire.values import value_end
 
 from .records import Bytes, Ints, Mask
 

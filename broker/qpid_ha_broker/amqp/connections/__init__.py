@@ -1,0 +1,1 @@
+"""Connections, the container with its turn, sessions and transactions of clients."""

@@ -1,0 +1,35 @@
+"""What there is to log of one connection."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.amqp.connections.container import Container, LogNotice
+
+NOTES_LIMIT = 100
+"""Lines that one connection may cause in the log."""
+
+
+class ConnectionLog:
+    """The promise: whatever a client does on one connection, it causes a bounded number of lines.
+
+    `peer`: who is at the other end; each line begins with it.
+    """
+
+    def __init__(self, container: Container, peer: str) -> None:
+        self._container = container
+        self._peer = peer
+        self._noted = 0
+        self.is_let_in = False
+        """The connection is open and served: its lines come from somebody who was let in."""
+
+    def write(self, level: str, text: str) -> None:
+        """A line that comes once in a connection's life."""
+        source = "connection" if self.is_let_in else "handshake"
+        self._container.notices.append(LogNotice(level, source, f"{self._peer} {text}"))
+
+    def note(self, level: str, text: str) -> None:
+        """A line that the client can cause as often as it likes."""
+        self._noted += 1
+        if self._noted <= NOTES_LIMIT:
+            self.write(level, text)
+        elif self._noted == NOTES_LIMIT + 1:
+            self.write("warning", "there is more like this; it is not logged for this connection")

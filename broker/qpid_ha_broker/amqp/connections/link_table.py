@@ -1,0 +1,173 @@
+"""The links of one connection by handle, from attach to detach (AMQP 1.0 sections 2.6.3 and 2.6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
+from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
+from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Engine, is_in
+from qpid_ha_broker.amqp.wire.relay import RETURN_MS
+from qpid_ha_broker.model.errors import NotPrimary
+from qpid_ha_broker.model.queue import Queue
+
+MOST_LINKS = 65_535
+"""What AMQP's handles are given out for at most: two bytes of them."""
+
+
+class LinkTable:
+    """The promise: each link that was added is told `closed` once, when it leaves, and the engine tells it no more."""
+
+    def __init__(self, container: Container, engine: Engine, log: ConnectionLog) -> None:
+        self._container = container
+        self._engine = engine
+        self._log = log
+        self.is_limited = True
+        """False: it is another broker's connection, with the links of all its clients."""
+        self._attached: dict[Any, LinkEndpoint] = {}
+        self._waiting: dict[Any, WaitingAttach] = {}
+        """Links whose attach is to be answered later."""
+        self._awaiting_detach: dict[Any, proton.Link] = {}
+        """Links that we have closed and the peer has not."""
+
+    def __len__(self) -> int:
+        return len(self._attached)
+
+    def __iter__(self) -> Iterator[LinkEndpoint]:
+        """All that were attached when it began."""
+        return iter(list(self._attached.values()))
+
+    def __contains__(self, endpoint: LinkEndpoint) -> bool:
+        return endpoint.link._impl in self._attached
+
+    def check_room(self) -> None:
+        """Raises AmqpError when no more may be attached."""
+        limit = self._limit
+        if len(self._attached) + len(self._waiting) >= limit:
+            raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
+
+    def check_refused(self) -> None:
+        """Raises AmqpError when more were closed by us than a peer may leave half detached."""
+        limit = self._limit
+        if len(self._awaiting_detach) > limit:
+            raise AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached")
+
+    @property
+    def _limit(self) -> int:
+        return self._container.settings.max_links_per_connection if self.is_limited else MOST_LINKS
+
+    def add(self, endpoint: LinkEndpoint) -> None:
+        """Both ends are attached."""
+        self._attached[endpoint.link._impl] = endpoint
+
+    def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
+        """It has ended, and with it what was made for it; nothing is said to the peer.
+
+        `lost`: the connection broke. `closed`: the peer will not come back to it, not even to a durable subscription.
+        `by_peer` False: we have ended it.
+        """
+        del self._attached[endpoint.link._impl]
+        self._engine.detach(endpoint.link)
+        endpoint.was_closed = closed
+        endpoint.closed(lost=lost)
+        queue = endpoint.owned_queue
+        if queue is not None and endpoint.is_relayed and (lost or not by_peer):
+            self._container.default.resources.timers.keep_for_return(queue, self._container.now_ms + RETURN_MS)
+        else:
+            self._delete_owned_queue(endpoint, queue, closed=closed)
+
+    def _delete_owned_queue(self, endpoint: LinkEndpoint, queue: Queue | None, *, closed: bool) -> None:
+        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
+        if queue is None or (endpoint.keep_on_detach and not closed):
+            return
+        default = self._container.default  # such queues are in no other set
+        if not default.is_there(queue):
+            return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
+        try:
+            default.configuration.delete_queue(queue.name)
+        except NotPrimary:
+            return  # it has become the new primary's to delete
+
+    # --- attaches that are answered later
+
+    def wait(self, waiting: WaitingAttach) -> None:
+        """Answer an attach when what it waits for has ended."""
+        self._waiting[waiting.link._impl] = waiting
+        self._container.waiting[waiting] = None
+        waiting.wait.add(waiting.told)
+
+    def end_wait(self, waiting: WaitingAttach) -> None:
+        """It is answered now, or nobody wants an answer any more."""
+        self._waiting.pop(waiting.link._impl, None)
+        self._container.waiting.pop(waiting, None)
+        waiting.wait.forget(waiting.told)
+
+    def end_waits(self, session: proton.Session | None = None) -> None:
+        """Forget the attaches of `session`, or all, that were not answered yet."""
+        for waiting in list(self._waiting.values()):
+            if session is None or is_in(waiting.link, session):
+                self.end_wait(waiting)
+
+    # --- a detach of ours
+
+    def refuse(self, link: proton.Link, error: AmqpError) -> None:
+        """Answer an attach with one that leads nowhere, and a detach with the reason (section 2.6.3)."""
+        _open_to_nowhere(link)
+        self._note(link, "refused", error)
+        self._close(link, error)
+
+    def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
+        """Detach with an error."""
+        self.remove(endpoint, lost=False, by_peer=False)
+        if endpoint.link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
+            _open_to_nowhere(endpoint.link)
+        self._note(endpoint.link, "ended", error)
+        self._close(endpoint.link, error)
+
+    def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
+        """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
+        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
+
+    def _close(self, link: proton.Link, error: AmqpError) -> None:
+        link.condition = error.as_condition()
+        link.close()
+        self._awaiting_detach[link._impl] = link
+
+    # --- what the peer did
+
+    def detached(self, link: proton.Link, *, closed: bool) -> None:
+        """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
+        endpoint, waiting = self._attached.get(link._impl), self._waiting.get(link._impl)
+        if endpoint is not None:
+            self.remove(endpoint, lost=False, closed=closed)
+        if waiting is not None:
+            self.end_wait(waiting)
+        if link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
+            _open_to_nowhere(link)
+        self._awaiting_detach.pop(link._impl, None)
+        if closed:
+            link.close()
+        else:
+            link.detach()
+        link.free()
+
+    def of_session(self, session: proton.Session) -> list[LinkEndpoint]:
+        """Those that end with `session`."""
+        return [endpoint for endpoint in self._attached.values() if is_in(endpoint.link, session)]
+
+    def session_ended(self, session: proton.Session) -> None:
+        """None of its links will be detached any more."""
+        waiting = self._awaiting_detach
+        self._awaiting_detach = {key: link for key, link in waiting.items() if not is_in(link, session)}
+
+
+def _open_to_nowhere(link: proton.Link) -> None:
+    link.source.type = proton.Terminus.UNSPECIFIED
+    link.target.type = proton.Terminus.UNSPECIFIED
+    link.open()

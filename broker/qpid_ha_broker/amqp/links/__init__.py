@@ -1,0 +1,1 @@
+"""Each kind of link that a client or a broker can attach."""

@@ -1,0 +1,476 @@
+"""What a peer gets when it attaches a link: a publisher, a consumer, a browser, a subscription, a coordinator."""
+
+from __future__ import annotations
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
+from qpid_ha_broker.amqp.connections.nodes import TEMPORARY, Target
+from qpid_ha_broker.amqp.links.anonymous_relay import AnonymousRelay
+from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink
+from qpid_ha_broker.amqp.links.hosted_session import HostedSession
+from qpid_ha_broker.amqp.links.incoming import IncomingLink, ReceivingLink
+from qpid_ha_broker.amqp.links.management_link import ManagementLink, ReplyLink
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.links.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
+from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
+from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
+from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
+from qpid_ha_broker.amqp.nodes.terminus import (
+    AFTER,
+    SHARED,
+    Filters,
+    Terminus,
+    answer_source,
+    answer_terminus,
+    read_filters,
+    read_terminus,
+)
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
+from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
+from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
+from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, check_link_name, producer_of
+from qpid_ha_broker.model.access import Access, Permission
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sessions import SessionPart
+
+_REPLICA = "this broker is a backup, and what it holds belongs to the primary"
+
+
+def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
+    """Open our end of `link`, and have the engine tell it what comes.
+
+    Raises AmqpError or ModelError when it is not attached, and AttachWaits when it is to be tried again later.
+    """
+    relayed = connection.relay.pending.pop(link._impl, None)
+    if relayed is not None and relayed.is_attached:
+        endpoint = relayed.finish()
+        endpoint.access = _access(connection, link, None)
+        return endpoint
+    session = connection.session
+    if session is not None and not session.is_granted:
+        raise AttachWaits(session.wait)
+    relay = _read_relay(connection, link)
+    access = _access(connection, link, relay)
+    if access is not None:
+        connection.container.access.check(*access)
+    if connection.relay.remotes is not None:
+        _attach_elsewhere(connection, link, connection.relay.remotes)
+    try:
+        endpoint = _attach_here(connection, link, relay)
+        endpoint.access = access or endpoint.access
+        return endpoint
+    except ServedElsewhere as elsewhere:
+        if relay is not None:
+            check_path(relay, connection.container.settings.name)
+        elif connection.relay.relays is not None and _can_be_relayed(link):
+            relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
+            connection.relay.pending[link._impl] = relayed
+            raise AttachWaits(relayed.wait) from None
+        elif session is not None:
+            raise _out_of_reach(elsewhere) from None
+        raise
+
+
+def _access(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Access | None:
+    """What the peer has to be allowed, or the client at another broker; None: nothing yet, or it is asked later.
+
+    That is of what comes on the link, as on an anonymous relay or at `$management`, and of who is known to be a broker.
+    """
+    subject = subject_of(connection, relay)
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    if terminus.dynamic:
+        if link.is_sender and connection.is_admin and relay is None:
+            return None  # for replies
+        return Access(subject, Permission.CREATE, TEMPORARY)
+    if terminus.coordinator or not terminus.address or terminus.address in (PEERS, MANAGEMENT):
+        return None
+    if terminus.address == COORDINATOR and relay is not None:
+        return None
+    consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
+    action = Permission.PUBLISH if link.is_receiver else consuming
+    return Access(subject, action, connection.container.nodes.name_of(terminus.address))
+
+
+def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
+    """Of a link of a session, where nothing is relayed."""
+    text = f"without ha.clients: proxy, links of a session lead to one broker, and {elsewhere.description}"
+    return AmqpError(NOT_IMPLEMENTED, text)
+
+
+def _attach_elsewhere(connection: Connection, link: proton.Link, remotes: Remotes) -> None:
+    """Raises AttachWaits where the address is that of a node outside of the cluster. Raises AmqpError."""
+    terminus = link.remote_source if link.is_sender else link.remote_target
+    if terminus.address and not terminus.dynamic and terminus.type != proton.Terminus.COORDINATOR:
+        relayed = remotes.relay(connection, link, terminus.address)
+        if relayed is not None:
+            connection.relay.pending[link._impl] = relayed
+            raise AttachWaits(relayed.wait)
+
+
+def _read_relay(connection: Connection, link: proton.Link) -> RelayRequest | None:
+    """For whom another broker attaches the link; None: it is the connection's own. Raises AmqpError."""
+    if not connection.relay.is_proxy:
+        return None
+    check_identity(connection, "a relayed link")
+    return read_request(engine.remote_properties_of(link))
+
+
+def _session_part(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> SessionPart | None:
+    """Of which session `link` is; None: of none."""
+    if relay is not None:
+        return relay.session
+    return None if connection.session is None else connection.session.part(link.name)
+
+
+def _can_be_relayed(link: proton.Link) -> bool:
+    """All but coordinators and anonymous relays, which are there, and relay what comes by its set."""
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    is_to_a_node = bool(terminus.address or terminus.dynamic or link.is_sender)
+    return is_to_a_node and not terminus.coordinator and terminus.address != COORDINATOR
+
+
+def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> LinkEndpoint:
+    link.source.copy(link.remote_source)
+    link.target.copy(link.remote_target)
+    link.snd_settle_mode = link.remote_snd_settle_mode
+    link.rcv_settle_mode = link.remote_rcv_settle_mode
+    if relay is not None and link.remote_target.address == SESSION_NODE:
+        return _attach_session(connection, link, relay)
+    if link.is_sender:
+        sending = _attach_consumer(connection, link, relay)
+        connection.engine.attach_sending(link, sending)
+        return sending
+    receiving = _attach_publisher(connection, link, relay)
+    # What a command asks for may be much.
+    is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
+    connection.engine.attach_receiving(link, receiving, is_costly=is_costly)
+    return receiving
+
+
+def _attach_session(connection: Connection, link: proton.Link, relay: RelayRequest) -> HostedSession:
+    """It is answered later where its session has to be committed."""
+    if connection.container.default.read_only:
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET)
+    asked = read_asked(engine.remote_properties_of(link))
+    handler = HostedSession(connection, link, relay, asked)
+    connection.engine.attach_receiving(link, handler)
+    return handler
+
+
+def _is_mere_replica(connection: Connection) -> bool:
+    """Whether nothing but looking is for clients here: another broker leads the one set that there is."""
+    container = connection.container
+    return container.default.read_only and not container.directory.has_many_sets
+
+
+def _check_leads(connection: Connection, relay: RelayRequest | None, address: str | None) -> None:
+    """Raises ServedElsewhere on a mere replica for what can be had at the primary, if that may be relayed."""
+    if _is_mere_replica(connection) and (relay is not None or connection.relay.relays is not None):
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET, address or "")
+
+
+def _check_one_way(connection: Connection, hosted: HostedSet, address: str) -> None:
+    """Raises ServedElsewhere where other links of the client in the set are relayed: see `ConnectionRelay`."""
+    if connection.relay.is_relayed(hosted.name):
+        raise ServedElsewhere(connection.container.directory, hosted.name, address)
+
+
+def _check_leads_default(connection: Connection, relay: RelayRequest | None) -> None:
+    """As `_check_leads`, for what only the set `default` has, in a cluster of many sets, too."""
+    if connection.container.default.read_only and (relay is not None or connection.relay.relays is not None):
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET)
+
+
+def _check_leads_managed(connection: Connection, relay: RelayRequest | None) -> None:
+    """As `_check_leads_default`; where another broker asks about the queues of one set, of that one."""
+    if relay is not None and relay.set_name:
+        connection.container.led_set(relay.set_name)
+    else:
+        _check_leads_default(connection, relay)
+
+
+def _own_queue(connection: Connection, relay: RelayRequest | None) -> Queue | None:
+    """The queue that a relayed link had when it was attached before; None: it had none. Raises AmqpError."""
+    if relay is None or not relay.own_queue:
+        return None
+    default = connection.container.default
+    if default.read_only:
+        raise ServedElsewhere(connection.container.directory, DEFAULT_SET, relay.own_queue)
+    queue = default.resources.catalog.queues.get(relay.own_queue)
+    if queue is None:
+        text = f"{relay.own_queue}, the link's own queue, is gone with what it held: its client was not heard of for"
+        raise AmqpError(RESOURCE_DELETED, f"{text} too long, or the broker that had it was lost")
+    return queue
+
+
+def _needs_replies_only(connection: Connection, relay: RelayRequest | None) -> bool:
+    """Whether a dynamic address is one for replies: an administrator's, where no temporary queue can be made."""
+    return connection.is_admin and relay is None and connection.container.default.read_only
+
+
+def _attach_publisher(
+    connection: Connection, link: proton.Link, relay: RelayRequest | None
+) -> ReceivingLink | PeerReceiver:
+    terminus = read_terminus(link.remote_target)
+    if terminus.address == PEERS:
+        return peer_receiver(connection, link)
+    is_for_any_set = terminus.coordinator or not (terminus.address or terminus.dynamic)
+    may_be_elsewhere = is_for_any_set and connection.relay.relays is not None
+    if terminus.address == MANAGEMENT:
+        _check_leads_managed(connection, relay)
+    elif terminus.dynamic:
+        _check_leads_default(connection, relay)
+    elif not may_be_elsewhere:
+        _check_leads(connection, relay, terminus.address)
+    if _is_mere_replica(connection) and terminus.address != MANAGEMENT and not may_be_elsewhere:
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
+    link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
+    handler: ReceivingLink
+    if terminus.coordinator or (terminus.address == COORDINATOR and relay is not None):
+        handler = CoordinatorLink(connection, link, relay)
+    elif terminus.address == MANAGEMENT:
+        answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
+        handler = ManagementLink(connection, link, relay)
+    else:
+        handler = _publisher(connection, link, terminus, relay)
+    link.max_message_size = handler.max_message_bytes
+    link.open()
+    return handler
+
+
+def _publisher(
+    connection: Connection, link: proton.Link, terminus: Terminus, relay: RelayRequest | None
+) -> IncomingLink:
+    nodes = connection.container.nodes
+    target: Target | None = None
+    relays = connection.relay.relays
+    if not (terminus.dynamic or terminus.address) and relays is not None:
+        answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
+        if connection.session is not None:  # what one set has confirmed says nothing of the others
+            check_link_name(link.name)
+            link.properties = {proton.symbol(CONFIRMED): proton.ulong(0)}
+        return AnonymousRelay(connection, link, relays)
+    if terminus.dynamic:
+        own = _own_queue(connection, relay)
+        if own is not None:
+            own.returned()
+        target = Target(connection.container.default, own or nodes.temporary_queue(terminus))
+    elif terminus.address:
+        target = nodes.find(terminus.address, subject_of(connection, relay), terminus)
+        _check_one_way(connection, target.hosted, terminus.address)
+    node = target.node if target is not None else None
+    answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
+    part = None if terminus.dynamic else _session_part(connection, link, relay)
+    if part is not None:
+        _tell_confirmed(connection, part, link, target, relay)
+    handler = IncomingLink(connection, link, target, relay)
+    if part is not None:
+        connection.container.sessions.links.attached(part, handler.hosted, handler, consumes=False)
+    if terminus.dynamic and isinstance(node, Queue):
+        link.target.address = node.name
+        handler.owned_queue = node
+    return handler
+
+
+def _tell_confirmed(
+    connection: Connection, part: SessionPart, link: proton.Link, target: Target | None, relay: RelayRequest | None
+) -> None:
+    """Which number of a session's publisher was accepted last. Raises AttachWaits until that is committed.
+
+    Where its messages may be for several sets, each has a highest number of its own, and one that all have accepted is
+    not known: the client sends all again that it has no answer for, and copies are dropped.
+    """
+    check_link_name(part.link)
+    container = connection.container
+    container.sessions.links.check(part)
+    if target is not None:
+        hosted = target.hosted
+    else:
+        hosted = container.default if relay is None else container.led_set(relay.set_name)
+    container.sessions.links.commit_wait(part, hosted, consumes=False)
+    spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
+    highest = 0
+    if not spans_sets:
+        highest = hosted.resources.deduplication.highest(producer_of(part.name, part.link))
+    link.properties = {proton.symbol(CONFIRMED): proton.ulong(highest)}
+
+
+def _attach_consumer(
+    connection: Connection, link: proton.Link, relay: RelayRequest | None
+) -> OutgoingLink | ReplyLink | PeerSender:
+    terminus, filters = read_terminus(link.remote_source), read_filters(link.remote_source)
+    if terminus.address == PEERS:
+        return peer_sender(connection, link)
+    if terminus.address == MANAGEMENT:
+        _check_leads_managed(connection, relay)
+        answer_terminus(link.source, link.remote_source, terminus, None, durable=False)
+        reply_link = ReplyLink(connection, link, relay=relay)
+        link.open()
+        return reply_link
+    if filters.after is not None and not terminus.browse:
+        raise AmqpError(INVALID_FIELD, f"{AFTER} is for browsing: ask for the distribution-mode copy")
+    if terminus.address and not terminus.dynamic:
+        _check_leads(connection, relay, terminus.address)
+    else:
+        _check_leads_default(connection, relay)
+    is_replica = _is_mere_replica(connection)
+    if (is_replica or _needs_replies_only(connection, relay)) and terminus.dynamic and not terminus.browse:
+        return _reply_link_of_replica(connection, link, terminus)
+    if is_replica:
+        handler = _browser_of_replica(connection, link, terminus, filters)
+    elif terminus.dynamic:
+        queue = _own_queue(connection, relay) or connection.container.nodes.temporary_queue(terminus)
+        default = connection.container.default
+        handler = _consumer_of_queue(connection, link, default, queue, terminus, filters, relay)
+        handler.owned_queue = queue
+        link.source.address = queue.name
+    elif terminus.address:
+        handler = _consumer_of_node(connection, link, terminus.address, terminus, filters, relay)
+    elif link.remote_source.type == proton.Terminus.UNSPECIFIED:
+        handler = _subscriber_without_source(connection, link, relay)
+    else:
+        raise AmqpError(INVALID_FIELD, "a consumer's source needs an address, or dynamic=true")
+    link.open()
+    return handler
+
+
+def _consumer_of_queue(
+    connection: Connection,
+    link: proton.Link,
+    hosted: HostedSet,
+    queue: Queue,
+    terminus: Terminus,
+    filters: Filters,
+    relay: RelayRequest | None = None,
+) -> OutgoingLink:
+    answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
+    applied = filters.for_queue()
+    answer_source(link.source, link.remote_source, applied)
+    part = _session_part(connection, link, relay)
+    if part is not None and not terminus.dynamic and _is_held(link, terminus):
+        return _session_consumer(connection, part, link, hosted, queue, applied, relay)
+    return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
+
+
+def _is_held(link: proton.Link, terminus: Terminus) -> bool:
+    """Whether there is something to hold for a session: not for who only looks, nor where nobody answers."""
+    return not terminus.browse and link.remote_snd_settle_mode != proton.Link.SND_SETTLED
+
+
+def _session_consumer(
+    connection: Connection,
+    part: SessionPart,
+    link: proton.Link,
+    hosted: HostedSet,
+    queue: Queue,
+    applied: Filters,
+    relay: RelayRequest | None,
+) -> SessionConsumer:
+    """Raises AttachWaits until it is committed what the link holds."""
+    check_link_name(part.link)
+    sessions = connection.container.sessions
+    sessions.links.check(part)
+    sessions.release_of_other_nodes(part.owner, queue)
+    sessions.links.commit_wait(part, hosted, consumes=True)
+    return SessionConsumer(connection, link, hosted, queue, filters=applied, part=part, relay=relay)
+
+
+def _consumer_of_node(
+    connection: Connection,
+    link: proton.Link,
+    address: str,
+    terminus: Terminus,
+    filters: Filters,
+    relay: RelayRequest | None,
+) -> OutgoingLink:
+    nodes = connection.container.nodes
+    if SHARED in terminus.capabilities and not nodes.has_queue(address):
+        raise AmqpError(
+            NOT_IMPLEMENTED,
+            "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
+        )
+    in_replica = relay is None and connection.relay.relays is None
+    target = nodes.find(address, subject_of(connection, relay), terminus, in_replica=in_replica)
+    if isinstance(target.node, Queue):
+        _check_one_way(connection, target.hosted, address)
+        return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
+    route = nodes.route(target, filters)
+    own = _own_queue(connection, relay)
+    if terminus.durable:
+        subscriber = _subscriber(connection, link, relay)
+        queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments)
+    else:
+        arguments = nodes.settings.temporary_arguments(terminus.arguments)
+        queue = own or nodes.subscriptions.temporary(route, arguments)
+    applied = filters.for_exchange(route.exchange.kind)
+    answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
+    answer_source(link.source, link.remote_source, applied)
+    part = _session_part(connection, link, relay)
+    if part is not None and terminus.durable and _is_held(link, terminus):
+        handler: OutgoingLink = _session_consumer(connection, part, link, target.hosted, queue, applied, relay)
+    else:
+        browsing = terminus.browse
+        handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
+    handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
+    return handler
+
+
+def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Subscriber:
+    if relay is not None:
+        return Subscriber(relay.container, relay.link)
+    return Subscriber(connection.engine.connection.remote_container or "", link.name)
+
+
+def _subscriber_without_source(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> OutgoingLink:
+    """A subscriber comes back that does not say to what: JMS does so to unsubscribe, by closing the link then.
+
+    Its selector is not known: what it gives credit for comes unfiltered, and the answer has no filter.
+    """
+    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(
+        _subscriber(connection, link, relay)
+    )
+    access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name)
+    connection.container.access.check(*access)
+    source = link.source
+    source.type = proton.Terminus.SOURCE
+    source.address = f"{exchange.name}/{binding.key}" if binding.key else exchange.name
+    source.durability, source.expiry_policy = proton.Terminus.CONFIGURATION, proton.Terminus.EXPIRE_NEVER
+    default, filters = connection.container.default, Filters(None, None, None, None, {})
+    handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters, relay=relay)
+    handler.owned_queue, handler.keep_on_detach = queue, True
+    handler.access = access
+    return handler
+
+
+def _browser_of_replica(
+    connection: Connection, link: proton.Link, terminus: Terminus, filters: Filters
+) -> OutgoingLink:
+    """Raises AmqpError for whatever would change something: a replica may be looked at."""
+    if not terminus.browse or terminus.dynamic:
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: consume there, or browse here (distribution-mode copy)")
+    default = connection.container.default
+    queue = default.resources.catalog.queues.get(terminus.address or "")
+    if queue is None:
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: {terminus.address} is no queue here, and none is made")
+    return _consumer_of_queue(connection, link, default, queue, terminus, filters)
+
+
+def _reply_link_of_replica(connection: Connection, link: proton.Link, terminus: Terminus) -> ReplyLink:
+    """A dynamic address for the replies of `$management`, which is all that can come here: nobody may publish."""
+    address = connection.container.nodes.reply_address()
+    if terminus.topic:
+        raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: have topics there")
+    answer_terminus(link.source, link.remote_source, terminus, None, durable=False)
+    link.source.address = address
+    handler = ReplyLink(connection, link, address)
+    link.open()
+    return handler

@@ -1,0 +1,210 @@
+"""How much a consumer that is relayed asks for at the other end, and when its client hears that its drain is over.
+
+The client has attached here (*near*), its link goes on to somebody else (*far*). Nothing is held in between:
+
+1. The far end has credit for no more than the client gave, nor for more than may be on its way here.
+2. Credit that the client takes back is drained at the far end; what comes with that goes back.
+3. A client that drains has all of its credit drained at the far end, and hears that it is over when the far end has
+   given up what was left. If the far end used all of it, there may be more: the client's credit is asked for again.
+4. While the far end drains, nothing else is asked of it.
+5. What comes in one read has used its credit together, a drain that is over with it included: so what is left is
+   looked at behind the last message of it. Looked at before, the rest would come to a client without credit.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.engine import Sender, Transfer
+
+ASKED_MESSAGES: Final = 1000
+"""Most messages that the far end may be sending to one consumer, whatever its credit: a client that stops reading must
+not fill this broker's memory."""
+ASKED_BYTES: Final = 4 * 1024 * 1024
+
+
+class Room(Enum):
+    """Whether the client's connection takes more messages."""
+
+    THERE_IS = "there-is"
+    NONE = "none"
+    """Its socket, or what waits for it, is full."""
+    ANSWERS_FIRST = "answers-first"
+    """The client has to answer some of what it has."""
+
+
+class CreditStep(NamedTuple):
+    """What is to be done, in this order."""
+
+    client_drained: bool = False
+    """The client's drain is over."""
+    drains: bool = False
+    """The far end is to give up what it does not use, of what it has and `credit` together."""
+    credit: int = 0
+    """So much more for the far end."""
+
+
+NOTHING_TO_DO: Final = CreditStep()
+CLIENT_DRAINED: Final = CreditStep(client_drained=True)
+
+
+class ConsumerCredit:
+    """The promise: what is asked for at the far end is never more than the client gave, unless that drains."""
+
+    __slots__ = ("client_drains", "is_draining", "most")
+
+    def __init__(self) -> None:
+        self.is_draining = False
+        """The far end is to give up what credit it has not used."""
+        self.client_drains = False
+        """The client wants its credit used or given up now."""
+        self.most = ASKED_MESSAGES
+        """That may be on their way here, by the size of those that came last."""
+
+    def next_step(self, wanted: int, asked: int, room: Room) -> CreditStep:
+        """What to do about credit for `wanted` messages at the client, of which `asked` are at the far end."""
+        if self.is_draining:
+            return NOTHING_TO_DO
+        if self.client_drains and wanted <= 0:
+            self.client_drains = False
+            return CLIENT_DRAINED
+        if wanted < asked:  # it has taken some back
+            return self._drain(0)
+        if room is Room.NONE:
+            return NOTHING_TO_DO
+        if room is Room.ANSWERS_FIRST:
+            return self._drained_for_now(asked)
+        most = min(wanted, self.most)
+        if self.client_drains:
+            return self._drain(max(most - asked, 0))
+        if most > asked and (most - asked) * 2 >= most:
+            return CreditStep(credit=most - asked)
+        return NOTHING_TO_DO
+
+    def _drained_for_now(self, asked: int) -> CreditStep:
+        """A client that must answer first has all that it can get."""
+        if not self.client_drains:
+            return NOTHING_TO_DO
+        self.client_drains = False
+        return self._drain(0, client_drained=True) if asked > 0 else CLIENT_DRAINED
+
+    def _drain(self, credit: int, *, client_drained: bool = False) -> CreditStep:
+        self.is_draining = True
+        return CreditStep(client_drained, drains=True, credit=credit)
+
+    def far_drained(self, given_up: int) -> CreditStep:
+        """The far end has no credit any more, and has given up so much of it; `next_step` comes next."""
+        self.is_draining = False
+        if self.client_drains and given_up:
+            self.client_drains = False
+            return CLIENT_DRAINED
+        return NOTHING_TO_DO
+
+    def note_size(self, largest: int) -> None:
+        """Messages came, of so many bytes at most."""
+        is_large = largest * ASKED_MESSAGES > ASKED_BYTES
+        self.most = max(1, ASKED_BYTES // largest) if is_large else ASKED_MESSAGES
+
+
+class CreditedConsumer(LinkEndpoint):
+    """Carries out what `ConsumerCredit` decides, for a client's link and the one that it goes on to."""
+
+    connection: Connection
+    far: proton.Link | None
+    is_open: bool
+    _is_stopped = False
+
+    def begin_credit(self, sender: Sender) -> None:
+        """`sender`: the client's link."""
+        self._sender = sender
+        self._credit = ConsumerCredit()
+
+    @property
+    def _is_draining(self) -> bool:
+        return self._credit.is_draining
+
+    @property
+    def _still_to_come(self) -> int:
+        """Of the far end's credit, what is not for new messages."""
+        return 0
+
+    def _touch_far(self) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not say what it is attached to")
+
+    def flow(self) -> None:
+        """The client changed its credit."""
+        if self._sender.draining:
+            self._credit.client_drains = True
+        self._ask()
+
+    def update_window(self) -> None:
+        """The client reads again, or has answered."""
+        self._ask()
+
+    def _ask(self) -> None:
+        """Have the far end send as much as the client takes, as far as that may wait here."""
+        far = self.far
+        if far is None or not self.is_open or self._is_stopped or self._credit.is_draining:
+            return
+        wanted, asked = self._sender.credit, engine.credit(far) - self._still_to_come
+        room = self._room()
+        step = self._credit.next_step(wanted, asked, room)
+        if step is NOTHING_TO_DO:
+            if room is Room.NONE:
+                self.connection.window.congested[self] = None
+            elif room is Room.ANSWERS_FIRST:
+                self.connection.window.waiting_for_answers[self] = None
+        self._carry_out(far, step)
+
+    def _room(self) -> Room:
+        window = self.connection.window
+        if not window.is_writable or self._sender.unsent_bytes >= window.share_bytes:
+            return Room.NONE
+        return Room.ANSWERS_FIRST if window.has_enough_unsettled else Room.THERE_IS
+
+    def _carry_out(self, far: proton.Link, step: CreditStep) -> None:
+        if step.client_drained and self.is_open:
+            self._sender.drained()
+            self.connection.touch()
+        if step.drains:
+            self._drain(far, step.credit)
+        elif step.credit:
+            engine.give_credit(far, step.credit)
+        else:
+            return
+        self._touch_far()
+
+    def _drain(self, far: proton.Link, more: int) -> None:
+        engine.drain(far, more)
+
+    def drained(self) -> None:
+        """The far end may have used or given up its credit."""
+        far = self.far
+        if far is not None and self._credit.is_draining and engine.credit(far) <= 0:
+            self._carry_out(far, self._credit.far_drained(engine.stop_draining(far)))
+            self._ask()
+
+    # --- messages
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Messages for the client."""
+        self._take_all(batch)
+        if self.is_open:
+            self.connection.touch()
+        if self._credit.is_draining:
+            self.drained()
+        else:
+            self._ask()
+
+    def _take_all(self, batch: list[Transfer]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with messages")
+
+    def stop(self) -> None:
+        """It ends: ask for nothing more."""
+        self._is_stopped = True

@@ -1,0 +1,464 @@
+"""A publisher's link: takes messages in, and says "accepted" when the log says that it may."""
+
+from __future__ import annotations
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
+from qpid_ha_broker.amqp.connections.nodes import Target
+from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.annotations import annotated
+from qpid_ha_broker.amqp.wire.conditions import (
+    CONNECTION_FORCED,
+    MESSAGE_SIZE,
+    NOT_FOUND,
+    RESOURCE_DELETED,
+    RESOURCE_LIMIT,
+    RESOURCE_LOCKED,
+    TRANSFER_LIMIT,
+    AmqpError,
+    as_amqp,
+    symbol_map,
+)
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer
+from qpid_ha_broker.amqp.wire.relay import RUN_BITS, RelayRequest
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
+from qpid_ha_broker.model.access import Permission, Subject
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import publish_numbered
+from qpid_ha_broker.model.transaction import Message, Publish
+
+ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
+NO_RUN = -1
+RELAYED_MOST = 500
+RELAYED_BYTES = 256 * 1024
+"""In one unit of the log, at least one message."""
+
+Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
+"""The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
+
+
+class ReceivingLink(LinkEndpoint, EachTransfer):
+    """What every link has on which messages come in: parts of a message, the size limit, and credit."""
+
+    request_bytes: int | None = None
+    """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
+    spans_sets = True
+    """What comes may be for any set."""
+
+    def __init__(self, connection: Connection, link: proton.Link, credit: int, hosted: HostedSet | None = None) -> None:
+        self.connection = connection
+        self.link = link
+        self.hosted = hosted or connection.container.default
+        """The set in whose turns it is asked; what may wait for any set's log is asked in each turn."""
+        self._parts = bytearray()
+        self._unconfirmed: list[Unconfirmed] = []
+        self._credit = credit
+        self._credit_due = credit
+        self._give_due_credit()
+
+    @property
+    def is_writer(self) -> bool:
+        return True
+
+    @property
+    def must_end_at_once(self) -> bool:
+        return bool(self.hosted.resources.default.read_only)
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """Collect, up to the limits of the message and of the connection."""
+        container, settings = self.connection.container, self.connection.container.settings
+        self._parts += data
+        self.connection.partial_bytes += len(data)
+        container.partial_bytes += len(data)
+        if len(self._parts) > self.max_message_bytes:
+            self._too_large(len(self._parts))
+        elif self.connection.partial_bytes > settings.max_message_bytes + settings.max_partial_bytes:
+            text = f"{self.connection.partial_bytes} bytes of unfinished messages on one connection"
+            self.end(AmqpError(RESOURCE_LIMIT, text))
+        elif container.partial_bytes > settings.max_unfinished_bytes:
+            text = f"{container.partial_bytes} bytes of unfinished messages on all connections together"
+            self.end(AmqpError(RESOURCE_LIMIT, text))
+
+    def aborted(self, delivery: Delivery) -> None:
+        """Forget the parts."""
+        self._take_parts()
+        self._credit_due += 1
+        self.replenish()
+
+    def confirm(self) -> bool:
+        """Settle what is committed and replenish the credit; returns whether something still waits."""
+        waiting = self._unconfirmed
+        if waiting:
+            count = _count_committed(waiting)
+            if count:
+                self._accept(waiting[:count])
+                del waiting[:count]
+            if waiting and self.spans_sets and self.connection.container.spans_sets:
+                self._confirm_out_of_order()
+        self.replenish()
+        return bool(self._unconfirmed)
+
+    def _confirm_out_of_order(self) -> None:
+        """What one set has committed does not wait for what another one has not; what another broker refused is."""
+        failed = [each for each in self._unconfirmed if _token(each).failure is not None]
+        if failed:
+            self._unconfirmed = [each for each in self._unconfirmed if _token(each).failure is None]
+            for each in failed:
+                self._reject(each)
+        committed = [each for each in self._unconfirmed if _token(each).is_committed]
+        if committed:
+            self._unconfirmed = [each for each in self._unconfirmed if not _token(each).is_committed]
+            self._accept(committed)
+
+    def _accept(self, committed: list[Unconfirmed]) -> None:
+        engine.accept_all([delivery for _, _, _, delivery in committed])
+        self._credit_due += len(committed)
+        self.connection.touch()
+
+    def _reject(self, failed: Unconfirmed) -> None:
+        failure = _token(failed).failure
+        if failure is not None:
+            error = as_amqp(failure)
+            engine.reject(failed[3], error.name, error.description)
+            self._credit_due += 1
+            self.connection.touch()
+
+    def waits_for(self, log: Log) -> bool:
+        return any(_token(each).waits_for(log) for each in self._unconfirmed)
+
+    def answered(self, count: int = 1) -> None:
+        """So many messages were dealt with at once: their credit is due, and there is something to write."""
+        self._credit_due += count
+        self.hosted.unconfirmed[self] = None
+        self.hosted.touch()
+        self.connection.touch()
+
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
+
+    def closed(self, *, lost: bool) -> None:
+        """The link is gone. What was not confirmed stays unconfirmed: the peer will ask again, or never know."""
+        self._take_parts()
+        self._unconfirmed.clear()
+        self.connection.container.starved.pop(self, None)
+        self.hosted.forget(self)
+
+    def whole(self, payload: bytes) -> bytes | None:
+        """The message with its earlier parts; None when it is too large, and then the link has been ended."""
+        if self._parts:
+            payload = self._take_parts() + payload
+        if len(payload) > self.max_message_bytes:
+            self._too_large(len(payload))
+            return None
+        return payload
+
+    def replenish(self) -> None:
+        """Give back the credit that was used, once it is worth a frame and the broker has room."""
+        if engine.credit(self.link) < 0:
+            text = f"more messages than the {self._credit} that there was credit for"
+            self.end(AmqpError(TRANSFER_LIMIT, text))
+        elif self._credit_due * 2 >= self._credit:
+            self._give_due_credit()
+
+    def _give_due_credit(self) -> None:
+        if self._may_have_credit():
+            engine.give_credit(self.link, self._credit_due)
+            self._credit_due = 0
+            self.connection.touch()
+
+    def _may_have_credit(self) -> bool:
+        """Commands are always let in: they may be what makes room."""
+        return True
+
+    def _take_parts(self) -> bytes:
+        parts, self._parts = bytes(self._parts), bytearray()
+        self.connection.partial_bytes -= len(parts)
+        self.connection.container.partial_bytes -= len(parts)
+        return parts
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Of one message on this link."""
+        limit = self.connection.container.settings.max_message_bytes
+        return limit if self.request_bytes is None else min(limit, self.request_bytes)
+
+    def _too_large(self, size: int) -> None:
+        limit = self.max_message_bytes
+        limits = f"max-message-size is {limit}" if self.request_bytes is None else f"a request has {limit} at most"
+        self.end(AmqpError(MESSAGE_SIZE, f"a message of {size} bytes or more; {limits}"))
+
+
+class IncomingLink(ReceivingLink):
+    """The promise: a delivery is settled as accepted only when the log has committed its event.
+
+    `target` None: an anonymous relay, each message says where it goes; where another broker relays it, within one set.
+    """
+
+    def __init__(
+        self, connection: Connection, link: proton.Link, target: Target | None, relay: RelayRequest | None = None
+    ) -> None:
+        container = connection.container
+        self._relay = relay
+        self._subject = subject_of(connection, relay)
+        self.is_relayed = relay is not None
+        self._refused_run = NO_RUN
+        self._relayed: list[tuple[Delivery, Message]] = []
+        """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""
+        self._relayed_bytes = 0
+        if target is not None:
+            hosted = target.hosted
+        elif relay is None:
+            hosted = container.default
+        else:
+            hosted = container.led_set(relay.set_name)
+        super().__init__(connection, link, container.settings.publisher_credit, hosted)
+        self._target = target
+        self.spans_sets = target is None or isinstance(target.node, Exchange)
+        self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
+        self._container = container
+        self._publish = hosted.resources.publish
+        self._enqueue_plain = hosted.resources.enqueue_plain
+        self._deduplication = hosted.resources.deduplication
+        self._read_header = container.sections.header
+        hosted.links[self] = None
+        if relay is not None and relay.producer:
+            self._end_older(relay.producer)
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Publish one message."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        if self._refused_run != NO_RUN and self._is_in_refused_run(delivery):
+            engine.settle(delivery, engine.RELEASED)
+            self.answered()
+            return
+        container, hosted = self._container, self.hosted
+        try:
+            header = self._read_header(whole)
+            expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
+            message = Message(whole, header.durable, header.priority, expires_at_ms)
+            if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
+                with_numbers = self._deduplication.producers > 0
+                message = annotated(
+                    container.sections, message, header.length, now_ms=container.now_ms, with_numbers=with_numbers
+                )
+            if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
+                return
+            if state == engine.TRANSACTIONAL:
+                self._publish_in_transaction(delivery, message)
+                return
+            queue = self._queue
+            if queue is None or queue.needs_care:
+                waits: Unconfirmed = (*self._publish_anywhere(message), delivery)
+            elif lsn := self._enqueue_plain(queue, message):
+                waits = queue.log, lsn, None, delivery
+            else:
+                waits = (*self._publish(queue, message, container.now_ms), delivery)
+        except ModelError as error:
+            self._refuse(delivery, settled, as_amqp(error))
+        except AmqpError as error:
+            self._refuse(delivery, settled, error)
+        else:
+            if settled:
+                engine.forget(delivery)
+                self._credit_due += 1
+            else:
+                self._unconfirmed.append(waits)
+            hosted.unconfirmed[self] = None
+            if not hosted.is_touched:
+                hosted.touch()
+
+    def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
+        self.answered()
+        if self._relay is not None:
+            if isinstance(error, ServedElsewhere) or self.hosted.read_only:  # to be sent again, there
+                self.end(ServedElsewhere(self._container.directory, self.hosted.name))
+                return
+            if not settled and engine.is_numbered(delivery):
+                self._refused_run = engine.number_of(delivery) >> RUN_BITS
+        if error.name == RESOURCE_DELETED:
+            self.end(error)
+        elif settled:
+            engine.forget(delivery)
+            self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
+        else:
+            engine.reject(delivery, error.name, error.description, symbol_map(error.info) if error.info else None)
+
+    # --- messages that another broker relays
+
+    def _end_older(self, producer: bytes) -> None:
+        """A relayed publisher has one link; what was sent on an earlier one must not come in beside what follows."""
+        relayed = self.hosted.relayed_publishers
+        older = relayed.get(producer)
+        relayed[producer] = self
+        if older is not None:
+            older.end(AmqpError(CONNECTION_FORCED, "the same publisher has another link"))
+            relayed[producer] = self
+
+    def _joins_relayed(self, delivery: Delivery, message: Message, settled: bool, state: int) -> bool:
+        """Whether it is written with others, under the number that the proxy gave it. What came before is, in any case.
+
+        A message that its publisher numbers itself, or that is not numbered, is written as any other.
+        """
+        queue, producer = self._queue, b"" if self._relay is None else self._relay.producer
+        is_plain = producer and not (settled or state == engine.TRANSACTIONAL or message.producer)
+        if is_plain and (number := engine.number_if_any(delivery)) is not None:
+            payload, durable, priority, expires_at_ms, *_ = message
+            self._relayed.append((delivery, Message(payload, durable, priority, expires_at_ms, producer, number)))
+            self._relayed_bytes += len(message.payload)
+            may_wait = len(self._relayed) < RELAYED_MOST and self._relayed_bytes < RELAYED_BYTES
+            if may_wait and queue is not None and not queue.needs_care:
+                self.hosted.accepting[self] = None
+                if not self.hosted.is_touched:
+                    self.hosted.touch()
+            else:
+                self.flush_accepted()
+            return True
+        self.flush_accepted()
+        return False
+
+    def flush_accepted(self) -> None:
+        """Write what was relayed in this turn: all of it, or up to the first message that is refused."""
+        relayed, self._relayed, self._relayed_bytes = self._relayed, [], 0
+        if not relayed:
+            return
+        queue, now_ms = self._queue, self._container.now_ms
+        if queue is not None and not queue.needs_care:
+            try:
+                messages = [message for _, message in relayed]
+                log, lsn, also = publish_numbered(self.hosted.resources, queue, messages, now_ms)
+            except (ModelError, AmqpError):
+                pass  # which of them is refused, and why, shows one by one
+            else:
+                self._unconfirmed += [(log, lsn, also, delivery) for delivery, _ in relayed]
+                self.hosted.unconfirmed[self] = None
+                self.hosted.touch()
+                return
+        for delivery, message in relayed:
+            if self not in self.hosted.links:  # it has ended
+                return
+            if self._is_in_refused_run(delivery):
+                engine.settle(delivery, engine.RELEASED)
+                self.answered()
+                continue
+            try:
+                waits = (*self._publish_anywhere(message), delivery)
+            except (ModelError, AmqpError) as error:
+                self._refuse(delivery, False, as_amqp(error) if isinstance(error, ModelError) else error)
+            else:
+                self._unconfirmed.append(waits)
+                self.hosted.unconfirmed[self] = None
+                self.hosted.touch()
+
+    def _is_in_refused_run(self, delivery: Delivery) -> bool:
+        """Whether a message was sent before its proxy knew that one before it was refused.
+
+        Were it taken, its number would tell after a failover that the refused one was taken, too.
+        """
+        return engine.is_numbered(delivery) and engine.number_of(delivery) >> RUN_BITS == self._refused_run
+
+    def closed(self, *, lost: bool) -> None:
+        if not self.hosted.read_only:
+            self.flush_accepted()
+        super().closed(lost=lost)
+        if self._relay is not None and self.hosted.relayed_publishers.get(self._relay.producer) is self:
+            del self.hosted.relayed_publishers[self._relay.producer]
+        self._container.sessions.links.forget(self)
+
+    def _publish_anywhere(self, message: Message) -> CommitToken:
+        """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""
+        hosted, target, key = self._destination(message.payload)
+        hosted.flush_accepted()
+        resources, now_ms = hosted.resources, self._container.now_ms
+        if isinstance(target, Queue):
+            token = resources.publish(target, message, now_ms)
+        else:
+            token = self._container.publisher.publish(target, message, key, now_ms)
+        hosted.touch()
+        return token
+
+    def _destination(self, payload: bytes) -> tuple[HostedSet, Queue | Exchange, str]:
+        sections = self._container.sections
+        target = self._target
+        if target is None:
+            address = sections.to(payload)
+            if not address:
+                raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
+            target = self._find(address)
+        elif not target.hosted.is_there(target.node):
+            raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
+        if isinstance(target.node, Queue):
+            return target.hosted, target.node, ""
+        return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
+
+    def check_may_publish(self, address: str) -> Subject:
+        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there."""
+        container, subject = self._container, self._subject
+        container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
+        return subject
+
+    def _find(self, address: str) -> Target:
+        """Where the message of an anonymous relay goes. Raises AmqpError or ModelError."""
+        relay, name = self._relay, self.hosted.name
+        subject = self.check_may_publish(address)
+        try:
+            target = self._container.nodes.find(address, subject)
+        except AttachWaits as waits:
+            raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
+        except ServedElsewhere as elsewhere:
+            if relay is None or elsewhere.set_name == name:
+                raise
+            belongs_to = elsewhere.set_name
+        else:
+            belongs_to = target.hosted.name
+            if relay is None or belongs_to == name:
+                return target
+        # Its numbers are those of this link in one set: in another one they would say nothing, or something wrong.
+        raise AmqpError(
+            RESOURCE_LOCKED,
+            f"{address} belongs to the resource set {belongs_to}, which {relay.path[-1]} does not know yet: try again",
+        )
+
+    def _publish_in_transaction(self, delivery: Delivery, message: Message) -> None:
+        """Accepted at once: whether it counts, the discharge will tell (AMQP 1.0 section 4.4.1)."""
+        transactions = transactions_of(self.connection, self._relay, self.hosted.name)
+        transaction_id, transaction = transactions.of(delivery)
+        hosted, target, key = self._destination(message.payload)
+        transactions.join(transaction, hosted)
+        transaction.publish(Publish(target, message, key))
+        transactions.check_size(transaction)
+        engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
+        self.answered()
+
+    def _may_have_credit(self) -> bool:
+        container = self.connection.container
+        if self.spans_sets and container.publisher.is_full:
+            container.starved[self] = None
+            return False
+        return container.has_room(self)
+
+
+def _token(unconfirmed: Unconfirmed) -> CommitToken:
+    return CommitToken(*unconfirmed[:3])
+
+
+def _count_committed(unconfirmed: list[Unconfirmed]) -> int:
+    """How many are committed, up to the first that is not: asked in every turn until a sync."""
+    latest: Log | None = None
+    committed_lsn = 0
+    for at, (log, lsn, also, _) in enumerate(unconfirmed):
+        if log is not latest:
+            latest, committed_lsn = log, log.committed_lsn
+        if lsn > committed_lsn or not (also is None or also.is_committed):
+            return at
+    return len(unconfirmed)

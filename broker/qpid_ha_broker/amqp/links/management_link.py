@@ -1,0 +1,218 @@
+"""The node `$management`: requests come in on one link, replies go out on another, or to a queue."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.links.incoming import ReceivingLink
+from qpid_ha_broker.amqp.links.relayed_management import ManagedElsewhere
+from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.management import LaterReply, Reply
+from qpid_ha_broker.amqp.nodes.management_control import Control, read_control_request
+from qpid_ha_broker.amqp.nodes.management_messages import (
+    MANAGEMENT,
+    UNAUTHORIZED,
+    ManagementAnswer,
+    Request,
+    write_answer,
+)
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, Sender
+from qpid_ha_broker.amqp.wire.relay import RelayRequest
+from qpid_ha_broker.model.access import Permission
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.log import COMMITTED, Log
+from qpid_ha_broker.model.transaction import Message
+
+_REQUEST_CREDIT = 100
+_MAX_WAITING_REPLIES = 1000
+
+
+class ManagementLink(ReceivingLink):
+    """The promise: the reply to a command goes out only when the log has committed what the command wrote."""
+
+    request_bytes = 16 * 1024
+
+    def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest | None = None) -> None:
+        """Raises ServedElsewhere where another broker asks about queues of a set that is not led here."""
+        super().__init__(connection, link, _REQUEST_CREDIT)
+        self.is_relayed = relay is not None
+        self._relay = relay
+        self._waiting: deque[Reply | LaterReply] = deque()
+        self._elsewhere: dict[LaterReply, None] = {}
+        """Those that wait for other brokers, each for itself."""
+        self._is_closed = False
+        self._led: HostedSet | None = None
+        """Whose queues another broker asks about here."""
+        self._others: ManagedElsewhere | None = None
+        """What is asked about queues that other brokers lead; None: the client is told where they are."""
+        relays = connection.relay.relays if relay is None else connection.relay.onward
+        if relay is not None and relay.set_name:
+            self._led = connection.container.led_set(relay.set_name)
+            self._led.links[self] = None
+        elif relays is not None:
+            self._others = ManagedElsewhere(connection, link, relay or _own_request(connection), relays)
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Carry out one request."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        control = self.connection.container.management.control
+        if control is not None and (request := read_control_request(whole)) is not None:
+            engine.accept_all([delivery])
+            self._carry_out(control, request)
+            return
+        self.connection.container.flush_accepted()
+        subject, others = subject_of(self.connection, self._relay), None if self._others is None else self._others.ask
+        reply = self.connection.container.management.handle(whole, subject, others)
+        if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
+            self.hosted.unconfirmed[self] = None
+            self.connection.touch()
+        else:
+            self.answered()
+        if reply is None:
+            engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
+            return
+        engine.accept_all([delivery])
+        if isinstance(reply, LaterReply) and reply.is_elsewhere:
+            self._elsewhere[reply] = None
+        elif isinstance(reply, LaterReply) or reply.reply_to is not None:
+            self._waiting.append(reply)
+
+    def _carry_out(self, control: Control, request: Request) -> None:
+        """A control method may take its time: its answer waits for nobody, and nobody for it.
+
+        The sender gets its credit back with the answer, so that what is under way has a bound.
+        """
+
+        def done(answer: ManagementAnswer) -> None:
+            if answer.status == UNAUTHORIZED:
+                self.connection.log.note("warning", f"may not administer this broker: {answer.description}")
+            if self._is_closed:
+                return
+            self.answered()
+            if request.reply_to is not None:
+                self._send(Reply(request.reply_to, write_answer(request, answer), COMMITTED))
+
+        identity, relay = self.connection.identity, self._relay
+        if relay is not None:  # what the proxy may do, its clients may not
+            identity = PeerIdentity(identity.address, relay.user, is_admin=False)
+        control(identity, request.body, done)
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether a command was carried out and is not committed yet, or it is for who leads a set."""
+        return bool(self._waiting) or self._led is not None
+
+    def waits_for(self, log: Log) -> bool:
+        replies = [reply for reply in self._waiting if isinstance(reply, Reply)]
+        return super().waits_for(log) or any(reply.written.waits_for(log) for reply in replies)
+
+    def confirm(self) -> bool:
+        """Send the replies whose commands are committed; whether some still wait."""
+        while self._waiting and (reply := self._next_reply()) is not None and reply.written.is_committed:
+            self._waiting.popleft()
+            if reply.reply_to is not None:
+                self._send(reply)
+        for later in list(self._elsewhere):
+            reply = later.ready()
+            if reply is not None:
+                del self._elsewhere[later]
+                self.answered()
+                if reply.reply_to is not None:
+                    self._send(reply)
+        return super().confirm() or bool(self._waiting or self._elsewhere)
+
+    def _next_reply(self) -> Reply | None:
+        """The first of those that wait; None while its command goes on."""
+        first = self._waiting[0]
+        reply = first.ready()
+        if reply is not None and reply is not first:
+            self._waiting[0] = reply
+            self.answered()
+        return reply
+
+    def _send(self, reply: Reply) -> None:
+        client = "" if self._relay is None else self._relay.client
+        for handler in self.connection.links:
+            if isinstance(handler, ReplyLink) and handler.client == client and reply.reply_to in handler.addresses:
+                handler.send(reply.payload)
+                return
+        container = self.connection.container
+        try:
+            address, subject = reply.reply_to or "", subject_of(self.connection, self._relay)
+            container.access.check(subject, Permission.PUBLISH, address)
+            default = container.default
+            queue = default.configuration.queue(address)
+            default.resources.publish(queue, Message(reply.payload), container.now_ms)
+        except (ModelError, AmqpError) as error:
+            self.connection.log.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")
+
+    def closed(self, *, lost: bool) -> None:
+        """Nobody waits for the replies any more."""
+        super().closed(lost=lost)
+        self._is_closed = True
+        if self._led is not None:
+            self._led.forget(self)
+        if self._others is not None:
+            self._others.close()
+        self._waiting.clear()
+        self._elsewhere.clear()
+
+
+def _own_request(connection: Connection) -> RelayRequest:
+    """For whom another broker is asked: the client of this connection."""
+    container = connection.engine.connection.remote_container or ""
+    return RelayRequest((connection.container.settings.name,), "", container, connection.identity.user)
+
+
+class ReplyLink(LinkEndpoint, EachDisposition):
+    """A receiver on `$management`: gets the replies that are addressed to it, as far as its credit goes.
+
+    `own_address`: one that was made for it, where no queue can be: on a broker that changes nothing.
+    """
+
+    def __init__(
+        self, connection: Connection, link: proton.Link, own_address: str = "", *, relay: RelayRequest | None = None
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.is_relayed = relay is not None
+        self.client = "" if relay is None else relay.client
+        """Of another broker, whose replies no other one's are mistaken for; empty: the connection is the client's."""
+        name = link.name if relay is None else relay.link
+        names = (own_address,) if own_address else (link.remote_target.address, name, MANAGEMENT)
+        self.addresses = {name for name in names if name}
+        self._sender = Sender(link)
+        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING_REPLIES)
+
+    def send(self, payload: bytes) -> None:
+        """Send a reply, or keep it until there is credit."""
+        self._waiting.append(payload)
+        self.flow()
+
+    def flow(self) -> None:
+        """The peer changed its credit."""
+        while self._waiting and self._sender.credit > 0:
+            self._sender.send_settled(self._waiting.popleft())
+        if self._sender.draining and not self._waiting:
+            self._sender.drained()
+        self.connection.touch()
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """Replies are sent settled: there is nothing to say of them."""
+
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
+
+    def closed(self, *, lost: bool) -> None:
+        """Nobody waits for the replies any more."""
+        self._waiting.clear()

@@ -1,0 +1,419 @@
+"""A consumer's link: sends what the queue hands out, and hears what became of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from typing import Any
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.terminus import Filters
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.wire.relay import RETURN_MS, RelayAnswer, RelayRequest, reclaimable
+from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.work import emptied
+
+_ANSWERS = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED, engine.TRANSACTIONAL)
+_OUTCOME_NAMES = {
+    "amqp:accepted:list": engine.ACCEPTED,
+    "amqp:rejected:list": engine.REJECTED,
+    "amqp:released:list": engine.RELEASED,
+    "amqp:modified:list": engine.MODIFIED,
+}
+
+
+Answered = tuple[Delivery, int, Any]
+"""A delivery that the consumer has answered and not settled, the state in which we shall settle it, and its tag."""
+
+
+class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
+    """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        link: proton.Link,
+        hosted: HostedSet,
+        queue: Queue,
+        *,
+        browsing: bool,
+        filters: Filters,
+        relay: RelayRequest | None = None,
+    ) -> None:
+        selector = filters.selector
+        super().__init__(browsing=browsing, accepts=self._matches if selector else None, after=filters.after)
+        self.connection = connection
+        self.link = link
+        self.queue = queue
+        self.hosted = hosted
+        """The set of the queue."""
+        self._container = connection.container
+        self._window = connection.window
+        self._sender = Sender(link)
+        self._ended = False
+        self._relay = relay
+        self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
+        self._selector = selector
+        self._counted = 0
+        """Of `_unsettled`, in what the connection knows."""
+        self._unsettled: dict[Delivery, tuple[Entry, Any, int]] = {}
+        """By delivery: the message, the tag, and the bytes that Proton keeps until it is settled."""
+        self._accepted: list[Entry] = []
+        self._answered: list[Answered] = []
+        """In this turn, and not settled by the consumer: it waits for our word."""
+        self._unconfirmed: deque[tuple[CommitToken, list[Answered]]] = deque()
+        name = connection.engine.connection.remote_container or ""
+        hosted.touch()
+        self.is_relayed = relay is not None
+        owner: object = connection
+        if relay is not None:
+            owner, name = connection.relay.owner_of(relay.client), relay.container
+        self._owner = owner
+        hosted.resources.subscribe(queue, self, owner, name)
+        hosted.links[self] = None
+        if relay is not None:
+            link.properties = self._reclaim(relay).properties()
+
+    @property
+    def is_writer(self) -> bool:
+        return not self.browsing
+
+    def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
+        """Let the client of another broker go on having what it has, unless somebody else got it meanwhile.
+
+        Of each such message a delivery without content is sent first, about which the client's answer can come.
+        """
+        newest, ids = self._reclaimable(relay)
+        if self.browsing or self.queue.log is not self.hosted.resources.default.log:
+            return RelayAnswer(newest, (), self.queue.name)
+        found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
+        for entry in found:
+            self.queue.messages.hold(entry, self)
+        self._send_without_content(found)
+        return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
+
+    def _reclaimable(self, relay: RelayRequest) -> tuple[int, list[int]]:
+        """The generation of the set, and those ids that mean the same messages here."""
+        generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.default.state.generations]
+        return generations[-1][0] if generations else 0, reclaimable(relay, generations)
+
+    def _send_without_content(self, entries: list[Entry]) -> None:
+        """Of what the client of another broker has."""
+        for entry in entries:
+            delivery, tag = self._sender.send(b"", entry.id)
+            self._unsettled[delivery] = (entry, tag, 0)
+        self._count_unsettled()
+
+    def _matches(self, body: bytes) -> bool:
+        if self._selector is None:
+            return True
+        try:
+            return self._selector.matches(self._container.sections.lookup(body))
+        except AmqpError:
+            return False  # a message whose properties cannot be read has none that a selector could match
+
+    # --- credit
+
+    def flow(self) -> None:
+        """The peer changed its credit."""
+        if self._ended:
+            return
+        self.credit = self._sender.credit
+        if self._sender.draining:
+            self.hosted.draining[self] = None
+            self.hosted.touch()
+        self.update_window()
+
+    def update_window(self) -> None:
+        """Let the queue send, as far as the connection takes more."""
+        if not self._window.is_writable:
+            self.window_bytes = 0
+            self._window.congested[self] = None
+            return
+        if self._window.has_enough_unsettled:
+            self._wait_for_answers()
+            return
+        self.window_bytes = self._window.share_bytes - self._sender.unsent_bytes
+        if self.window_bytes <= 0:
+            self._window.congested[self] = None
+        elif self.credit > 0:
+            self.hosted.resources.catalog.wake(self.queue)
+            self.hosted.touch()
+
+    def _wait_for_answers(self) -> None:
+        self.window_bytes = 0
+        self._window.waiting_for_answers[self] = None
+
+    def finish_drain(self) -> bool:
+        """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
+
+        A client that must answer first has all that it can get.
+        """
+        is_gated = self.hosted.resources.is_gated and not self.browsing
+        waits = (
+            is_gated
+            or self.window_bytes <= 0
+            or self.queue.dispatcher.awaits_bodies
+            or bool(self.queue.dispatcher.returning)
+        )
+        if self.credit > 0 and waits and self not in self._window.waiting_for_answers:
+            return False
+        self._sender.drained()
+        self.credit = 0
+        self.connection.touch()
+        return True
+
+    # --- messages out
+
+    def deliver(self, entries: list[Entry]) -> None:
+        """Send `entries`, which the queue has handed to us; back they go if the link has ended since."""
+        if self._ended:
+            self.hosted.resources.release(self.queue, entries, failed=False)
+            return
+        sections, shows_ids = self._container.sections, self.after is not None or self._relay is not None
+        for entry in entries:
+            payload = entry.resident_body()
+            if entry.acquired_before or entry.id <= self.queue.redelivered_below:
+                payload = sections.redelivered(payload, entry.delivery_count)
+            else:
+                payload = sections.fresh(payload)
+            number = entry.id if shows_ids else None
+            if self._presettled:
+                self._sender.send_settled(payload, number)
+            else:
+                delivery, tag = self._sender.send(payload, number)
+                size = len(payload)
+                self._unsettled[delivery] = (entry, tag, size)
+                self._container.unsettled_bytes += size
+        if self._presettled and not self.browsing:
+            self.hosted.resources.accept(self.queue, entries)
+        self.connection.touch()
+        self._count_unsettled()
+        if self._window.has_enough_unsettled:
+            self._wait_for_answers()
+        elif self.window_bytes <= 0:
+            self._window.congested[self] = None
+
+    def _count_unsettled(self) -> None:
+        count = len(self._unsettled)
+        change, self._counted = count - self._counted, count
+        if change:
+            self._window.count_unsettled(change)
+
+    # --- what became of them
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The consumer answered messages: mostly it accepts them."""
+        if {state for _, state, _ in batch} != {engine.ACCEPTED}:
+            super().dispositions(batch)
+            return
+        unsettled, accepted, freed = self._unsettled, [], 0
+        for delivery, state, settled in batch:
+            found = unsettled.pop(delivery, None)
+            if found is None:
+                continue  # answered before
+            entry, tag, size = found
+            accepted.append(entry)
+            freed += size
+            if settled:
+                engine.forget(delivery)
+                self._sender.free(tag)
+            else:
+                self._answered.append((delivery, state, tag))
+        if not self.browsing:
+            self._accepted += accepted
+        self._container.unsettled_bytes -= freed
+        hosted = self.hosted
+        hosted.accepting[self] = None
+        if not hosted.is_touched:
+            hosted.touch()
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The consumer answered, or settled, or both."""
+        found = self._unsettled.get(delivery)
+        if found is None:
+            return  # answered before: what it says now changes nothing, and we settle when the log has committed
+        entry, tag, size = found
+        if state == engine.TRANSACTIONAL and not self.browsing:
+            self._answered_in_transaction(delivery, entry, settled)
+            return
+        if not settled and state not in _ANSWERS:
+            return  # `received`: it is still on its way
+        del self._unsettled[delivery]
+        self._container.unsettled_bytes -= size
+        hosted = self.hosted
+        hosted.accepting[self] = None
+        if not hosted.is_touched:
+            hosted.touch()
+        if not self.browsing:
+            if state == engine.ACCEPTED:
+                self._accepted.append(entry)
+            else:
+                outcome = RemoteOutcome(delivery)
+                self._return(entry, state, outcome.failed, outcome.undeliverable)
+        if settled:
+            engine.forget(delivery)
+            self._sender.free(tag)
+        else:
+            self._answered.append((delivery, engine.ACCEPTED if state == engine.TRANSACTIONAL else state, tag))
+
+    def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
+        """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
+        if state == engine.REJECTED or (state == engine.MODIFIED and undeliverable):
+            self.hosted.resources.reject(self.queue, [entry])
+        else:
+            counts = state != engine.RELEASED and (state != engine.MODIFIED or failed)
+            self.hosted.resources.release(self.queue, [entry], counts)
+
+    def flush_accepted(self) -> None:
+        """Dequeue all that was accepted in this turn, with one event, and count what is still unanswered."""
+        self._count_unsettled()
+        resources = self.hosted.resources
+        if self._accepted:
+            resources.accept(self.queue, self._accepted)
+            self._accepted = []
+        if self._answered:
+            token = resources.written if self._container.settings.confirm_dequeue else COMMITTED
+            self._unconfirmed.append((token, self._answered))
+            self._answered = []
+            self.hosted.unconfirmed[self] = None
+
+    def confirm(self) -> bool:
+        """Settle answers that are committed, with the outcome we carried out; whether some still wait."""
+        waiting = self._unconfirmed
+        while waiting and waiting[0][0].is_committed:
+            _, answered = waiting.popleft()
+            for delivery, state, tag in answered:
+                engine.settle(delivery, state)
+                self._sender.free(tag)
+            self.connection.touch()
+        return bool(waiting)
+
+    # --- transactions
+
+    def _answered_in_transaction(self, delivery: Delivery, entry: Entry, settled: bool) -> None:
+        """Accepted counts at the discharge; other outcomes return the message at once, which loses nothing."""
+        if isinstance(entry.holder, Transaction):
+            if settled:
+                entry.holder.abandon(entry)
+                self._settled(delivery)
+            return
+        try:
+            transactions = transactions_of(self.connection, self._relay, self.hosted.name)
+            _, transaction = transactions.of(delivery)
+            outcome = RemoteOutcome(delivery).transaction()[1]
+        except (AmqpError, ValueError) as error:
+            self.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
+            return
+        try:
+            transactions.join(transaction, self.hosted)
+            transactions.check_accept(transaction)
+        except AmqpError as error:
+            self.end(error)
+            return
+        state, failed, undeliverable = read_outcome(outcome)
+        if state != engine.ACCEPTED:
+            self._settled(delivery)
+            self._return(entry, state, failed, undeliverable)
+            return
+        transaction.accept(self.queue, entry, None if settled else self)
+        if settled:
+            self._settled(delivery)
+
+    def settle_committed(self, entries: Container[Entry], token: CommitToken) -> None:
+        """`token` is of the transaction that accepted `entries`, and the consumer has settled none of them."""
+        answered: list[Answered] = []
+        for delivery, (entry, tag, size) in list(self._unsettled.items()):
+            if entry in entries:
+                del self._unsettled[delivery]
+                self._container.unsettled_bytes -= size
+                answered.append((delivery, engine.ACCEPTED, tag))
+        self._unconfirmed.append((token, answered))
+        self.hosted.unconfirmed[self] = None
+        self.hosted.accepting[self] = None
+        self.hosted.touch()
+
+    def _settled(self, delivery: Delivery) -> None:
+        _, tag, size = self._unsettled.pop(delivery)
+        self._container.unsettled_bytes -= size
+        self.hosted.accepting[self] = None
+        self.hosted.touch()
+        engine.forget(delivery)
+        self._sender.free(tag)
+
+    # --- the end
+
+    @property
+    def must_end_at_once(self) -> bool:
+        return bool(self.hosted.resources.default.read_only)
+
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
+
+    def stop(self) -> None:
+        """Take nothing more from the queue; what was not answered is held until `closed`."""
+        self._ended = True
+        self.credit = 0
+
+    def closed(self, *, lost: bool) -> None:
+        """Give back what was not answered; `lost`: the connection broke, so each may have been seen."""
+        self.flush_accepted()
+        self.stop()
+        container, resources = self._container, self.hosted.resources
+        self.hosted.touch()
+        unsettled, self._unsettled = self._unsettled, {}
+        self._count_unsettled()
+        # In passes over lists: there may be a hundred thousand.
+        container.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
+        entries = [] if self.browsing else [entry for entry, _, _ in unsettled.values()]
+        for collection in (unsettled, self._sender.take_tags()):
+            if collection:
+                self.hosted.garbage.add(emptied(collection))
+        self.accepts = None
+        if not self.browsing:
+            self._give_back(entries, lost=lost)
+        keep_until_ms = container.now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
+        resources.unsubscribe(self.queue, self, container.now_ms, keep_until_ms=keep_until_ms)
+        self._window.forget(self)
+        self.hosted.forget(self)
+
+    def _give_back(self, entries: list[Entry], *, lost: bool) -> None:
+        """`entries` were sent and not answered; what a transaction has accepted of them is no more this link's."""
+        mine = [entry for entry in entries if entry.holder is self]
+        if len(mine) != len(entries):
+            abandon([entry for entry in entries if entry.holder is not self])
+        if mine:
+            # Another broker that is lost tells nothing of its clients: they may still have what was sent to them.
+            failed = lost and self._relay is None
+            self.hosted.resources.release_in_portions(self.queue, self, mine, failed=failed)
+
+
+def _is_free(entry: Entry) -> bool:
+    """Whether nobody has it. What is paged out cannot be had: see `Entry`."""
+    return entry.holder is None and type(entry.body) is bytes
+
+
+def abandon(entries: list[Entry]) -> None:
+    """Who accepted `entries` in a transaction is gone."""
+    for entry in entries:
+        if isinstance(entry.holder, Transaction):
+            entry.holder.abandon(entry)
+
+
+def read_outcome(described: object) -> tuple[int, bool, bool]:
+    """State, delivery-failed and undeliverable-here of an outcome within a transactional state; 0: no known outcome."""
+    if not isinstance(described, proton.Described):
+        return 0, False, False
+    state = _OUTCOME_NAMES.get(str(described.descriptor), described.descriptor)
+    fields = [*described.value, None, None] if isinstance(described.value, list) else [None, None]
+    return state if isinstance(state, int) else 0, bool(fields[0]), bool(fields[1])

@@ -1,0 +1,840 @@
+"""A client's link whose node is of a set that another broker leads: relayed there, with its bytes untouched.
+
+The client has attached here (*near*); the same link is attached at the primary of the set (*far*), with what
+`relay.RelayRequest` says. When the far link is lost, because the primary is dead or leads no more, the near one stays:
+whoever drives this attaches it again where the set is led then, and nobody but the client's clock notices.
+
+1. The client's attach waits until the primary has answered it, and gets that answer, or that refusal.
+2. A publisher's messages are kept until the primary has answered them, under numbers; after a loss they are sent again,
+   in order and before anything new, and the primary knows which of them it has.
+3. A consumer's credit is asked for at the primary, and nothing is held here. What the client has not answered, or
+   nobody has confirmed, is reclaimed after a loss; what cannot be had again goes to somebody else, marked as a
+   redelivery, and what the client says of it then changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer
+from qpid_ha_broker.amqp.links.incoming import ReceivingLink
+from qpid_ha_broker.amqp.links.transacted_links import (
+    ACCEPTED,
+    FAILED,
+    HeldMessage,
+    RelayedAccept,
+    RelayedAccepts,
+    RelayedPublishes,
+)
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
+from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
+from qpid_ha_broker.amqp.nodes.terminus import read_filters, read_terminus
+from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
+from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere
+from qpid_ha_broker.amqp.relaying.upstream import Upstream
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, TRANSACTION_ROLLBACK, TRANSFER_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.engine import (
+    Consuming,
+    Delivery,
+    Disposition,
+    EachDisposition,
+    Outcome,
+    RemoteOutcome,
+    Sender,
+    Sending,
+    Transfer,
+)
+from qpid_ha_broker.amqp.wire.relay import OWN_NODES_CAPABILITY, RUN_BITS, RelayRequest, read_answer, told_to_client
+
+GRANT: Final = 64
+"""Messages of credit that are worth a frame to a publisher."""
+_GONE: Final = AmqpError(
+    TRANSACTION_ROLLBACK, "a message that was accepted in the transaction went to somebody else; it is rolled back"
+)
+_OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
+
+
+class RelayWait(NodeWait):
+    """What one client's attach waits for."""
+
+    def __init__(self, reason: str, abandoned: Callable[[], None]) -> None:
+        super().__init__(reason)
+        self._abandoned = abandoned
+
+    def forget(self, told: Told) -> None:
+        """Nobody wants the answer any more, unless it has just been given."""
+        waits = len(self)
+        super().forget(told)
+        if len(self) < waits:
+            self._abandoned()
+
+
+class RelayedLink(LinkEndpoint):
+    """What both kinds have in common: the way from the client's attach to the end of the link at both ends."""
+
+    connection: Connection
+
+    def begin(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
+        """The client has attached, and the set is led elsewhere."""
+        self.connection = connection
+        self.link = link
+        self.set_name = set_name
+        self.relayer = relayer
+        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self.abandon)
+        self.upstream: Upstream | None = None
+        self.far: proton.Link | None = None
+        """Attached at the primary; None: not now."""
+        self.path: tuple[str, ...] = (relayer.name,)
+        """The brokers that it comes by."""
+        self.needed_capability = OWN_NODES_CAPABILITY if _needs_own_nodes(connection, link) else ""
+        self.needs_sessions = connection.session is not None
+        self.own_queue = ""
+        """What was made for it at the primary, and is to be there when it is attached again."""
+        self.is_open = False
+        """The client's attach is answered, and its link has not ended."""
+        self._has_closed = False
+        """The client has closed its link, and not only detached it, or gone."""
+        self.has_left = False
+        """The client's link has ended. The far one stays while it has something to do for a transaction."""
+        connection.relay.links[self] = None
+
+    @property
+    def is_attached(self) -> bool:
+        """The primary has answered."""
+        return self.far is not None
+
+    def request(self) -> RelayRequest:
+        """What the primary is told of the link."""
+        connection = self.connection
+        container = connection.engine.connection.remote_container or ""
+        name = f"{id(connection):x}"  # as no other connection of this process is called
+        part = None if connection.session is None else connection.session.part(self.link.name)
+        return RelayRequest(
+            self.path, name, container, connection.identity.user, link=self.link.name, own_queue=self.own_queue,
+            session=part,
+        )  # fmt: skip
+
+    def new_coordinator(self) -> FarCoordinator:
+        """Of the client's transactions in this set, at its primary."""
+        return FarCoordinator(RelayedLink.request(self)._replace(set_name=self.set_name), self.relayer)
+
+    def open_far(self, session: Any, name: str) -> proton.Link:
+        """Make and open a link at the primary, as the client has asked for it."""
+        near = self.link
+        far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
+        far.source.copy(near.remote_source)
+        far.target.copy(near.remote_target)
+        if far.is_sender and far.target.type == proton.Terminus.UNSPECIFIED:
+            # An anonymous relay may be asked for without a target, and an answer without one would be a refusal.
+            far.target.type = proton.Terminus.TARGET
+        far.snd_settle_mode = near.remote_snd_settle_mode
+        far.rcv_settle_mode = near.remote_rcv_settle_mode
+        far.properties = self.request().properties()
+        far.open()
+        return far
+
+    def finish(self) -> LinkEndpoint:
+        """Answer the client's attach, as the primary has. Raises AmqpError."""
+        near, far = self.link, self.far
+        if far is None:
+            raise AmqpError(RESOURCE_LOCKED, f"the broker that leads {self.set_name} was lost: try again")
+        near.source.copy(far.remote_source)
+        near.target.copy(far.remote_target)
+        near.snd_settle_mode = far.remote_snd_settle_mode
+        near.rcv_settle_mode = far.remote_rcv_settle_mode
+        if self.needs_sessions:
+            near.properties = told_to_client(engine.remote_properties_of(far))
+        self.is_open = True
+        return self
+
+    # --- the far end
+
+    def attached(self, upstream: Upstream, far: proton.Link) -> Consuming | Sending:
+        """The primary has answered; who is told what comes."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do at the primary")
+
+    def _arrived(self, upstream: Upstream, far: proton.Link) -> None:
+        self.upstream, self.far = upstream, far
+
+    def detached(self, error: AmqpError) -> None:
+        """The primary has refused the link, or ended it: the client is told, unless somebody else leads now."""
+        self._left()
+        if self.has_left:
+            self.relayer.forget(self)
+        elif not self.is_open:
+            if is_elsewhere(error):
+                self.relayer.try_again(self)
+            else:
+                self.relayer.forget(self)
+                self.connection.relay.forget(self)
+                self.wait.fail(error)
+        elif is_elsewhere(error):
+            self._paused()
+        else:
+            self.end(error)
+
+    def lost(self) -> None:
+        """The connection to the primary is gone."""
+        self._left()
+        if self.has_left:
+            self.relayer.forget(self)
+        else:
+            self._paused()
+
+    def _left(self) -> None:
+        self.upstream = self.far = None
+
+    def _paused(self) -> None:
+        self.relayer.attach_again(self)
+
+    # --- the near end
+
+    def look_again(self) -> None:
+        """Let the client's attach be looked at again."""
+        self.relayer.forget(self, closed=False)
+        self.connection.relay.forget(self)
+        self.wait.ready()
+
+    def abandon(self) -> None:
+        """The client does not wait for the answer any more. If it has not said so, it may come back to what it had: a
+        durable subscription, or what its session holds."""
+        self.connection.relay.forget(self)
+        self.relayer.forget(self, closed=self._is_closed_by_client)
+
+    def end(self, error: AmqpError) -> None:
+        self.connection.end_link(self, error)
+
+    def _forget(self) -> None:
+        self.relayer.forget(self, closed=self._has_closed)
+
+    def _touch_far(self) -> None:
+        if self.upstream is not None:
+            self.upstream.touch()
+
+    def _near_ended(self) -> None:
+        """The client's link has ended."""
+        self.is_open, self.has_left = False, True
+        self._has_closed = self._is_closed_by_client
+        self.connection.relay.forget(self)
+
+    @property
+    def _is_closed_by_client(self) -> bool:
+        return bool(self.link.state & proton.Endpoint.REMOTE_CLOSED)
+
+
+def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:
+    """See `relay.OWN_NODES_CAPABILITY`."""
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    address = terminus.address or ""
+    if terminus.dynamic or address == MANAGEMENT:
+        return True
+    is_subscription = terminus.topic or not address or connection.container.nodes.is_exchange(address)
+    return link.is_sender and is_subscription
+
+
+class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
+    """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
+
+    Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
+    refuses, it refuses before it looks at anything of that run behind it, which is then numbered anew. So where several
+    runs are to be sent again, to a primary that may refuse what another one took, the next one waits for the answers
+    to the one before.
+    """
+
+    def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
+        self.begin(connection, link, set_name, relayer)
+        self._producer, self._run, self._sent = relayer.take_producer()
+        self._kept: dict[int, tuple[Delivery | None, bytes]] = {}
+        """Delivery None: the client has settled it."""
+        self._numbers: dict[Delivery, int] = {}
+        """Of what was sent on the far link that there is now."""
+        self._sender: Sender | None = None
+        self._publishes = RelayedPublishes(self)
+        self._run_again: int | None = None
+        """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
+        self._most_credit = 0
+        """That the primary has given at once."""
+        self._most_bytes = 0
+        """Of one message, as the primary says; 0: as here."""
+        ReceivingLink.__init__(self, connection, link, 0)
+
+    def request(self) -> RelayRequest:
+        return super().request()._replace(producer=self._producer)
+
+    @property
+    def must_end_at_once(self) -> bool:
+        return False
+
+    @property
+    def max_message_bytes(self) -> int:
+        own = super().max_message_bytes
+        return min(own, self._most_bytes) if self._most_bytes else own
+
+    def finish(self) -> LinkEndpoint:
+        super().finish()
+        self.link.rcv_settle_mode = proton.Link.RCV_FIRST
+        if self.far is not None:
+            self._most_bytes = self.far.remote_max_message_size
+        self.link.max_message_size = self.max_message_bytes
+        self.link.open()
+        self.connection.engine.attach_receiving(self.link, self)
+        self.replenish()
+        return self
+
+    # --- from the client
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Send messages on together, where there is nothing special about any of them."""
+        sender, most, size = self._sender, self.max_message_bytes, 0
+        is_plain = self._run_again is None and not self._parts and engine.credit(self.link) >= 0
+        for _, payload, settled, state in batch:
+            size += len(payload)
+            if settled or state or len(payload) > most:
+                is_plain = False
+        if sender is None or not is_plain:
+            super().transfers(batch)
+            return
+        if self.upstream is not None and self.upstream.has_answers:
+            self.upstream.answer_first()
+        kept, numbers, number = self._kept, self._numbers, (self._run << RUN_BITS | self._sent) + 1
+        self._sent += len(batch)
+        deliveries = sender.send_numbered([payload for _, payload, _, _ in batch], number)
+        for far, (near, payload, _, _) in zip(deliveries, batch, strict=True):
+            kept[number] = near, payload
+            numbers[far] = number
+            number += 1
+        self.connection.container.unsettled_bytes += size
+        self._touch_far()
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Send one message on, or keep it until there is somebody to send it to."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        if engine.credit(self.link) < 0:
+            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
+            return
+        if state == engine.TRANSACTIONAL:
+            self._publishes.publish(delivery, whole, settled)
+            return
+        if self.upstream is not None and self.upstream.has_answers:
+            self.upstream.answer_first()
+        if settled:
+            engine.forget(delivery)
+            if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
+                self._sender.send_settled(whole)
+                self._touch_far()
+                return
+        self._keep(None if settled else delivery, whole)
+
+    def _keep(self, delivery: Delivery | None, payload: bytes) -> None:
+        """Until the primary has answered it; sent now, unless there is nobody, or a run before it is sent again."""
+        self._sent += 1
+        number = self._run << RUN_BITS | self._sent
+        self._kept[number] = delivery, payload
+        self.connection.container.unsettled_bytes += len(payload)
+        if self._sender is not None and self._run_again is None:
+            self._send(self._sender, number)
+            self._touch_far()
+
+    def _send(self, sender: Sender, number: int) -> None:
+        self._numbers[sender.send(self._kept[number][1], number)[0]] = number
+
+    def _drop(self, number: int) -> Delivery | None:
+        delivery, payload = self._kept.pop(number)
+        self._dropped(1, len(payload))
+        return delivery
+
+    def _dropped(self, count: int, size: int) -> None:
+        """So many messages, of so many bytes together, are not kept any more."""
+        self.connection.container.unsettled_bytes -= size
+
+    def replenish(self) -> None:
+        """Give the client what credit the primary gives."""
+        if self.far is None or not self.is_open:
+            return
+        left, given = engine.credit(self.link), engine.credit(self.far)
+        # What is refused has its credit given back before it is sent again: until then it takes some of it here.
+        self._most_credit = max(self._most_credit, given)
+        due = min(given - self._publishes.unsent, self._most_credit - len(self._kept)) - left
+        if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
+            engine.give_credit(self.link, due)
+            self.connection.touch()
+
+    def _give_due_credit(self) -> None:
+        """All credit is the primary's: see `replenish`."""
+
+    # --- from the primary
+
+    def attached(self, upstream: Upstream, far: proton.Link) -> RelayedPublisher:
+        """Send what it has not answered."""
+        self._arrived(upstream, far)
+        if self.link.remote_target.dynamic:
+            self.own_queue = far.remote_target.address or ""
+        self._sender = Sender(far)
+        self._send_again(self._sender)
+        self._publishes.attached()
+        if self.is_open:
+            self.replenish()
+        else:
+            self.wait.ready()
+        return self
+
+    def _send_again(self, sender: Sender) -> None:
+        """The next run."""
+        numbers = list(self._kept)
+        runs = [number >> RUN_BITS for number in numbers]
+        self._run_again = runs[0] if numbers and runs[0] != runs[-1] else None
+        for number, run in zip(numbers, runs, strict=True):
+            if run == runs[0]:
+                self._send(sender, number)
+        self._touch_far()
+
+    def _has_run_again(self) -> bool:
+        """Whether what is left of the run that is sent again was answered."""
+        return self._run_again is not None and next(iter(self._kept), -1) >> RUN_BITS != self._run_again
+
+    def flow(self) -> None:
+        """The primary changed its credit."""
+        self.replenish()
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The primary has answered messages: mostly it accepts them."""
+        if not self._publishes.is_idle or {state for _, state, _ in batch} != {engine.ACCEPTED}:
+            super().dispositions(batch)
+            return
+        kept, numbers, accepted, count, size = self._kept, self._numbers, [], len(self._kept), 0
+        for delivery, _, _ in batch:
+            number = numbers.pop(delivery, None)
+            if number is None:  # numbered anew since
+                continue
+            near, payload = kept.pop(number)
+            size += len(payload)
+            if near is not None:
+                accepted.append(near)
+        engine.forget_all([delivery for delivery, _, _ in batch])
+        engine.accept_all(accepted)
+        self._dropped(count - len(kept), size)
+        if self._sender is not None and self._has_run_again():
+            self._send_again(self._sender)
+        self.connection.touch()
+        if engine.credit(self.link) < GRANT:
+            self.replenish()
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The primary has answered a message."""
+        if not settled and state not in _OUTCOMES:
+            return
+        number = self._numbers.pop(delivery, None)
+        if number is None:  # in a transaction, or numbered anew since
+            if not self._publishes.answered(delivery, state):
+                engine.forget(delivery)
+            return
+        if state == engine.ACCEPTED:
+            engine.forget(delivery)
+            near = self._drop(number)
+            if near is not None:
+                engine.settle(near, engine.ACCEPTED)
+        elif state == engine.REJECTED:
+            refusal = RemoteOutcome(delivery).read()
+            engine.forget(delivery)
+            near = self._drop(number)
+            if near is not None:
+                refusal.put(near)
+                engine.forget(near)
+            self._number_anew(number)
+        else:  # released: one before it was refused, as is said before or after this, and it was not looked at
+            engine.forget(delivery)
+        if self._sender is not None and self._has_run_again():
+            self._send_again(self._sender)
+        self.connection.touch()
+        if engine.credit(self.link) < GRANT:
+            self.replenish()
+
+    @property
+    def far_sender(self) -> Sender | None:
+        """On the far link; None: there is none now."""
+        return self._sender
+
+    def transacted(self) -> None:
+        """A message that came in a transaction is answered."""
+        if self.is_open:
+            self.connection.touch()
+            self.replenish()
+
+    def _number_anew(self, refused: int) -> None:
+        """What was sent behind `refused` was not looked at: send it again, under numbers that were never used."""
+        self._run += 1
+        self._run_again = None
+        again = [number for number in self._kept if number > refused]
+        self._numbers = {delivery: number for delivery, number in self._numbers.items() if number < refused}
+        for number in again:
+            kept = self._kept.pop(number)
+            self._sent += 1
+            number = self._run << RUN_BITS | self._sent
+            self._kept[number] = kept
+            if self._sender is not None:
+                self._send(self._sender, number)
+        self._touch_far()
+
+    def _left(self) -> None:
+        super()._left()
+        self._sender, self._run_again = None, None
+        self._numbers.clear()
+        self._publishes.left()
+
+    # --- the end
+
+    def closed(self, *, lost: bool) -> None:
+        """The client's link is gone. What is not answered may be there or not, as without a proxy."""
+        ReceivingLink.closed(self, lost=lost)
+        self._near_ended()
+        kept = bool(self._kept)
+        for number in list(self._kept):
+            self._drop(number)
+        self._numbers.clear()
+        self._publishes.closed(partial(self._leave, kept=kept))
+
+    def _leave(self, *, kept: bool) -> None:
+        """Nothing more is to be heard. `kept`: of some messages it was not, so the name is not used again."""
+        self._forget()
+        if not kept:
+            self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
+
+    def look_again(self) -> None:
+        self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
+        super().look_again()
+
+
+class _Held:
+    """A message that the client has, or has answered and nobody has confirmed it."""
+
+    __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
+
+    def __init__(self, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
+        self.number = 0
+        """Its id at the primary; 0: not read yet."""
+        self.near: Delivery | None = near
+        """None once the client has settled it."""
+        self.tag = tag
+        self.far: Delivery | None = far
+        """None where it is to be reclaimed, or cannot be had again."""
+        self.size = size
+        self.outcome: Outcome | None = None
+        """What the client says of it."""
+        self.accepted: RelayedAccept | None = None
+        """In a transaction that is not over."""
+
+
+class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
+    """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
+
+    Invariant: a message is in `_by_near` until the client has answered it; in `_by_far` while the far link knows it;
+    and in `_held`, by its id, while no far link does and the next one may.
+    """
+
+    def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
+        self.begin(connection, link, set_name, relayer)
+        self.begin_credit(Sender(link))
+        self._held: dict[int, _Held] = {}
+        self._by_near: dict[Delivery, _Held] = {}
+        self._by_far: dict[Delivery, _Held] = {}
+        self._reclaimed: dict[int, _Held] = {}
+        """Those of `_held` that the primary has granted: they are still to come on the far link."""
+        self._generation = 0
+        self._is_held = False
+        """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
+        self._is_browsing = read_terminus(link.remote_source).browse
+        self._shows_ids = read_filters(link.remote_source).after is not None
+        self._parts = bytearray()
+        self._accepts = RelayedAccepts(self)
+
+    def request(self) -> RelayRequest:
+        return super().request()._replace(generation=self._generation, held=tuple(sorted(self._held)))
+
+    @property
+    def is_writer(self) -> bool:
+        return not self._is_browsing
+
+    def finish(self) -> LinkEndpoint:
+        super().finish()
+        self.link.open()
+        self.connection.engine.attach_sending(self.link, self)
+        return self
+
+    @property
+    def _still_to_come(self) -> int:
+        return len(self._reclaimed)
+
+    # --- from the primary
+
+    def attached(self, upstream: Upstream, far: proton.Link) -> RelayedConsumer:
+        """Know which of the client's messages are still its own, and go on. Raises AmqpError."""
+        answer = read_answer(engine.remote_properties_of(far))
+        self._arrived(upstream, far)
+        self._generation = answer.generation
+        self._is_held = answer.session_held is not None
+        if self.needed_capability:
+            self.own_queue = answer.own_queue
+        granted = set(answer.held)
+        for number, held in list(self._held.items()):
+            if number in granted:
+                self._reclaimed[number] = held
+            else:
+                del self._held[number]
+                self._give_up(held)
+        if self._reclaimed:
+            engine.give_credit(far, len(self._reclaimed))
+            self._touch_far()
+        if self.is_open:
+            self._ask()
+        else:
+            self.wait.ready()
+        return self
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """A part of a message."""
+        self._parts += data
+
+    def aborted(self, delivery: Delivery) -> None:
+        """The primary took back what it had begun."""
+        self._parts.clear()
+
+    def _take_all(self, batch: list[Transfer]) -> None:
+        """Together, where there is nothing special about any of them."""
+        sender, largest, total = self._sender, 0, 0
+        is_plain = self.is_open and not self._parts and not self._reclaimed and sender.credit >= len(batch)
+        if not is_plain or self._shows_ids or True in {settled for _, _, settled, _ in batch}:
+            for delivery, payload, settled, _ in batch:
+                self._take(delivery, payload, settled)
+            return
+        by_near, by_far = self._by_near, self._by_far
+        sent = sender.send_all([payload for _, payload, _, _ in batch])
+        for (delivery, payload, _, _), (near, tag) in zip(batch, sent, strict=True):
+            size = len(payload)
+            by_near[near] = by_far[delivery] = _Held(near, tag, delivery, size)
+            total += size
+            if size > largest:
+                largest = size
+        self._count(len(batch), total)
+        self._credit.note_size(largest)
+
+    def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
+        """A message for the client; or one that it has, as was reclaimed."""
+        if self._parts:
+            payload, self._parts = bytes(self._parts) + payload, bytearray()
+        number = engine.number_if_any(delivery) or 0
+        reclaimed = self._reclaimed.pop(number, None)
+        if reclaimed is not None:
+            del self._held[number]
+            reclaimed.far = delivery
+            self._by_far[delivery] = reclaimed
+            if reclaimed.outcome is not None:
+                reclaimed.outcome.put(delivery)
+                self._touch_far()
+            elif reclaimed.accepted is not None:
+                self._accepts.attached()
+        elif settled:
+            engine.forget(delivery)
+            if self.is_open:
+                self._sender.send_settled(payload, number if self._shows_ids else None)
+        elif self.has_left and self._is_held:
+            pass  # it stays the session's
+        elif not self.is_open or self._sender.credit <= 0:
+            engine.settle(delivery, engine.RELEASED)
+            self._touch_far()
+        else:
+            near, tag = self._sender.send(payload, number if self._shows_ids else None)
+            size = len(payload)
+            self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
+            self._count(1, size)
+            self._credit.note_size(size)
+
+    def settlements(self, batch: list[Disposition]) -> None:
+        """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
+        by_far = self._by_far
+        for delivery, state, _ in batch:
+            held = by_far.pop(delivery, None)
+            if held is None:
+                continue
+            if state and held.accepted is not None:
+                held.accepted = None
+                self.committed(held)
+            held.far = None
+            if not state:
+                self._keep(held, engine.number_if_any(delivery) or 0)
+            elif held.near is not None:
+                self._give_up(held)
+        engine.forget_all([delivery for delivery, _, _ in batch])
+
+    def _keep(self, held: _Held, number: int) -> None:
+        """The far link does not know it any more: it is to be reclaimed on the next one, under that id."""
+        held.number = number
+        older = self._held.get(number)
+        self._held[number] = held
+        if older is not None:  # the primary has carried out what the client said of that, or it had not come again
+            self._give_up(older)
+
+    def _give_up(self, held: _Held) -> None:
+        """The primary has no more to do with it: it is confirmed, or cannot be had again."""
+        if self._held.get(held.number) is held:  # the client may have had it back by now: then it is held anew
+            del self._held[held.number]
+        if held.accepted is not None:
+            held.accepted.transaction.fail(_GONE)
+        if held.near is not None and held.outcome is not None:
+            held.outcome.put(held.near)
+            engine.forget(held.near)
+            self._sender.free(held.tag)
+            held.near = None
+            self.connection.touch()
+
+    def _left(self) -> None:
+        super()._left()
+        under_way = [(held, engine.number_if_any(far) or 0) for far, held in self._by_far.items()]
+        self._by_far.clear()
+        for held, _ in under_way:
+            held.far = None
+        for held, number in under_way:
+            self._keep(held, number)
+        for held in [] if self._is_held else list(self._held.values()):
+            if held.outcome is not None and held.outcome.is_return:  # whoever leads then has it in the queue,
+                self._give_up(held)  # and somebody else may have got it before that was confirmed
+        self._accepts.left(list(self._held.values()))
+        self._reclaimed.clear()
+        self._parts.clear()
+        self._credit.is_draining = False
+
+    def _paused(self) -> None:
+        if self._is_browsing and self.is_open:
+            text = "the broker whose queue was browsed leads it no more, and nobody knows how far this came"
+            self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
+        else:
+            super()._paused()
+
+    # --- from the client
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The client has answered messages: mostly it accepts and settles them."""
+        if {state for _, state, _ in batch} != {engine.ACCEPTED} or False in {settled for _, _, settled in batch}:
+            super().dispositions(batch)
+            return
+        by_near, size = self._by_near, 0
+        settled_now, tags, far = [], [], []
+        for delivery, _, _ in batch:
+            held = by_near.pop(delivery, None)
+            if held is None:
+                continue  # answered before
+            settled_now.append(delivery)
+            tags.append(held.tag)
+            size += held.size
+            held.near, held.outcome, held.accepted = None, ACCEPTED, None
+            if held.far is not None:
+                far.append(held.far)
+        engine.forget_all(settled_now)
+        engine.say_accepted(far)
+        self._sender.free_all(tags)
+        self._count(-len(tags), -size)
+        self._told_far()
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The client answered, or settled, or both."""
+        held = self._by_near.get(delivery)
+        if held is None:
+            return  # answered before
+        at_once: Outcome | None = None
+        if state == engine.TRANSACTIONAL:
+            at_once = ACCEPTED if self._is_browsing else self._accepts.answered(held, delivery, settled)
+            if at_once is None:
+                if held.accepted is not None and held.far is None and self._held.get(held.number) is not held:
+                    held.accepted.transaction.fail(_GONE)  # it could not be had again, before the client accepted it
+                return
+        if not (settled or state in _OUTCOMES or at_once):
+            return  # `received`: it is still on its way
+        del self._by_near[delivery]
+        self._count(-1, -held.size)
+        held.accepted = None
+        if at_once is not None:
+            held.outcome = at_once
+        elif state == engine.ACCEPTED:
+            held.outcome = ACCEPTED
+        elif state in _OUTCOMES:
+            held.outcome = RemoteOutcome(delivery).read()
+        else:  # settled without a word: the primary takes that for a failed delivery
+            held.outcome = FAILED
+        if settled:
+            engine.forget(delivery)
+            self._sender.free(held.tag)
+            held.near = None
+        if held.far is not None:
+            held.outcome.put(held.far)
+            self._told_far()
+        elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
+            held.outcome.put(held.near)
+            engine.forget(held.near)
+            self._sender.free(held.tag)
+            self.connection.touch()
+
+    def _told_far(self) -> None:
+        """The primary is told of answers, before any message that comes behind them."""
+        if self.upstream is not None:
+            self.upstream.has_answers = True
+            self.upstream.touch()
+
+    # --- in transactions: see `transacted_links.ConsumingLink`
+
+    def client_settled(self, held: HeldMessage) -> None:
+        near, held.near = held.near, None
+        if near is not None and isinstance(held, _Held):
+            del self._by_near[near]
+            self._count(-1, -held.size)
+            engine.forget(near)
+            self._sender.free(held.tag)
+            self.connection.touch()
+
+    def primary_settled(self, held: HeldMessage) -> None:
+        far, held.far = held.far, None
+        self._by_far.pop(far, None)
+        if isinstance(held, _Held) and self._held.get(held.number) is held:
+            del self._held[held.number]
+        self._touch_far()
+
+    def committed(self, held: HeldMessage) -> None:
+        if not isinstance(held, _Held) or (held.far is None and self._held.get(held.number) is not held):
+            return
+        held.outcome = ACCEPTED
+        if held.near is not None and self._by_near.pop(held.near, None) is not None:
+            self._count(-1, -held.size)
+        if held.far is None:
+            self._give_up(held)
+
+    def _count(self, messages: int, size: int) -> None:
+        self.connection.container.unsettled_bytes += size
+        self.connection.window.count_unsettled(messages)
+
+    # --- the end
+
+    def closed(self, *, lost: bool) -> None:
+        """What the client has not answered goes back, and so does all that is still on its way; `lost`: as failed."""
+        self.stop()
+        self._near_ended()
+        for held in self._by_near.values():
+            self._count(-1, -held.size)
+            held.near = None
+            if lost and held.far is not None and not self._is_held:
+                FAILED.put(held.far)
+                engine.forget(held.far)
+        self._by_near.clear()
+        self._sender.take_tags()
+        self.connection.window.forget(self)
+        self._accepts.closed(self._forget)

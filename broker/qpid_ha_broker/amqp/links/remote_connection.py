@@ -1,0 +1,293 @@
+"""A connection to a broker outside of the cluster, of whatever make, as one of its clients, without a socket.
+
+Each link has a session of its own: there are brokers that end a whole session for what is wrong with one link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final, Protocol
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import OUR_PRODUCT
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, DETACH_FORCED, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
+
+MOST_LINKS: Final = 4000
+"""On one connection, if the other broker takes so many sessions."""
+
+LIMITED_PRODUCTS: Final = ("RabbitMQ",)
+"""As they call themselves in their open. Debian's RabbitMQ, 3.10.8, ends the session with an internal error when a
+queue has been drained, settles no answer that was not settled, and refuses links whose receiver settles second."""
+
+
+class RemoteEnd(Protocol):
+    """What is attached at the other broker."""
+
+    far_name: str
+    """Of its link there, where the other broker may keep something under it; empty: one that no other link has."""
+
+    def open_far(self, connection: RemoteConnection, session: Any, name: str) -> proton.Link:
+        """Make and open the link there, under that name."""
+
+    def attached(self, connection: RemoteConnection, far: proton.Link) -> Consuming | Sending:
+        """The other broker has answered; who is told what comes. Raises AmqpError for an answer that makes no sense."""
+
+    def detached(self, error: AmqpError) -> None:
+        """The other broker has refused or ended it. Nothing may be done with the far link any more."""
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone, and the far link with it."""
+
+
+class RemoteConnection:
+    """The promise: each end that was given to `attach` is told `detached` or `lost`, once, unless it was `detach`ed.
+
+    `on_touched`: there is something to write. `on_ended`: the connection is of no use any more; called once, last.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        hostname: str,
+        on_touched: Callable[[], None],
+        on_ended: Callable[[str], None],
+    ) -> None:
+        self.engine = engine
+        self.touch = on_touched
+        self.is_open = False
+        self.is_limited = False
+        """The other broker neither ends drains nor settles what is answered unsettled: see LIMITED_PRODUCTS."""
+        self.is_ours = False
+        """The other broker is one of these."""
+        self.error: AmqpError | None = None
+        """What the other broker said when it ended the connection."""
+        self._on_ended = on_ended
+        self._has_ended = False
+        self._pending: dict[RemoteEnd, None] = {}
+        """To be attached once the connection is open."""
+        self._far: dict[RemoteEnd, tuple[proton.Link, Any]] = {}
+        """Links and their sessions."""
+        self._by_link: dict[Any, RemoteEnd] = {}
+        self._by_session: dict[Any, RemoteEnd] = {}
+        self._sessions = 0
+        """That are not ended on both sides."""
+        self._names = count(1)
+        self._container = container
+        self._deadline_ms = 0
+        connection = engine.connection
+        connection.container = container
+        connection.hostname = hostname
+        connection.properties = {proton.symbol("product"): OUR_PRODUCT}
+        connection.open()
+
+    def __len__(self) -> int:
+        """Links."""
+        return len(self._pending) + len(self._far)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another link may be attached: each takes a session, and the other broker says how many it has."""
+        most = MOST_LINKS
+        if self.is_open:
+            most = min(most, self.engine.transport.remote_channel_max + 1)
+        return len(self._pending) + self._sessions < most
+
+    # --- the driver's calls
+
+    def receive(self, data: bytes) -> None:
+        """Bytes came."""
+        self.engine.push(data)
+        self.engine.process(self)
+        self.touch()
+
+    def take_output(self) -> bytes:
+        """What is to be written."""
+        return self.engine.take_output()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more will be written: the socket can be closed."""
+        return self.engine.finished
+
+    def heartbeat(self, now_ms: int) -> None:
+        """Keep the idle time-outs of both sides, by a clock that never jumps; several times in the shortest of them."""
+        deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
+        if 0 < deadline_ms <= now_ms:
+            self.engine.process(self)
+
+    def lost(self, reason: str) -> None:
+        """The socket is gone, or could not be opened."""
+        self.engine.process(self)  # what the peer said last may be a better reason
+        self._end(reason)
+
+    def close(self, reason: str) -> None:
+        """Say goodbye; `on_ended` is not called, and links that are left are lost."""
+        if not self._has_ended:
+            self._on_ended = _nobody
+            self._say_goodbye(None)
+            self._end(reason)
+
+    # --- links
+
+    def attach(self, end: RemoteEnd) -> None:
+        """Have `end` attached at the other broker."""
+        if self._has_ended:
+            end.lost("the connection has ended")
+        elif self.is_open:
+            self._open_link(end)
+        else:
+            self._pending[end] = None
+
+    def _open_link(self, end: RemoteEnd) -> None:
+        session: Any = self.engine.connection.session()
+        session.open()
+        self._sessions += 1
+        far = end.open_far(self, session, end.far_name or f"{self._container}-{next(self._names)}")
+        self._far[end] = far, session
+        self._by_link[far._impl] = self._by_session[session._impl] = end
+        self.touch()
+
+    def detach(self, end: RemoteEnd, *, closed: bool = True) -> None:
+        """It is not wanted here any more; it is told nothing. Not `closed`: what is kept for it there stays."""
+        self._pending.pop(end, None)
+        if end in self._far:
+            far, session = self._forget(end)
+            if closed:
+                far.close()
+            else:
+                far.detach()
+            session.close()
+            self.touch()
+
+    def fail_link(self, end: RemoteEnd, error: AmqpError) -> None:
+        """The other broker did on this link what it must not: end it there, saying so, and tell `end`."""
+        if end in self._far:
+            far, session = self._forget(end)
+            far.condition = error.as_condition()
+            far.close()
+            session.close()
+            self.touch()
+            end.detached(error)
+
+    def _forget(self, end: RemoteEnd) -> tuple[proton.Link, Any]:
+        far, session = self._far.pop(end)
+        self._by_link.pop(far._impl, None)
+        self._by_session.pop(session._impl, None)
+        self.engine.detach(far)
+        return far, session
+
+    # --- what the peer did: see engine.Handler
+
+    def opened(self) -> None:
+        """The peer has answered our open; a close may follow at once."""
+        self.is_open = True
+        self.is_limited = self._is_of(LIMITED_PRODUCTS)
+        self.is_ours = self._is_of((OUR_PRODUCT,))
+        pending, self._pending = self._pending, {}
+        for end in pending:
+            self._open_link(end)
+
+    def closed(self) -> None:
+        self.error = _error(self.engine.connection.remote_condition, "the connection was closed")
+        self.engine.connection.close()
+        self._end(str(self.error))
+
+    def failed(self, name: str, description: str) -> None:
+        self.error = self.error or AmqpError(name, description)
+        self._end(f"{name}: {description}")
+
+    def malformed(self, name: str, description: str) -> None:
+        self.error = AmqpError(name, description)
+        self._say_goodbye(self.error)
+        self._end(str(self.error))
+
+    def session_opened(self, session: proton.Session) -> None:
+        """The answer to ours."""
+
+    def session_closed(self, session: proton.Session) -> None:
+        self._sessions -= 1
+        end = self._by_session.get(session._impl)
+        error = _error(session.remote_condition, "the broker there has ended the session")
+        if end is not None:
+            far, _ = self._forget(end)
+            far.free()
+        session.close()
+        session.free()
+        if end is not None:
+            end.detached(error)
+
+    def link_attached(self, link: proton.Link) -> None:
+        end = self._by_link.get(link._impl)
+        # A link that is refused is opened too, without a terminus, and then closed with the reason.
+        terminus = link.remote_target if link.is_sender else link.remote_source
+        if end is None or terminus.type == proton.Terminus.UNSPECIFIED:
+            return
+        try:
+            handler = end.attached(self, link)
+        except AmqpError as error:
+            self.fail_link(end, error)
+            return
+        if link._impl not in self._by_link:  # it ended while it was told
+            return
+        if link.is_sender:
+            self.engine.attach_sending(link, handler)  # type: ignore[arg-type]
+        else:
+            self.engine.attach_consuming(link, handler)  # type: ignore[arg-type]
+
+    def link_detached(self, link: proton.Link, closed: bool) -> None:
+        end = self._by_link.get(link._impl)
+        error = _error(link.remote_condition, "the broker there has ended the link", DETACH_FORCED)
+        session = None if end is None else self._forget(end)[1]
+        link.close()
+        link.free()
+        if session is not None and end is not None:
+            session.close()
+            end.detached(error)
+
+    def _is_of(self, products: tuple[str, ...]) -> bool:
+        try:
+            properties = self.engine.remote_properties
+        except AmqpError:
+            return False
+        return isinstance(properties, dict) and str(properties.get("product")) in products
+
+    # --- the end
+
+    def _say_goodbye(self, error: AmqpError | None) -> None:
+        if error is not None:
+            self.engine.connection.condition = error.as_condition()
+        self.engine.connection.close()
+        self.touch()
+
+    def _end(self, reason: str) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self.is_open = False
+        ends = [*self._far, *self._pending]
+        for far, _ in self._far.values():
+            self.engine.detach(far)
+        self._far.clear()
+        self._pending.clear()
+        self._by_link.clear()
+        self._by_session.clear()
+        for end in ends:
+            end.lost(reason)
+        self._on_ended(reason)
+
+
+def _nobody(_reason: str) -> None:
+    """There is nobody to tell."""
+
+
+def _error(condition: proton.Condition | None, missing: str, name: str = CONNECTION_FORCED) -> AmqpError:
+    """What the peer said; `missing` and `name` where it said nothing."""
+    if condition is None:
+        return AmqpError(name, missing)
+    info = condition.info if isinstance(condition.info, dict) else {}
+    known = {str(key): value for key, value in info.items()}
+    return AmqpError(str(condition.name), condition.description or missing, known or None)

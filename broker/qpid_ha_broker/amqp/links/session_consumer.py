@@ -1,0 +1,178 @@
+"""A consumer's link of a client's session: what went out and is not answered is held for the session.
+
+1. What the queue hands out is written as held by the session's link, and goes out when that is committed: after a
+   failover the next primary knows whose it is.
+2. A link that ends, but is not closed by its client, leaves what it holds to the session. When it is attached again
+   that comes first, in its order, under the same ids, and marked as perhaps delivered before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.terminus import Filters
+from qpid_ha_broker.amqp.wire.engine import Delivery
+from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
+from qpid_ha_broker.amqp.wire.sections import with_message_id
+from qpid_ha_broker.amqp.wire.session_request import HELD
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import bodies_of, held_for, release_held
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.sessions import SessionPart
+from qpid_ha_broker.model.work import Task
+
+AGAIN_LENGTH: Final = 100
+"""Messages that are sent again in one portion."""
+
+
+class SessionConsumer(OutgoingLink):
+    """The promise: nothing goes out that is not held for the session, and what is held for it goes to nobody else."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        link: proton.Link,
+        hosted: HostedSet,
+        queue: Queue,
+        *,
+        filters: Filters,
+        part: SessionPart,
+        relay: RelayRequest | None = None,
+    ) -> None:
+        self.session_owner = self._owner_of_held = part.owner
+        self._part = part
+        self._again: deque[Entry] = deque()
+        """Held since before, and not sent on this link yet."""
+        self._is_sending_again = False
+        super().__init__(connection, link, hosted, queue, browsing=False, filters=filters, relay=relay)
+        if relay is None:
+            held = self._take_over()
+            self._again += held
+            link.properties = {proton.symbol(HELD): proton.ulong(len(held))}
+
+    def _take_over(self) -> list[Entry]:
+        """A link of that name before is no more; returns what the session holds on it."""
+        self._container.sessions.links.attached(self._part, self.hosted, self, consumes=True)
+        return held_for(self.hosted.resources, self.queue, self._owner_of_held)
+
+    def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
+        """Of what the session holds, another broker's client may have some: of that a delivery without content comes
+        first, about which the client's answer can come. The rest is sent again."""
+        held = self._take_over()
+        newest, ids = self._reclaimable(relay)
+        known = set(ids)
+        there = [entry for entry in held if entry.id in known]
+        self._again += [entry for entry in held if entry.id not in known]
+        self._send_without_content(there)
+        return RelayAnswer(newest, tuple(sorted(entry.id for entry in there)), self.queue.name, len(held))
+
+    # --- what was held before
+
+    def update_window(self) -> None:
+        if not self._again:
+            super().update_window()
+            return
+        self.credit = 0  # what is new waits behind it
+        if self._window.has_enough_unsettled:
+            self._window.waiting_for_answers[self] = None
+        elif not self._has_room:
+            self._window.congested[self] = None
+        elif not self._is_sending_again and self._may_send_again:
+            self._is_sending_again = True
+            self.hosted.resources.work.add(self._sending_again())
+            self.hosted.touch()
+
+    def _sending_again(self) -> Task:
+        """As much as the client has credit and room for, in portions."""
+        while self._may_send_again:
+            count = min(AGAIN_LENGTH, self._sender.credit, len(self._again))
+            entries = [self._again.popleft() for _ in range(count)]
+            there = [entry for entry in entries if self._is_held(entry)]
+            self._send(there, bodies_of(there))
+            self._count_unsettled()
+            self.connection.touch()
+            yield
+        self._is_sending_again = False
+        if not self._ended:
+            self.credit = self._sender.credit
+            self.update_window()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the connection takes more of this link."""
+        window = self._window
+        return window.is_writable and self._sender.unsent_bytes < window.share_bytes
+
+    @property
+    def _may_send_again(self) -> bool:
+        if self._ended or not self._again or self._window.has_enough_unsettled:
+            return False
+        return self._has_room and self._sender.credit > 0
+
+    def _is_held(self, entry: Entry) -> bool:
+        """Whether it still is: its queue may have been deleted, or an operator may have ended the session."""
+        return entry.body is not None and entry.id in self.queue.held
+
+    def finish_drain(self) -> bool:
+        if self._again and self._sender.credit > 0 and self not in self._window.waiting_for_answers:
+            return False
+        return super().finish_drain()
+
+    # --- messages out
+
+    def deliver(self, entries: list[Entry]) -> None:
+        """Send `entries`: that the session holds them is committed."""
+        if self._ended:
+            return
+        self._send(entries, [entry.resident_body() for entry in entries])
+        self.connection.touch()
+        self._count_unsettled()
+        if self._window.has_enough_unsettled:
+            self._wait_for_answers()
+        elif self.window_bytes <= 0:
+            self._window.congested[self] = None
+
+    def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
+        sections, is_relayed = self._container.sections, self._relay is not None
+        for entry, body in zip(entries, bodies, strict=True):
+            if entry.acquired_before or entry.id <= self.queue.redelivered_below:
+                payload = sections.redelivered(body, entry.delivery_count)
+            else:
+                payload = sections.fresh(body)
+            payload = with_message_id(payload, entry.id)
+            delivery, tag = self._sender.send(payload, entry.id if is_relayed else None)
+            self._unsettled[delivery] = (entry, tag, len(payload))
+            self._container.unsettled_bytes += len(payload)
+            entry.acquired_before = True
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The client answered; what comes after the session went to another connection counts no more."""
+        if not self._ended:
+            super().disposition(delivery, state, settled)
+
+    # --- the end
+
+    def stop(self) -> None:
+        """What it has accepted has gone before anybody asks what the session holds."""
+        if not self._ended:
+            self.flush_accepted()
+        super().stop()
+
+    def closed(self, *, lost: bool) -> None:
+        super().closed(lost=lost)
+        self._container.sessions.links.forget(self)
+
+    def _give_back(self, entries: list[Entry], *, lost: bool) -> None:
+        """Only a client that closes the link gives up what it holds."""
+        if not self.was_closed:
+            return
+        abandon(entries)
+        held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
+        if held is not None:
+            release_held(self.hosted.resources, held, failed=False)

@@ -1,0 +1,1 @@
+"""What links are attached to: hosted sets, termini, subscriptions, `$management`; and who may."""

@@ -1,0 +1,41 @@
+"""Who a peer is when it asks for access, and whether it may be marked for administration."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
+from qpid_ha_broker.amqp.wire.conditions import AmqpError, as_amqp
+from qpid_ha_broker.amqp.wire.relay import RelayRequest
+from qpid_ha_broker.model.access import AccessControl, Permission, Subject
+from qpid_ha_broker.model.errors import ModelError
+
+
+class AskingPeer(Protocol):
+    """What is needed of a connection."""
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """Who the peer is."""
+
+
+def subject_of(peer: AskingPeer, relay: RelayRequest | None = None) -> Subject:
+    """Who asks: the client at another broker for whom `relay` is, else the peer."""
+    if relay is not None:
+        return Subject.logged_in(relay.user, is_local=True)
+    identity = peer.identity
+    return Subject.logged_in(identity.user, is_local=identity.is_local)
+
+
+def marked_refusal(peer: AskingPeer, access: AccessControl) -> AmqpError | None:
+    """Why the connection may not be marked for administration, if it is: that is for administrators and brokers."""
+    if not peer.identity.is_admin:
+        return None
+    subject = subject_of(peer)
+    if access.decide(subject, Permission.REPLICATE, "").is_allowed:
+        return None
+    try:
+        access.check(subject, Permission.ADMINISTER, "")
+    except ModelError as error:
+        return as_amqp(error)
+    return None

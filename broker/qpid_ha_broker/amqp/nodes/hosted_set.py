@@ -1,0 +1,341 @@
+"""A resource set as this broker hosts it: its state, commands on it, its links, and its part of a turn.
+
+A broker hosts `default`, and as many others as it has replicas of. Each is led by one broker, which may be another one
+for each set. A set in which nothing has happened has no turn: whoever changes one, or commits what it wrote, touches
+it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.model.administration import Administration
+from qpid_ha_broker.model.budget import Budget, Clock
+from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.dispatcher import Consumer, Handout
+from qpid_ha_broker.model.errors import ModelError, NotPrimary
+from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.log import CommitToken, LogBatch
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.work import Task, used_up
+
+HANDOUT_LIMIT = 256
+"""Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
+
+HANDOUT_S = 0.004
+"""For looking for them, in one turn, whatever selectors ask of how many messages."""
+EXPIRY_S = 0.004
+"""For dropping what has expired, in one turn, however much it is."""
+ASK_AGAIN_MS = 5000
+"""Until the controller is asked again to have a queue deleted that nobody uses any more."""
+PORTIONS_S = 0.004
+"""For all work that is done in portions, in one turn."""
+
+
+class SetContainer(Protocol):
+    """What a hosted set needs of the container."""
+
+    clock: Clock
+    now_ms: int
+    directory: SetDirectory
+    default: HostedSet
+
+    def touched(self, hosted: HostedSet) -> None:
+        """`hosted` is to have a turn."""
+
+    def led(self, hosted: HostedSet) -> None:
+        """`hosted` is led here after another broker has led it."""
+
+    def end_links_now(self) -> None:
+        """Let all links that are about to end do so: what they hold of a set must be back before others write it."""
+
+
+class OpenTransactions(Protocol):
+    """The transactions of one connection."""
+
+    def set_ended(self, hosted: HostedSet, error: AmqpError) -> None:
+        """Roll back those in `hosted`; who discharges one of them later gets `error`."""
+
+
+class HostedSet:
+    """The promise: nobody hears of an event, and no message goes out on its acquisition, before that is committed."""
+
+    def __init__(self, host: SetContainer, resources: Resources) -> None:
+        self._host = host
+        self.name = resources.name
+        self.resources = resources
+        self.configuration = Configuration(resources)
+        self.administration = Administration(resources, self.configuration)
+        self._read_only = False
+        self.is_touched = False
+        """It has a turn that is still to come."""
+        self.counted_bytes = 0
+        """Of its messages, in what the container believes that all sets take."""
+        self.overrun_queues_total = 0
+        """Queues that were deleted because they were full, as their policy says."""
+        # Dictionaries, not sets: who is served first must follow from who asked first, so that a run can be repeated.
+        self.unconfirmed: dict[LinkEndpoint, None] = {}
+        """Links with something to tell once the log has committed it."""
+        self.accepting: dict[LinkEndpoint, None] = {}
+        """Links whose peer has answered messages in this turn."""
+        self.draining: dict[LinkEndpoint, None] = {}
+        """Links whose peer wants its credit used or given up now."""
+        self.links: dict[LinkEndpoint, None] = {}
+        """All that publish to nodes of this set, or consume from them."""
+        self.relayed_publishers: dict[bytes, LinkEndpoint] = {}
+        """Those of `links` on which another broker relays a client's messages, by the name under which it numbers
+        them."""
+        self.transactions: dict[OpenTransactions, None] = {}
+        """Of connections that have, or had, something of this set in one."""
+        self.garbage = resources.catalog.garbage
+        self._withheld: deque[Handout] = deque()
+        self._withheld_of_sessions: deque[Handout] = deque()
+        """Apart from the others, which need not wait for what is committed."""
+        self._commit_waits: list[tuple[CommitToken, NodeWait]] = []
+        """What attaches and opens wait for."""
+        self._awaited: dict[str, NodeWait] = {}
+        """What attaches wait for, by name of a queue that is to be declared here."""
+        self._unused: dict[str, int] = {}
+        """Queues that are due for deletion, and which the directory has: when their deletion was asked for."""
+        resources.default.became_read_only = self._finish_work
+        resources.default.not_primary = self._not_primary
+
+    @property
+    def read_only(self) -> bool:
+        """What is here belongs to another broker, its primary: it may be browsed, and nothing else."""
+        return self._read_only
+
+    @read_only.setter
+    def read_only(self, read_only: bool) -> None:
+        begins_to_lead = self._read_only and not read_only
+        self._read_only = read_only
+        if begins_to_lead and len(self.resources.default.state.generations) > 1:
+            self._host.led(self)
+
+    def open_gate(self) -> None:
+        """Whoever comes for what it had before this broker led, has come."""
+        self.resources.is_gated = False
+        catalog = self.resources.catalog
+        for queue in catalog.queues.values():
+            if queue.dispatcher.consumers:
+                catalog.wake(queue)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something happened here, or was committed: have a turn."""
+        if not self.is_touched:
+            self.is_touched = True
+            self.resources.catalog.now_ms = 0 if self.read_only else self._host.now_ms
+            self._host.touched(self)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another turn is due at once."""
+        resources = self.resources
+        has_pending = resources.default.log.has_pending or resources.local.log.has_pending
+        goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
+        return resources.has_work or has_pending or goes_on or bool(resources.catalog.deleted_queues)
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether a turn would find something to do."""
+        is_heard = bool(self.accepting or self.resources.overrun)
+        withheld = self._withheld, self._withheld_of_sessions
+        return is_heard or self.has_work or any(each and each[0].written.is_committed for each in withheld)
+
+    def turn(self) -> LogBatch | None:
+        """End a round; returns what witnesses must see. Call again when one has acknowledged."""
+        resources, host = self.resources, self._host
+        catalog = resources.catalog
+        if resources.timers.is_behind:
+            self.tick()
+        if self.accepting:
+            self.flush_accepted()
+        if resources.overrun:
+            self._delete_overrun_queues()
+        if catalog.deleted_queues:
+            self._end_links_of_deleted_queues()
+        if resources.work or self.garbage:
+            budget = Budget(host.clock, PORTIONS_S)
+            resources.work.run(budget)
+            self.garbage.run(budget)
+        if self._awaited:
+            self._tell_awaited()
+        # On a replica no time passes: what has expired there, the primary decides.
+        catalog.now_ms = now_ms = 0 if self.read_only else host.now_ms
+        if resources.has_work:
+            for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
+                of_session = handout.consumer.session_owner is not None
+                (self._withheld_of_sessions if of_session else self._withheld).append(handout)
+        while self._withheld and self._withheld[0].written.is_committed:
+            consumer, entries, _ = self._withheld.popleft()
+            consumer.deliver(entries)
+        resources.default.log.note_time(host.now_ms)
+        resources.local.log.note_time(host.now_ms)
+        batch = resources.default.log.take_batch()
+        self.tell_what_is_committed()
+        return batch
+
+    def tell_what_is_committed(self) -> None:
+        """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
+        while self._withheld_of_sessions and self._withheld_of_sessions[0].written.is_committed:
+            consumer, entries, _ = self._withheld_of_sessions.popleft()
+            consumer.deliver(entries)
+        if self._commit_waits:
+            self._tell_commit_waits()
+        if self.unconfirmed:
+            unconfirmed, self.unconfirmed = self.unconfirmed, {}
+            self.unconfirmed |= {link: None for link in unconfirmed if link.confirm()}
+        if self.draining and not (self.resources.has_work or self._withheld or self._withheld_of_sessions):
+            self.draining = {link: None for link in self.draining if not link.finish_drain()}
+
+    def flush_accepted(self) -> None:
+        """Carry out what consumers have accepted in this turn: due before anything that asks how full a queue is."""
+        accepting, self.accepting = self.accepting, {}
+        for link in accepting:
+            link.flush_accepted()
+
+    def tick(self) -> None:
+        """Expire messages and delete queues whose time has come; that is the primary's to do."""
+        if self.read_only:
+            return
+        due = self.resources.timers.tick(self._host.now_ms, Budget(self._host.clock, EXPIRY_S))
+        if due or self._unused:
+            asked, self._unused = self._unused, {}
+            for queue in due:
+                if self._is_placed(queue.name):
+                    self._unused[queue.name] = self._have_deleted(queue.name, asked.get(queue.name))
+                else:
+                    self.configuration.delete_queue(queue.name)
+
+    def _is_placed(self, name: str) -> bool:
+        """Whether the directory has a queue of that name here."""
+        return name in self._host.default.resources.catalog.map.queues_of(self.name)
+
+    def _have_deleted(self, name: str, asked_ms: int | None) -> int:
+        """Its entry in the directory has to go, too, or the queue would be made again; when that was asked for.
+
+        Whoever begins to use it before its entry says that it is to go, keeps it.
+        """
+        now_ms = self._host.now_ms
+        if asked_ms is not None and now_ms - asked_ms < ASK_AGAIN_MS:
+            return asked_ms
+        self._host.directory.delete_queue(name, if_empty=False, if_unused=True)
+        return now_ms
+
+    def tick_in_turn(self) -> None:
+        """Have a turn that begins with a tick, if time may change anything here."""
+        if self.resources.catalog.timed and not self.read_only:
+            self.resources.timers.is_behind = True
+            self.touch()
+
+    def is_there(self, node: Queue | Exchange) -> bool:
+        """Whether a node still exists."""
+        catalog = self.resources.catalog
+        return (catalog.queues_by_id if isinstance(node, Queue) else catalog.exchanges_by_id).get(node.id) is node
+
+    # --- links
+
+    def forget(self, link: LinkEndpoint) -> None:
+        """`link` has ended."""
+        for links in (self.unconfirmed, self.accepting, self.draining, self.links):
+            links.pop(link, None)
+
+    def end_links(self, error: AmqpError, *, browsers: bool) -> None:
+        """This broker serves the set no more: its links end with `error`, and its transactions are rolled back.
+
+        So do links of no set (to `$management`, coordinators, relays) that wait for something to be committed here.
+
+        `browsers`: also those who only look.
+        """
+        for transactions in list(self.transactions):
+            transactions.set_ended(self, error)
+        if self._awaited:
+            self._tell_awaited()
+        waits, self._commit_waits = self._commit_waits, []
+        for _, wait in waits:
+            wait.fail(error)
+        for link in list(self.links):
+            if browsers or link.is_writer:
+                link.end(error)
+        log = self.resources.default.log
+        for link in list(self._host.default.unconfirmed):  # among them those that belong to no set
+            if link.waits_for(log):
+                link.end(error)
+
+    def _delete_overrun_queues(self) -> None:
+        """Who did not read what came is told so; publishers and other readers go on."""
+        for queue, error in self.resources.take_overrun().items():
+            if self.is_there(queue):
+                self.configuration.delete_queue(queue.name)
+                if self._is_placed(queue.name):  # what is made anew meanwhile, and used, stays
+                    self._host.directory.delete_queue(queue.name, if_empty=True, if_unused=True)
+                self._end_consumers(queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
+                self.overrun_queues_total += 1
+
+    def _end_links_of_deleted_queues(self) -> None:
+        while self.resources.catalog.deleted_queues:
+            queue = self.resources.catalog.deleted_queues.pop()
+            self._end_consumers(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
+
+    def _end_consumers(self, queue: Queue, error: AmqpError) -> None:
+        links = [_endpoint(consumer) for consumer in queue.dispatcher.consumers]
+        for link in links:
+            link.stop()
+        self.resources.begin(_ending(links, error), Budget(self._host.clock, PORTIONS_S))
+
+    def await_commit(self, token: CommitToken, reason: str) -> NodeWait:
+        """What to wait for until `token`, of this set, is committed; it fails when another broker leads the set."""
+        wait = NodeWait(reason)
+        self._commit_waits.append((token, wait))
+        return wait
+
+    def _tell_commit_waits(self) -> None:
+        waits, self._commit_waits = self._commit_waits, []
+        for token, wait in waits:
+            if token.is_committed:
+                wait.ready()
+            else:
+                self._commit_waits.append((token, wait))
+
+    def await_queue(self, name: str) -> NodeWait:
+        """What to wait for until there is a queue of that name, which is about to be declared here."""
+        wait = self._awaited.get(name)
+        if wait is None:
+            wait = self._awaited[name] = NodeWait(f"the queue {name} is being made in the resource set {self.name}")
+        return wait
+
+    def _tell_awaited(self) -> None:
+        """Let those attach whose queue has come, or who have to go elsewhere for it."""
+        there = self.resources.catalog.queues
+        for name, wait in list(self._awaited.items()):
+            if name in there or self.read_only or not len(wait):
+                del self._awaited[name]
+                wait.ready()
+
+    def _not_primary(self, text: str) -> ModelError:
+        directory = self._host.directory
+        return ServedElsewhere(directory, self.name) if directory.has_many_sets else NotPrimary(text)
+
+    def _finish_work(self) -> None:
+        """Nothing may be written any more: each task finds that out and comes to its end."""
+        self._host.end_links_now()
+        self.resources.work.run()
+
+
+def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
+    for link in used_up(links):
+        link.end(error)
+        yield
+
+
+def _endpoint(consumer: Consumer) -> LinkEndpoint:
+    if not isinstance(consumer, LinkEndpoint):
+        raise TypeError(f"{consumer} is no link: it cannot be detached")
+    return consumer

@@ -1,0 +1,79 @@
+"""Our end of a link, whatever it carries: what its connection, and the turn, ask of it (AMQP 1.0 section 2.6.1)."""
+
+from __future__ import annotations
+
+import proton
+
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.model.access import Access
+from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.queue import Queue
+
+
+class LinkEndpoint:
+    """What every link is asked; a kind of link overrides what it has an answer to.
+
+    `flush_accepted`, `confirm`, `finish_drain` and `replenish` are asked near the end of a turn, of those links that
+    have put themselves on the container's list for it.
+    """
+
+    link: proton.Link
+    owned_queue: Queue | None = None
+    """A queue that exists for this link alone."""
+    keep_on_detach = False
+    """A durable subscription: detaching leaves its queue, closing deletes it."""
+
+    is_relayed = False
+    """It is a link of another broker's client: that broker may attach it again when it is lost here."""
+
+    access: Access | None = None
+    """What its peer had to be allowed when it attached; asked again when the rules change. None: nothing."""
+
+    was_closed = False
+    """Its peer has closed it, and will not come back to it."""
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether it does more than a replica allows."""
+        return False
+
+    @property
+    def must_end_at_once(self) -> bool:
+        """Whether it may hold what others write: then it must not be told `closed` some turns later."""
+        return False
+
+    def waits_for(self, log: Log) -> bool:
+        """Whether the peer is to be told something as soon as `log` has committed it."""
+        return False
+
+    # --- its connection's calls
+
+    def update_window(self) -> None:
+        """How much the connection takes has changed."""
+
+    def stop(self) -> None:
+        """It ends: take nothing more. What it holds comes back with `closed`, which may be some turns later."""
+
+    def closed(self, *, lost: bool) -> None:
+        """It has ended: give back what it holds. `lost`: the connection broke."""
+        raise NotImplementedError
+
+    # --- the turn's calls
+
+    def end(self, error: AmqpError) -> None:
+        """Detach with an error, if it has not ended yet; the connection and its other links go on."""
+        raise NotImplementedError
+
+    def flush_accepted(self) -> None:
+        """Carry out what the peer has accepted in this turn."""
+
+    def confirm(self) -> bool:
+        """Tell what is committed by now; whether more still waits."""
+        return False
+
+    def finish_drain(self) -> bool:
+        """Give up credit that there are no messages for; False while there may be some."""
+        return True
+
+    def replenish(self) -> None:
+        """Give the peer credit that is due."""

@@ -1,0 +1,306 @@
+"""`$management`: the broker's objects through AMQP itself (OASIS AMQP Management 1.0, working draft).
+
+A request is a message whose application properties say what to do with which object; the answer goes to its reply-to
+with a status code. No sockets and no links: whoever has those passes the request's bytes in, waits until the log is
+committed as far as the reply says, and sends it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.management_control import Control
+from qpid_ha_broker.amqp.nodes.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
+from qpid_ha_broker.amqp.nodes.management_messages import (
+    BAD_REQUEST,
+    CONFLICT,
+    MANAGEMENT,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    OK,
+    PRECONDITION_FAILED,
+    TEMPORARY_REDIRECT,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    ManagementAnswer,
+    Request,
+    RequestRefusal,
+    read_request,
+    write_answer,
+)
+from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, UNAUTHORIZED_ACCESS
+from qpid_ha_broker.model import errors
+from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
+from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
+from qpid_ha_broker.model.log import CommitToken
+
+NODE_TYPE = "org.amqp.management"
+NODE_NAME = "self"
+NODE_ATTRIBUTES = ("name", "identity", "type", "broker")
+
+MAX_ROWS = 10_000
+"""Of one QUERY's answer, whatever `count` asks for."""
+MAX_ATTRIBUTE_NAMES = 100
+MAX_WEIGHT = 2_500
+"""Of the rows of one answer, in values: while they are written, everybody else waits."""
+ROW_WEIGHT = 5
+"""Of a row, beside its values."""
+TEXT_PER_WEIGHT = 64
+"""Characters that weigh as much as one value."""
+
+_STATUS = {
+    errors.InvalidArgument: BAD_REQUEST,
+    errors.NotFound: NOT_FOUND,
+    errors.AlreadyExists: CONFLICT,
+    errors.InUse: PRECONDITION_FAILED,
+    errors.Unavailable: UNAVAILABLE,
+}
+
+
+AskElsewhere = Callable[[Request, ServedElsewhere], Outcome[ManagementAnswer]]
+
+
+class Reply(NamedTuple):
+    """`payload` goes to `reply_to` (None: nobody wants it) once `written` is committed."""
+
+    reply_to: str | None
+    payload: bytes
+    written: CommitToken
+
+    def ready(self) -> Reply:
+        """Itself: see `LaterReply`."""
+        return self
+
+
+class LaterReply:
+    """The reply to a command whose work goes on in the turns to come: ask at the end of each turn."""
+
+    def __init__(self, request: Request, outcome: Outcome[ManagementAnswer]) -> None:
+        self._request = request
+        self._outcome = outcome
+        self.is_elsewhere = isinstance(outcome, Pending) and outcome.is_elsewhere
+        """It is for other brokers to do, which may take seconds: the replies to later requests do not wait for it."""
+
+    def ready(self) -> Reply | None:
+        """The reply; None while the work goes on."""
+        try:
+            done = self._outcome.done()
+        except errors.ModelError as error:
+            return _reply(self._request, _refused(error))
+        return None if done is None else _reply(self._request, done.result._replace(written=done.written))
+
+
+class Management:
+    """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
+
+    def __init__(self, administration: Administration, name: str, access: AccessControl) -> None:
+        self.control: Control | None = None
+        """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
+        self._name = name
+        self.access = access
+        entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
+        self._types: dict[str, EntityType] = {each.name: each for each in entity_types}
+        self._short_names = {each.short_name: each.name for each in entity_types}
+        self._node_operations: dict[str, Operation] = {
+            "QUERY": self._query,
+            "GET-TYPES": self._get_types,
+            "GET-ATTRIBUTES": self._get_attributes,
+            "GET-OPERATIONS": self._get_operations,
+            "GET-MGMT-NODES": lambda request: ManagementAnswer(OK, "OK", []),
+        }
+
+    def handle(
+        self, request_bytes: bytes, subject: Subject, elsewhere: AskElsewhere | None = None
+    ) -> Reply | LaterReply | None:
+        """Carry out one request of `subject`, or begin to; `elsewhere`: has the broker that is needed for it do so."""
+        request = read_request(request_bytes)
+        if request is None:
+            return None
+        answer: ManagementAnswer | Outcome[ManagementAnswer]
+        try:
+            answer = self._carry_out(request, subject)
+        except ServedElsewhere as error:
+            answer = _refused(error) if elsewhere is None else elsewhere(request, error)
+        except RequestRefusal as refusal:
+            answer = ManagementAnswer(refusal.status, refusal.description, {})
+        except errors.ModelError as error:
+            answer = _refused(error)
+        if isinstance(answer, ManagementAnswer):
+            return _reply(request, answer)
+        later = LaterReply(request, answer)
+        return later.ready() or later
+
+    def _carry_out(self, request: Request, subject: Subject) -> ManagementAnswer | Outcome[ManagementAnswer]:
+        if request.problem:
+            raise RequestRefusal(BAD_REQUEST, request.problem)
+        operation = request.properties.get("operation")
+        if not isinstance(operation, str):
+            raise RequestRefusal(
+                BAD_REQUEST, "what to do? Give the application property operation, a text such as READ"
+            )
+        if operation == "QUERY":
+            self.access.check(subject, Permission.MANAGE, MANAGEMENT)
+        if operation in self._node_operations:
+            return self._node_operations[operation](request)
+        everything = {*self._node_operations, *(each for known in self._types.values() for each in known.operations)}
+        if operation not in everything:
+            raise RequestRefusal(NOT_IMPLEMENTED, f"unknown operation {operation!r:.80}; {_known(everything)}")
+        given = request.properties.get("type")
+        if given == NODE_TYPE:
+            return self._on_node(operation, request)
+        entity_type = self._type(given, "type")
+        if operation not in entity_type.operations:
+            known = _known(entity_type.operations)
+            raise RequestRefusal(NOT_IMPLEMENTED, f"{entity_type.name} has no operation {operation}; {known}")
+        for action, node in entity_type.needs(operation, request):
+            self.access.check(subject, action, node)
+        return entity_type.operations[operation](request)
+
+    def _on_node(self, operation: str, request: Request) -> ManagementAnswer:
+        if operation != "READ":
+            known = _known([*self._node_operations, "READ"])
+            raise RequestRefusal(NOT_IMPLEMENTED, f"{NODE_TYPE} has no operation {operation}; {known}")
+        return ManagementAnswer(OK, "OK", self._node())
+
+    def _node(self) -> Facts:
+        return {"name": NODE_NAME, "identity": NODE_NAME, "type": NODE_TYPE, "broker": self._name}
+
+    def _type(self, given: object, where: str) -> EntityType:
+        name = self._short_names.get(given, given) if isinstance(given, str) else ""
+        found = self._types.get(name)
+        if found is None:
+            problem = "is missing" if given is None else f"is {given!r:.80}"
+            raise RequestRefusal(
+                BAD_REQUEST, f"the application property {where} {problem}; {_known(self._types, name)}"
+            )
+        return found
+
+    def _wanted_types(self, request: Request) -> list[EntityType]:
+        """What `entityType` asks for: all without it, none where it is the node itself."""
+        given = request.properties.get("entityType")
+        if given is None:
+            return list(self._types.values())
+        return [] if given == NODE_TYPE else [self._type(given, "entityType")]
+
+    def _includes_node(self, request: Request) -> bool:
+        return request.properties.get("entityType") in (None, NODE_TYPE)
+
+    # --- what the draft asks of the node itself
+
+    def _get_types(self, request: Request) -> ManagementAnswer:
+        """Each type with the types that it extends: none."""
+        node: Facts = {NODE_TYPE: []} if self._includes_node(request) else {}
+        return ManagementAnswer(OK, "OK", {**node, **{each.name: [] for each in self._wanted_types(request)}})
+
+    def _get_attributes(self, request: Request) -> ManagementAnswer:
+        node: Facts = {NODE_TYPE: list(NODE_ATTRIBUTES)} if self._includes_node(request) else {}
+        return ManagementAnswer(
+            OK, "OK", {**node, **{each.name: list(each.attributes) for each in self._wanted_types(request)}}
+        )
+
+    def _get_operations(self, request: Request) -> ManagementAnswer:
+        """For each type its operations, with the application properties that they take."""
+        found: Facts = {}
+        if self._includes_node(request):
+            pages = ["entityType", "offset", "count"]
+            takes = {"QUERY": pages, "GET-MGMT-NODES": [], "READ": []}
+            found[NODE_TYPE] = {each: takes.get(each, ["entityType"]) for each in (*self._node_operations, "READ")}
+        for each in self._wanted_types(request):
+            found[each.name] = {name: list(each.parameters.get(name, ())) for name in each.operations}
+        return ManagementAnswer(OK, "OK", found)
+
+    # --- QUERY
+
+    def _query(self, request: Request) -> ManagementAnswer:
+        """A page of rows; `total` says how many there are, so that a client knows whether to ask for the next."""
+        names = self._attribute_names(request)
+        offset = _whole_number(request, "offset", 0)
+        count = min(_whole_number(request, "count", MAX_ROWS), MAX_ROWS)
+        node = [self._node()] if self._includes_node(request) else []
+        types = self._wanted_types(request)
+        total = len(node) + sum(each.count for each in types)
+        rows = _page(islice(_rows(node, types, offset), count), names)
+        pages = {"count": len(rows), "offset": offset, "total": total}
+        return ManagementAnswer(OK, "OK", {"attributeNames": names, "results": rows}, pages)
+
+    def _attribute_names(self, request: Request) -> list[str]:
+        """The columns: those that the body asks for, else all that the types in question have."""
+        possible = list(NODE_ATTRIBUTES) if self._includes_node(request) else []
+        for entity_type in self._wanted_types(request):
+            possible += [name for name in entity_type.attributes if name not in possible]
+        body = {} if request.body is None else request.body
+        wanted = body.get("attributeNames") if isinstance(body, dict) else ""
+        if wanted is None or wanted == []:
+            return possible
+        if not isinstance(wanted, list) or len(wanted) > MAX_ATTRIBUTE_NAMES:
+            problem = f"the body is a map with attributeNames, a list of at most {MAX_ATTRIBUTE_NAMES} names"
+            raise RequestRefusal(BAD_REQUEST, problem)
+        for name in wanted:
+            if not isinstance(name, str) or name not in possible:
+                raise RequestRefusal(BAD_REQUEST, f"unknown attribute {name!r:.80}; {_known(possible)}")
+        return wanted
+
+
+def _refused(error: errors.ModelError) -> ManagementAnswer:
+    if isinstance(error, ServedElsewhere):
+        is_known = error.name == LINK_REDIRECT
+        status, body = (TEMPORARY_REDIRECT, dict(error.info or {})) if is_known else (UNAVAILABLE, {})
+        return ManagementAnswer(status, error.description, body)
+    if isinstance(error, Denied):
+        return ManagementAnswer(UNAUTHORIZED, str(error), {}, {"errorCondition": UNAUTHORIZED_ACCESS})
+    return ManagementAnswer(_STATUS.get(type(error), CONFLICT), str(error), {})
+
+
+def _reply(request: Request, answer: ManagementAnswer) -> Reply:
+    return Reply(request.reply_to, write_answer(request, answer), answer.written)
+
+
+def _rows(node: list[Facts], types: list[EntityType], offset: int) -> Iterator[Facts]:
+    """From number `offset` on, each made when it is asked for."""
+    yield from node[offset:]
+    offset = max(offset - len(node), 0)
+    for each in types:
+        yield from each.rows_from(offset)
+        offset = max(offset - each.count, 0)
+
+
+def _page(found: Iterable[Mapping[str, object]], names: list[str]) -> list[list[object]]:
+    """As many rows as one answer may hold: the client sees from their number where to go on."""
+    rows: list[list[object]] = []
+    weight = 0
+    for facts in found:
+        row = [facts.get(name) for name in names]
+        weight += ROW_WEIGHT + _weight(row)
+        if rows and weight > MAX_WEIGHT:
+            break
+        rows.append(row)
+    return rows
+
+
+def _weight(value: object) -> int:
+    if isinstance(value, list):
+        return 1 + sum(map(_weight, value))
+    if isinstance(value, dict):
+        return 1 + sum(_weight(name) + _weight(each) for name, each in value.items())
+    return 1 + len(value) // TEXT_PER_WEIGHT if isinstance(value, str) else 1
+
+
+def _whole_number(request: Request, name: str, default: int) -> int:
+    value = request.properties.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RequestRefusal(
+            BAD_REQUEST, f"the application property {name} is {value!r:.80}: give a whole number, 0 or more"
+        )
+    return int(value)
+
+
+def _known(names: Iterable[str], given: str = "") -> str:
+    known = sorted(names)
+    close = difflib.get_close_matches(given[:80], known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"

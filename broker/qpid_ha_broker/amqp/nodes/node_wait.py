@@ -1,0 +1,66 @@
+"""Attaches that are answered later: to a node that is being made, and whose making takes more than this turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import proton
+
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+
+Told = Callable[[AmqpError | None], None]
+"""Called once: None when it is worth another attempt, else the reason for which there will be no node."""
+
+
+class NodeWait:
+    """Something that attaches wait for. Whoever makes the node ends it, once; links come and go meanwhile."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        """What is waited for, for a client that has waited too long."""
+        self._waiting: dict[Told, None] = {}
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def add(self, told: Told) -> None:
+        """Call `told` at the end."""
+        self._waiting[told] = None
+
+    def forget(self, told: Told) -> None:
+        """`told` waits no more."""
+        self._waiting.pop(told, None)
+
+    def ready(self) -> None:
+        """The node is there, or it is known by now who has it: let all attach again."""
+        self._end(None)
+
+    def fail(self, error: AmqpError) -> None:
+        """The node will not be there: refuse all who wait."""
+        self._end(error)
+
+    def _end(self, error: AmqpError | None) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for told in waiting:
+            told(error)
+
+
+class AttachWaits(Exception):
+    """Raised instead of an answer to an attach: the same attach is to be tried again when `wait` has ended."""
+
+    def __init__(self, wait: NodeWait) -> None:
+        super().__init__(wait.reason)
+        self.wait = wait
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingAttach:
+    """A link whose attach is answered later."""
+
+    link: proton.Link
+    wait: NodeWait
+    told: Told
+    until_s: float
+    """By the container's clock: then it is refused."""

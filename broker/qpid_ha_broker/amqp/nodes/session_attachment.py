@@ -1,0 +1,82 @@
+"""A session of a client on one connection of its own, wherever that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.session_request import SessionRequest, granted_properties
+from qpid_ha_broker.model.sessions import SessionPart
+
+
+class SessionConnection(Protocol):
+    """The connection of a client with a session, or the link that stands for it where its session is another broker's
+    to keep."""
+
+    peer: str
+
+    def touch(self) -> None:
+        """There is something to write."""
+
+    def end(self, error: AmqpError) -> None:
+        """Close it."""
+
+
+class RelayedAttachment(Protocol):
+    """What the broker that leads `default` says of it: see `relayed_sessions`."""
+
+    def left(self, *, ends: bool) -> None:
+        """The client's connection has ended, and with `ends` the session, too."""
+
+
+class SessionAttachment:
+    """A session on one connection."""
+
+    def __init__(
+        self, connection: SessionConnection, request: SessionRequest, user: str, answer: Callable[[], None]
+    ) -> None:
+        """`answer`: answers the client's open, or the broker that asks for it."""
+        self.connection = connection
+        self.answer = answer
+        self.request = request
+        self.user = user
+        self.id = 0
+        """Of the session, since it is this connection's."""
+        self.epoch = 0
+        self.timeout_ms = 0
+        self.status = ""
+        self.is_granted = False
+        """The client has been told."""
+        self.has_left = False
+        """The connection has ended, or another one has the session."""
+        self.until_s = 0.0
+        """By the container's clock: until then the client waits for an answer to its open."""
+        self.wait = NodeWait("the session is being resumed")
+        """What attaches wait for that came with the open."""
+        self.broker = ""
+        """At which the client is connected; empty: at this one."""
+        self.relayed: RelayedAttachment | None = None
+        """Where another broker keeps the session; None: this one does."""
+
+    @property
+    def name(self) -> str:
+        """The session's UUID."""
+        return self.request.name
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Of our open."""
+        return granted_properties(self.name, self.timeout_ms, self.status)
+
+    def part(self, link: str) -> SessionPart:
+        """One of its links."""
+        return SessionPart(self.id, self.name, self.epoch, link)
+
+    def grant(self) -> None:
+        """It is this connection's: tell the client."""
+        self.is_granted = True
+        self.answer()
+        self.connection.touch()
+        self.wait.ready()

@@ -1,0 +1,234 @@
+"""What a peer asks for when it attaches, as plain values, and what it is answered (AMQP 1.0 section 3.5).
+
+The answer says what the peer has got. What it asked for and does not get is not repeated, so that it can tell; where
+that would change what the link means, the link is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import proton
+
+from qpid_ha_broker.amqp.selectors.selector import Selector, SelectorError, parse_selector
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.wire.values import value_of
+from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
+from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import check_settable
+
+SELECTOR = "apache.org:selector-filter:string"
+AFTER = "qpid-ha.org:after:ulong"
+"""Of a browser: begin behind the message with this id, and go on by ascending ids."""
+_SELECTOR_NAMES = (SELECTOR, 0x468C00000004)
+_BINDING_NAMES = (
+    "apache.org:legacy-amqp-direct-binding:string",
+    "apache.org:legacy-amqp-topic-binding:string",
+    0x468C00000000,
+    0x468C00000001,
+)
+_HEADERS_BINDING_NAMES = ("apache.org:legacy-amqp-headers-binding:map", 0x468C00000002)
+_NO_LOCAL_NAMES = ("apache.org:no-local-filter:list", 0x468C00000003)
+
+DELETE_ON_NO_LINKS = "amqp:delete-on-no-links:list"
+DELETE_ON_CLOSE = "amqp:delete-on-close:list"
+
+QUEUE_CAPABILITIES = frozenset({"queue", "temporary-queue"})
+TOPIC_CAPABILITIES = frozenset({"topic", "temporary-topic"})
+SHARED = "shared"
+NO_CREATE = "qpid.no-create"
+"""Of a target: a node that is not there is not to be made."""
+_OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+
+class Terminus(NamedTuple):
+    """A source or a target. `address` None: the peer named none."""
+
+    address: str | None
+    dynamic: bool
+    coordinator: bool
+    durable: bool
+    browse: bool
+    capabilities: frozenset[str]
+    arguments: dict[str, Scalar]
+    """Queue arguments (`qpid.*`) from the node properties, for a node that is made on demand."""
+
+    @property
+    def topic(self) -> bool:
+        """The peer expects publish-subscribe."""
+        return bool(self.capabilities & TOPIC_CAPABILITIES)
+
+    @property
+    def queue(self) -> bool:
+        """The peer expects a queue."""
+        return bool(self.capabilities & QUEUE_CAPABILITIES)
+
+
+def read_terminus(terminus: proton.Terminus) -> Terminus:
+    """Read a remote source or target."""
+    return Terminus(
+        address=terminus.address or None,
+        dynamic=bool(terminus.dynamic),
+        coordinator=terminus.type == proton.Terminus.COORDINATOR,
+        durable=terminus.expiry_policy == proton.Terminus.EXPIRE_NEVER,
+        browse=terminus.distribution_mode == proton.Terminus.DIST_MODE_COPY,
+        capabilities=frozenset(str(name) for name in _flattened(value_of(terminus.capabilities))),
+        arguments=_queue_arguments(value_of(terminus.properties)),
+    )
+
+
+def answer_terminus(
+    ours: proton.Terminus, theirs: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, *, durable: bool
+) -> None:
+    """Fill in what the peer gets: of capabilities and node properties those that hold for `node`.
+
+    `durable`: what has been set up outlives the link. Nothing else does, and no unsettled deliveries.
+    """
+    ours.copy(theirs)
+    ours.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE
+    ours.expiry_policy = proton.Terminus.EXPIRE_NEVER if durable else proton.Terminus.EXPIRE_WITH_LINK
+    ours.timeout = 0
+    held = QUEUE_CAPABILITIES if isinstance(node, Queue) else TOPIC_CAPABILITIES if node is not None else frozenset()
+    _put_symbols(ours.capabilities, sorted(asked.capabilities & held))
+    properties: dict[Any, object] = {}
+    if isinstance(node, Queue):
+        given = node.arguments.given
+        properties = {proton.symbol(n): value for n, value in asked.arguments.items() if given.get(n) == value}
+    if asked.dynamic:
+        properties[proton.symbol("lifetime-policy")] = proton.Described(proton.symbol(DELETE_ON_CLOSE), [])
+    ours.properties.clear()
+    if properties:
+        ours.properties.put_object(properties)
+
+
+def answer_source(ours: proton.Terminus, theirs: proton.Terminus, filters: Filters) -> None:
+    """The part of the answer that only a source has: filters that are applied, outcomes that are known."""
+    ours.filter.clear()
+    if filters.applied:
+        ours.filter.put_object(filters.applied)
+    _put_symbols(ours.outcomes, [name for name in map(str, _flattened(value_of(theirs.outcomes))) if name in _OUTCOMES])
+
+
+def _put_symbols(data: proton.Data, names: Sequence[str]) -> None:
+    data.clear()
+    if names:
+        symbols = map(proton.symbol, names)
+        data.put_object(proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, *symbols))  # type: ignore[arg-type]
+
+
+class Filters(NamedTuple):
+    """The filters of a source, each known at most once. `applied` goes back to the peer, which can see what was not."""
+
+    selector: Selector | None
+    binding_key: str | None
+    headers: dict[str, Scalar] | None
+    after: int | None
+    applied: dict[proton.symbol, object]
+    bindings: Mapping[proton.symbol, object] = {}
+    """Those of `applied` that only the binding of a subscription has a use for."""
+
+    def for_queue(self) -> Filters:
+        """What of them is applied by a consumer of a queue."""
+        return self._without(self.bindings)
+
+    def for_exchange(self, kind: ExchangeKind) -> Filters:
+        """What of them is applied by a subscription to an exchange of that kind: only some look at keys or headers."""
+        by_headers = kind is ExchangeKind.HEADERS
+        idle = {
+            name: each
+            for name, each in self.bindings.items()
+            if kind is ExchangeKind.FANOUT or (_kind_of(each) == "headers") is not by_headers
+        }
+        return self._without(idle)
+
+    def _without(self, names: Mapping[proton.symbol, object]) -> Filters:
+        return self._replace(applied={name: each for name, each in self.applied.items() if name not in names})
+
+
+def read_filters(source: proton.Terminus) -> Filters:
+    """Read the filter set. Unknown filters are left out, as the standard says.
+
+    Raises AmqpError for a malformed one, for two of a kind, of which only one could be applied, and for `no-local`:
+    a subscriber that counts on not getting its own messages would get them.
+    """
+    given = value_of(source.filter)
+    found: dict[str, tuple[proton.symbol, proton.Described]] = {}
+    for name, described in given.items() if isinstance(given, dict) else ():
+        kind = _kind_of(described)
+        if kind in found:
+            raise AmqpError(INVALID_FIELD, f"two filters are of the kind {kind}, and only one can be applied")
+        if kind:
+            found[kind] = proton.symbol(name), described
+    if "no-local" in found:
+        raise AmqpError(NOT_IMPLEMENTED, "the filter no-local is not there: leave it out, and skip what you have sent")
+    values = {kind: described.value for kind, (_, described) in found.items()}
+    return Filters(
+        _selector(values["selector"]) if "selector" in values else None,
+        str(values["key"]) if "key" in values else None,
+        _scalars(cast(dict[Any, object], values["headers"])) if "headers" in values else None,
+        _message_id(values["after"]) if "after" in values else None,
+        applied=dict(found.values()),
+        bindings=dict(found[kind] for kind in ("key", "headers") if kind in found),
+    )
+
+
+def _kind_of(described: object) -> str:
+    """Which filter it is: selector, key, headers, after or no-local; empty for one that is unknown."""
+    if not isinstance(described, proton.Described):
+        return ""
+    descriptor = described.descriptor
+    if descriptor in _HEADERS_BINDING_NAMES:
+        return "headers" if isinstance(described.value, dict) else ""
+    kinds = {"selector": _SELECTOR_NAMES, "key": _BINDING_NAMES, "after": (AFTER,), "no-local": _NO_LOCAL_NAMES}
+    return next((kind for kind, names in kinds.items() if descriptor in names), "")
+
+
+def _selector(text: object) -> Selector:
+    if not isinstance(text, str):
+        raise AmqpError(INVALID_FIELD, f"a selector is a text, not {text!r}")
+    try:
+        return parse_selector(text)
+    except SelectorError as error:
+        raise AmqpError(INVALID_FIELD, f"selector: {error}") from error
+
+
+def _message_id(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise AmqpError(INVALID_FIELD, f"{AFTER} takes a message id, a ulong, not {value!r:.80}")
+    return int(value)
+
+
+def _flattened(value: object) -> list[object]:
+    if isinstance(value, proton.Array):
+        return list(value.elements)
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _queue_arguments(properties: object) -> dict[str, Scalar]:
+    if not isinstance(properties, dict):
+        return {}
+    arguments = {name: value for name, value in _scalars(properties).items() if name.startswith("qpid.")}
+    try:
+        check_settable(arguments)
+    except ModelError as error:
+        raise AmqpError(INVALID_FIELD, str(error)) from error
+    policy = properties.get("lifetime-policy")
+    if isinstance(policy, proton.Described) and policy.descriptor in (DELETE_ON_NO_LINKS, 0x2C):
+        arguments["qpid.auto_delete"] = True
+    return arguments
+
+
+def _scalars(values: Mapping[Any, object]) -> dict[str, Scalar]:
+    return {str(name): _plain(value) for name, value in values.items() if isinstance(value, str | int | float)}
+
+
+def _plain(value: object) -> Scalar:
+    """The value without Proton's types, which would not survive the log."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else str(value)

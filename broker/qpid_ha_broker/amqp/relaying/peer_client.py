@@ -1,0 +1,212 @@
+"""The end of a peer channel that opens it: a connection to another broker of the cluster, without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import proton
+
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Engine, Sender
+from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, wrap
+from qpid_ha_broker.amqp.wire.values import listed
+
+
+class PeerClient(EachTransfer, EachDisposition):
+    """The promise: `on_closed` is called once, after everything else; unless we closed the channel ourselves.
+
+    `name` is this broker's, `hostname` the other's as it was asked for. `capability`: what the other broker has to
+    offer in its open, or the channel ends; empty: nothing in particular. Whoever drives this carries bytes: everything
+    may leave some for `take_output`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        hostname: str,
+        on_opened: Callable[[], None],
+        on_received: Callable[[bytes], None],
+        on_closed: Callable[[str], None],
+        capability: str = "",
+    ) -> None:
+        self.engine = engine
+        self.hostname = hostname
+        self.is_open = False
+        self._on_opened = on_opened
+        self._on_received = on_received
+        self._on_closed = on_closed
+        self._capability = capability
+        self._has_ended = False
+        self._deadline_ms = 0
+        self._open(name)
+
+    def _open(self, name: str) -> None:
+        connection = self.engine.connection
+        connection.container = name
+        connection.hostname = self.hostname
+        connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
+        if self._capability:
+            connection.desired_capabilities = [proton.symbol(self._capability)]
+        connection.open()
+        session: Any = connection.session()
+        session.open()
+        self._outgoing: proton.Link = session.sender(f"{name}-to-{ADDRESS}")
+        self._outgoing.target.address = ADDRESS
+        self._outgoing.snd_settle_mode = proton.Link.SND_SETTLED
+        self._incoming: proton.Link = session.receiver(f"{name}-from-{ADDRESS}")
+        self._incoming.source.address = ADDRESS
+        self._incoming.snd_settle_mode = proton.Link.SND_SETTLED
+        self._outgoing.open()
+        self._incoming.open()
+        self._sender = Sender(self._outgoing)
+        self._intake = FrameIntake(self._incoming)
+        self.engine.attach_receiving(self._incoming, self)
+        self.engine.attach_sending(self._outgoing, self)
+
+    # --- the driver's calls
+
+    def receive(self, data: bytes) -> None:
+        """Bytes came."""
+        self.engine.push(data)
+        self.engine.process(self)
+
+    def take_output(self) -> bytes:
+        """What is to be written."""
+        return self.engine.take_output()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more will be written: the socket can be closed."""
+        return self.engine.finished
+
+    def heartbeat(self, now_ms: int) -> None:
+        """Keep the idle time-outs of both sides, by a clock that never jumps; several times in the shortest of them."""
+        deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
+        if 0 < deadline_ms <= now_ms:
+            self.engine.process(self)
+
+    def lost(self, reason: str) -> None:
+        """The socket is gone, or could not be opened."""
+        self.engine.process(self)  # what the peer said last may be a better reason
+        self._end(reason)
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end, for log lines."""
+        return f"{self.engine.connection.remote_container or 'a broker'} ({self.hostname})"
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was given to `send` and waits in Proton."""
+        return 0 if self._has_ended else self._sender.unsent_bytes
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame after all others. Nothing happens after the end."""
+        if not self._has_ended:
+            self._sender.send_settled(wrap(frame))
+
+    def close(self, reason: str) -> None:
+        """Say goodbye once all was sent; `on_closed` is not called."""
+        if not self._has_ended:
+            self._stop()
+            self._say_goodbye(AmqpError(CONNECTION_FORCED, reason))
+
+    # --- what the peer did: see engine.Handler, Receiving and Sending
+
+    def opened(self) -> None:
+        """The peer has answered our open; that it lets us in, it says by attaching."""
+
+    def closed(self) -> None:
+        reason = self.engine.reason_of_end(self._incoming)
+        self.engine.connection.close()
+        self._end(reason)
+
+    def failed(self, name: str, description: str) -> None:
+        self._end(f"{name}: {description}")
+
+    def malformed(self, name: str, description: str) -> None:
+        self._fail(AmqpError(name, description))
+
+    def session_opened(self, session: proton.Session) -> None:
+        session.open()
+
+    def session_closed(self, session: proton.Session) -> None:
+        self._fail(AmqpError(CONNECTION_FORCED, "without its session the channel ends"))
+
+    def link_attached(self, link: proton.Link) -> None:
+        if self.is_open or self._has_ended:
+            return
+        # A link that is refused is opened too, without a terminus, and then closed with the reason.
+        if self._outgoing.remote_target.address == ADDRESS and self._incoming.remote_source.address == ADDRESS:
+            try:
+                self._check_capability()
+            except AmqpError as error:
+                self._fail(error)
+                return
+            self.is_open = True
+            self._on_opened()
+
+    def _check_capability(self) -> None:
+        """Raises AmqpError for what the other broker does not offer."""
+        if self._capability and self._capability not in listed(self.engine.remote_offered_capabilities):
+            text = f"the broker there does not offer {self._capability}: it is of an older version, upgrade it"
+            raise AmqpError(NOT_IMPLEMENTED, text)
+
+    def link_detached(self, link: proton.Link, closed: bool) -> None:
+        self._fail(AmqpError(CONNECTION_FORCED, "without its links the channel ends"), link)
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        engine.forget(delivery) if settled else engine.accept_all([delivery])
+        if not self.is_open:
+            return
+        try:
+            frame, _ = self._intake.whole(payload)
+        except AmqpError as error:
+            self._fail(error)
+        else:
+            self._on_received(frame)
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        try:
+            self._intake.partial(data)
+        except AmqpError as error:
+            self._fail(error)
+
+    def aborted(self, delivery: Delivery) -> None:
+        try:
+            self._intake.aborted()
+        except AmqpError as error:
+            self._fail(error)
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """Frames are sent settled: there is nothing to say of them."""
+
+    def flow(self) -> None:
+        """Frames that waited for credit go by themselves."""
+
+    # --- the end
+
+    def _fail(self, error: AmqpError, link: proton.Link | None = None) -> None:
+        """The peer did what ends the channel: the reason is its own word, or else what we make of it."""
+        if self._has_ended:
+            return
+        reason = self.engine.reason_of_end(link) if link is not None else str(error)
+        self._say_goodbye(error)
+        self._end(reason)
+
+    def _say_goodbye(self, error: AmqpError) -> None:
+        connection = self.engine.connection
+        connection.condition = error.as_condition()
+        connection.close()
+
+    def _end(self, reason: str) -> None:
+        if not self._has_ended:
+            self._stop()
+            self._on_closed(reason)
+
+    def _stop(self) -> None:
+        self._has_ended = True
+        self.is_open = False

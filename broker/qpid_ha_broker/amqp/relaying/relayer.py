@@ -1,0 +1,58 @@
+"""Who drives the far ends of links that are relayed: what those ask of it, and what it asks of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from qpid_ha_broker.amqp.nodes.directory import SET_INFO
+from qpid_ha_broker.amqp.relaying.upstream import UpstreamLink
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_REDIRECT, AmqpError
+
+
+class Producer(NamedTuple):
+    """Under which name and from which number on a relayed publisher numbers its messages."""
+
+    name: bytes
+    run: int = 0
+    sent: int = 0
+
+
+class PlacedLink(UpstreamLink, Protocol):
+    """A link whose far end is attached wherever its set is led."""
+
+    set_name: str
+    path: tuple[str, ...]
+    """The brokers that it comes by."""
+
+    def look_again(self) -> None:
+        """Let the client's attach be looked at again."""
+
+
+class Relayer(Protocol):
+    """Who drives relayed links."""
+
+    name: str
+    """Of this broker."""
+
+    def place(self, link: PlacedLink) -> None:
+        """Attach it where the set is led, now or as soon as somebody leads."""
+
+    def try_again(self, link: PlacedLink) -> None:
+        """The client's attach is to be looked at again, in a moment: the node may be elsewhere by then."""
+
+    def attach_again(self, link: PlacedLink) -> None:
+        """Its far end is gone: attach it wherever the set is led."""
+
+    def forget(self, link: PlacedLink, *, closed: bool = True) -> None:
+        """It has ended: its far end, too, if there is one. Not `closed`: a durable subscription stays."""
+
+    def take_producer(self) -> Producer:
+        """A name that no other publisher has now."""
+
+    def give_producer_back(self, producer: Producer) -> None:
+        """All that was sent under it is answered."""
+
+
+def is_elsewhere(error: AmqpError) -> bool:
+    """Whether a far link ended because another broker leads the set, or will."""
+    return error.name in (LINK_REDIRECT, CONNECTION_FORCED) or SET_INFO in (error.info or ())

@@ -1,0 +1,1 @@
+"""Selectors of messages: their grammar, and what they find."""

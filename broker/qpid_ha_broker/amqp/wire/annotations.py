@@ -1,0 +1,123 @@
+"""What message annotations ask the broker for: to know a message by its producer and number, or to deliver it later.
+
+Nearly all messages ask for neither, and must not pay for it. So one byte is looked at first (does a section of
+annotations follow the header at all?), then their bytes are searched for how the names begin, and only then are they
+decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import proton
+
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.wire.sections import MESSAGE_ANNOTATIONS, MessageSections, find_section
+from qpid_ha_broker.amqp.wire.values import value_of
+from qpid_ha_broker.model.transaction import Message
+
+PRODUCER: Final = "x-opt-qpid-producer"
+SEQUENCE: Final = "x-opt-qpid-sequence"
+DELIVERY_TIME: Final = "x-opt-delivery-time"
+"""When a message is due, in milliseconds since the Unix epoch: what JMS calls delayed delivery."""
+DELIVERY_DELAY: Final = "x-opt-delivery-delay"
+"""The same in milliseconds from now."""
+MAX_PRODUCER_BYTES: Final = 128
+MAX_SEQUENCE: Final = (1 << 63) - 1
+
+_NUMBERED: Final = b"x-opt-qpid-"
+_DELAYED: Final = b"x-opt-delivery-"
+_SHORT_MAP: Final = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xC1))
+_LONG_MAP: Final = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xD1))
+"""How the section begins in nearly every message that has one; its size follows, in one byte or in four."""
+_INTEGERS: Final = (
+    int, proton.ulong, proton.uint, proton.ushort, proton.ubyte, proton.int32, proton.short, proton.byte,
+)  # fmt: skip
+"""Exactly these: a boolean, a timestamp and a character are numbers to Python."""
+
+
+def _type_of(encoded: bytes) -> type:
+    data = proton.Data()
+    data.decode(encoded)
+    return type(value_of(data))
+
+
+_UUID: Final = _type_of(b"\x98" + bytes(16))
+"""What Proton makes of a uuid: its module is not for pure packages, for it can also make new ones."""
+
+
+def is_uuid(value: object) -> bool:
+    """Whether Proton has read it as a uuid."""
+    return isinstance(value, _UUID)
+
+
+def annotated(
+    sections: MessageSections, message: Message, header_bytes: int, *, now_ms: int, with_numbers: bool
+) -> Message:
+    """`message` with its producer and its number, where its annotations name them.
+
+    For messages that seem to have annotations: see `NO_ANNOTATIONS`. `header_bytes`: so long is its header section.
+    Raises AmqpError for what makes no sense, and for a message that is due only after `now_ms`: it would come too soon.
+    """
+    payload, start = message.payload, header_bytes
+    beginning = payload[start : start + 4]
+    if beginning == _LONG_MAP:
+        end = start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
+    elif beginning == _SHORT_MAP:
+        end = start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
+    else:
+        start, end = find_section(payload, MESSAGE_ANNOTATIONS)
+    is_delayed = payload.find(_DELAYED, start, end) >= 0
+    if not is_delayed and not (with_numbers and payload.find(_NUMBERED, start, end) >= 0):
+        return message
+    annotations = sections.annotations(payload)
+    if is_delayed:
+        _check_due(annotations, now_ms)
+    if not with_numbers:
+        return message
+    producer, sequence = annotations.get(PRODUCER), annotations.get(SEQUENCE)
+    if producer is None and sequence is None:
+        return message
+    return message._replace(producer=_producer(producer), sequence=_sequence(sequence))
+
+
+def _check_due(annotations: Mapping[str, object], now_ms: int) -> None:
+    for name, latest_ms in ((DELIVERY_TIME, now_ms), (DELIVERY_DELAY, 0)):
+        value = annotations.get(name)
+        if value is None:
+            continue
+        if type(value) not in (*_INTEGERS, proton.timestamp) or not isinstance(value, int):
+            raise _refusal(name, "milliseconds", f"{value!r:.80}")
+        if value > latest_ms:
+            raise AmqpError(
+                NOT_IMPLEMENTED, f"{name} asks for delayed delivery, which is not there: send it when it is due"
+            )
+
+
+def _producer(value: object) -> bytes:
+    if type(value) in (str, proton.symbol):
+        name = str(value).encode("utf-8", "surrogatepass")
+    elif isinstance(value, bytes | memoryview):
+        name = bytes(value)
+    elif isinstance(value, _UUID):
+        name = str(value).encode()
+    else:
+        raise _wrong(PRODUCER, "a string, a symbol, a binary or a uuid", value)
+    if not 1 <= len(name) <= MAX_PRODUCER_BYTES:
+        raise _refusal(PRODUCER, f"1 to {MAX_PRODUCER_BYTES} bytes", f"{len(name)} bytes")
+    return name
+
+
+def _sequence(value: object) -> int:
+    if type(value) not in _INTEGERS or not isinstance(value, int) or not 0 <= value <= MAX_SEQUENCE:
+        raise _wrong(SEQUENCE, f"an integer from 0 to {MAX_SEQUENCE}", value)
+    return int(value)
+
+
+def _wrong(name: str, expected: str, value: object) -> AmqpError:
+    return _refusal(name, expected, f"{value!r:.80}" if value is not None else "nothing: give both or neither")
+
+
+def _refusal(name: str, expected: str, found: str) -> AmqpError:
+    return AmqpError(INVALID_FIELD, f"message annotation {name}: expected {expected}, found {found}")

@@ -1,0 +1,718 @@
+"""Proton's engine, called directly: the one module that knows `cproton_ffi`.
+
+Proton's Python classes are a comfortable reception desk; for each parcel they fetch a form, fill it in and file it.
+On the message path we walk straight to the counter: one C call per step, no object per event. What happens once per
+connection or link (open, attach, conditions, filters) goes through the classes, handed out as `proton` objects.
+
+An `Engine` is one connection, without a socket: bytes in by `push`, bytes out by `take_output`, and in between
+`process`, which tells a `Handler` what the peer did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import proton
+from cproton_ffi import ffi, lib
+
+from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, FRAMING_ERROR
+from qpid_ha_broker.amqp.wire.values import value_of
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
+
+ACCEPTED: int = lib.PN_ACCEPTED
+REJECTED: int = lib.PN_REJECTED
+RELEASED: int = lib.PN_RELEASED
+MODIFIED: int = lib.PN_MODIFIED
+DECLARED, TRANSACTIONAL = 0x33, 0x34
+"""AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
+
+NUMBER_LENGTH = 16
+"""Digits of a tag that is a number."""
+OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
+EVENTS_LENGTH = 64
+"""Dispositions and messages between two looks at the clock."""
+
+# Found once: to look a function up in `lib` costs more than half of what it costs to call it.
+_peek, _pop = lib.pn_collector_peek, lib.pn_collector_pop
+_type_of, _delivery_of, _link_of = lib.pn_event_type, lib.pn_event_delivery, lib.pn_delivery_link
+_pending, _is_partial, _is_settled = lib.pn_delivery_pending, lib.pn_delivery_partial, lib.pn_delivery_settled
+_state_of, _tag_of, _credit = lib.pn_delivery_remote_state, lib.pn_delivery_tag, lib.pn_link_credit
+_receive, _advance, _unpack = lib.pn_link_recv, lib.pn_link_advance, ffi.unpack
+_new_delivery, _write = lib.pn_delivery, lib.pn_link_send
+_update, _settle = lib.pn_delivery_update, lib.pn_delivery_settle
+_DELIVERY: int = lib.PN_DELIVERY
+
+Delivery = Any
+"""A `pn_delivery_t *`: hashable, and valid until settled."""
+Transfer = tuple[Delivery, bytes, bool, int]
+"""A whole message that came; whether the peer has settled it; and its state, 0 but for transactional work."""
+Disposition = tuple[Delivery, int, bool]
+"""What the peer said of a message: the state, 0 for nothing, and whether it has settled it."""
+
+
+class Receiving(Protocol):
+    """A link on which the peer sends messages."""
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Whole messages came, one after the other: at most EVENTS_LENGTH. The link may end at any of them."""
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """A part of a message came; more will."""
+
+    def aborted(self, delivery: Delivery) -> None:
+        """The peer took back a message of which parts had come."""
+
+
+class Consuming(Receiving, Protocol):
+    """A link on which the peer sends messages for somebody else, who says what becomes of each."""
+
+    def settlements(self, batch: list[Disposition]) -> None:
+        """The peer has settled messages that came, of those in `transfers` before."""
+
+    def drained(self) -> None:
+        """The peer may have used its credit, or given up what was left of it."""
+
+
+class Sending(Protocol):
+    """A link on which the peer gets messages."""
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """The peer said what became of messages: at most EVENTS_LENGTH."""
+
+    def flow(self) -> None:
+        """The peer changed its credit."""
+
+
+class EachTransfer:
+    """For a link that takes its messages one by one."""
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """A whole message came: see `Transfer`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with a message")
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Each of them; see `Receiving`."""
+        transfer = self.transfer
+        for delivery, payload, settled, state in batch:
+            transfer(delivery, payload, settled, state)
+
+
+class EachDisposition:
+    """For a link that takes what the peer says of messages one by one."""
+
+    def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
+        """The peer said what became of a message: see `Disposition`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with an answer")
+
+    def dispositions(self, batch: list[Disposition]) -> None:
+        """Each of them; see `Sending`."""
+        disposition = self.disposition
+        for delivery, state, settled in batch:
+            disposition(delivery, state, settled)
+
+
+class Handler(Protocol):
+    """What `Engine.process` tells, apart from messages."""
+
+    def opened(self) -> None: ...
+    def closed(self) -> None: ...
+    def failed(self, name: str, description: str) -> None: ...
+    def malformed(self, name: str, description: str) -> None: ...
+    def session_opened(self, session: proton.Session) -> None: ...
+    def session_closed(self, session: proton.Session) -> None: ...
+    def link_attached(self, link: proton.Link) -> None: ...
+    def link_detached(self, link: proton.Link, closed: bool) -> None: ...
+
+
+class Workspace:
+    """Room for bytes on their way between C and Python. Engines that run in one thread share it: 64 KiB once."""
+
+    def __init__(self) -> None:
+        self.buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
+
+
+class Engine:
+    """One AMQP connection. Not thread-safe; after `close` nothing may be called."""
+
+    def __init__(
+        self, transport: proton.Transport, connection: proton.Connection, workspace: Workspace | None = None
+    ) -> None:
+        self.transport = transport
+        self.connection = connection
+        self._transport = transport._impl
+        self._collector = lib.pn_collector()
+        lib.pn_connection_collect(connection._impl, self._collector)
+        self._receiving: dict[Any, Receiving] = {}
+        self._costly: set[Any] = set()
+        """Links on which messages are requests."""
+        self._sending: dict[Any, Sending] = {}
+        self._consuming: dict[Any, Consuming] = {}
+        """Those of `_receiving` that hear what becomes of messages, too."""
+        self._buffer = (workspace or Workspace()).buffer
+        transport.bind(connection)
+
+    def close(self) -> None:
+        """Let go of everything that C holds."""
+        self._receiving.clear()
+        self._sending.clear()
+        self._consuming.clear()
+        self.transport.unbind()
+        lib.pn_connection_collect(self.connection._impl, ffi.NULL)
+        lib.pn_collector_free(self._collector)
+
+    # --- bytes
+
+    def push(self, data: bytes | memoryview) -> None:
+        """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
+        start, size, offset = ffi.from_buffer(data), len(data), 0
+        while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
+            taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
+            if taken <= 0:
+                return
+            offset += taken
+
+    def take_output(self) -> bytes:
+        """Bytes for the peer; empty when there are none now."""
+        transport, buffer = self._transport, self._buffer
+        chunks = []
+        while (pending := lib.pn_transport_pending(transport)) > 0:
+            size = lib.pn_transport_peek(transport, buffer, min(pending, OUTPUT_CHUNK))
+            chunks.append(ffi.unpack(buffer, size))
+            lib.pn_transport_pop(transport, size)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def encode(self) -> None:
+        """Put what was said so far into frames: Proton would send answers behind messages that are sent after them."""
+        lib.pn_transport_pending(self._transport)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more will come out: our last word was said, or there is nobody to say it to."""
+        return bool(lib.pn_transport_pending(self._transport) < 0)
+
+    @property
+    def remote_properties(self) -> object:
+        """The properties of the peer's open, None when it has none. Raises AmqpError."""
+        return read_data(lib.pn_connection_remote_properties(self.connection._impl))
+
+    @property
+    def remote_desired_capabilities(self) -> object:
+        """What the peer's open wishes for, as it was sent: None, a symbol, or an array of symbols. Raises AmqpError."""
+        return read_data(lib.pn_connection_remote_desired_capabilities(self.connection._impl))
+
+    @property
+    def remote_offered_capabilities(self) -> object:
+        """What the peer's open offers, in the same form. Raises AmqpError."""
+        return read_data(lib.pn_connection_remote_offered_capabilities(self.connection._impl))
+
+    def reason_of_end(self, link: proton.Link) -> str:
+        """Why `link` is no more: what the peer has said before what we have, of the link before of the connection."""
+        pointer, connection = link._impl, self.connection._impl
+        theirs = (lib.pn_link_remote_condition(pointer), lib.pn_connection_remote_condition(connection))
+        ours = (lib.pn_link_condition(pointer), lib.pn_connection_condition(connection))
+        found = map(_condition_text, (*theirs, lib.pn_transport_condition(self._transport), *ours))
+        return next(filter(None, found), "the connection was lost")
+
+    def tick(self, now_ms: int) -> int:
+        """Keep idle time-outs; returns when to call again (the same clock, milliseconds), 0: no need to."""
+        return int(lib.pn_transport_tick(self._transport, now_ms))
+
+    # --- events
+
+    def process(self, handler: Handler, budget: Budget = UNLIMITED) -> bool:
+        """Tell `handler` and the links what happened since the last call; whether that was all.
+
+        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much.
+        """
+        collector, left = self._collector, EVENTS_LENGTH
+        while event := _peek(collector):
+            kind = _type_of(event)
+            if kind == _DELIVERY:
+                count, is_costly = self._tell_deliveries(_delivery_of(event), left)
+                left -= count
+            else:
+                left -= 1
+                tell = _EVENTS.get(kind)
+                is_costly = tell is not None
+                if tell is not None:
+                    try:
+                        tell(self, event, handler)
+                    except UnicodeError as error:  # from Proton, where the standard wants UTF-8
+                        handler.malformed(DECODE_ERROR, str(error))
+                _pop(collector)
+            if (is_costly or left <= 0) and budget.is_spent:
+                return False
+            if left <= 0:
+                left = EVENTS_LENGTH
+        return True
+
+    def _tell_deliveries(self, delivery: Delivery, most: int) -> tuple[int, bool]:
+        """Take the event of `delivery`, and those right behind it of the same link, and tell the link.
+
+        Returns how many events it were, and whether they are requests.
+        """
+        pointer = _link_of(delivery)
+        receiving = self._receiving.get(pointer)
+        if receiving is not None:
+            is_costly = pointer in self._costly
+            return self._tell_received(pointer, delivery, receiving, 1 if is_costly else most), is_costly
+        sending = self._sending.get(pointer)
+        if sending is not None:
+            return self._tell_answered(pointer, delivery, sending, most), False
+        self._discard(pointer, delivery)
+        _pop(self._collector)
+        return 1, False
+
+    def _tell_answered(self, pointer: Any, delivery: Delivery, link: Sending, most: int) -> int:
+        collector, batch, count = self._collector, [], 0
+        while True:
+            count += 1
+            batch.append((delivery, _state_of(delivery), _is_settled(delivery)))
+            _pop(collector)
+            if count == most or not (event := _peek(collector)) or _type_of(event) != _DELIVERY:
+                break
+            delivery = _delivery_of(event)
+            if _link_of(delivery) != pointer:
+                break
+        link.dispositions(batch)
+        return count
+
+    def _tell_received(self, pointer: Any, delivery: Delivery, link: Receiving, most: int) -> int:
+        collector, buffer, count = self._collector, self._buffer, 0
+        transfers: list[Transfer] = []
+        settlements: list[Disposition] = []
+        while True:
+            count += 1
+            size = _pending(delivery)
+            if 0 < size <= RECEIVE_BUFFER and not _is_partial(delivery):
+                data = _unpack(buffer, _receive(pointer, buffer, size))
+                _advance(pointer)
+                transfers.append((delivery, data, _is_settled(delivery), _state_of(delivery)))
+            elif size or lib.pn_delivery_readable(delivery):
+                if transfers:
+                    link.transfers(transfers)
+                    transfers = []
+                self._tell_unusual(pointer, delivery, link)
+            elif _is_settled(delivery):
+                settlements.append((delivery, _state_of(delivery), True))
+            _pop(collector)
+            if count == most or not (event := _peek(collector)) or _type_of(event) != _DELIVERY:
+                break
+            delivery = _delivery_of(event)
+            if _link_of(delivery) != pointer:
+                break
+        if transfers:
+            link.transfers(transfers)
+        if settlements and (consuming := self._consuming.get(pointer)) is not None:
+            consuming.settlements(settlements)
+        return count
+
+    def _tell_unusual(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
+        """A message that is large, empty, not whole, or taken back."""
+        size = _pending(delivery)
+        large = bytearray(size)
+        received = _receive(pointer, ffi.from_buffer(large), size) if size else 0
+        data = bytes(large[: max(received, 0)])
+        if _is_partial(delivery):
+            if data:
+                link.partial(delivery, data)
+        elif not data and lib.pn_delivery_aborted(delivery):
+            _advance(pointer)
+            _settle(delivery)
+            link.aborted(delivery)
+        else:
+            _advance(pointer)
+            link.transfers([(delivery, data, _is_settled(delivery), _state_of(delivery))])
+
+    def _discard(self, pointer: Any, delivery: Delivery) -> None:
+        """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
+        if lib.pn_link_is_receiver(pointer):
+            while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
+                pass
+            if lib.pn_delivery_partial(delivery):
+                return
+        lib.pn_delivery_settle(delivery)
+
+    def _tell_failed(self, event: Any, handler: Handler) -> None:
+        condition = self.transport.condition
+        if condition is not None:
+            handler.failed(condition.name or "amqp:internal-error", condition.description or "")
+
+    def _tell_ended(self, event: Any, handler: Handler) -> None:
+        if self.transport.condition is None:  # Proton gives up without a word on a TLS hello, or on noise in a frame
+            handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
+
+    def _tell_flow(self, event: Any, handler: Handler) -> None:
+        pointer = lib.pn_event_link(event)
+        sending = self._sending.get(pointer)
+        if sending is not None:
+            sending.flow()
+        elif pointer in self._consuming:
+            self._consuming[pointer].drained()
+
+    def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
+        """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
+        self._receiving[link._impl] = handler
+        if is_costly:
+            self._costly.add(link._impl)
+
+    def attach_consuming(self, link: proton.Link, handler: Consuming) -> None:
+        """As `attach_receiving`, for one who also hears what the peer says of messages that came."""
+        self._receiving[link._impl] = self._consuming[link._impl] = handler
+
+    def attach_sending(self, link: proton.Link, handler: Sending) -> None:
+        """From now on `handler` is told of credit and of answers on `link`."""
+        self._sending[link._impl] = handler
+
+    def tell_credit(self, link: proton.Link) -> None:
+        """Tell the handler of `link` what credit came before it was attached."""
+        sending = self._sending.get(link._impl)
+        if sending is not None:
+            sending.flow()
+
+    def detach(self, link: proton.Link) -> None:
+        """Nobody is told any more; what still comes on `link` is settled and dropped."""
+        self._receiving.pop(link._impl, None)
+        self._consuming.pop(link._impl, None)
+        self._costly.discard(link._impl)
+        self._sending.pop(link._impl, None)
+
+
+def _condition_text(condition: Any) -> str:
+    """Name and description, whatever bytes the peer has put there; empty for no condition."""
+    parts = (lib.pn_condition_get_name(condition), lib.pn_condition_get_description(condition))
+    return ": ".join(ffi.string(part).decode("utf-8", "replace") for part in parts if part != ffi.NULL)
+
+
+def _session(event: Any) -> proton.Session:
+    session: proton.Session = proton.Session.wrap(lib.pn_event_session(event))  # type: ignore[no-untyped-call]
+    return session
+
+
+def _link(event: Any) -> proton.Link:
+    link: proton.Link = proton.Link.wrap(lib.pn_event_link(event))  # type: ignore[no-untyped-call]
+    return link
+
+
+_EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
+    lib.PN_CONNECTION_REMOTE_OPEN: lambda engine, event, handler: handler.opened(),
+    lib.PN_CONNECTION_REMOTE_CLOSE: lambda engine, event, handler: handler.closed(),
+    lib.PN_SESSION_REMOTE_OPEN: lambda engine, event, handler: handler.session_opened(_session(event)),
+    lib.PN_SESSION_REMOTE_CLOSE: lambda engine, event, handler: handler.session_closed(_session(event)),
+    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_link(event)),
+    lib.PN_LINK_REMOTE_CLOSE: lambda engine, event, handler: handler.link_detached(_link(event), True),
+    lib.PN_LINK_REMOTE_DETACH: lambda engine, event, handler: handler.link_detached(_link(event), False),
+    lib.PN_LINK_FLOW: Engine._tell_flow,
+    lib.PN_TRANSPORT_ERROR: Engine._tell_failed,
+    lib.PN_TRANSPORT_TAIL_CLOSED: Engine._tell_ended,
+}
+
+
+def settle(delivery: Delivery, state: int) -> None:
+    """Tell the peer what became of a message, and forget the delivery."""
+    _update(delivery, state)
+    _settle(delivery)
+
+
+class Outcome(NamedTuple):
+    """What somebody says of a message (AMQP 1.0 section 3.4); the flags are those of modified, the texts of rejected.
+
+    `state` 0: nothing.
+    """
+
+    state: int
+    failed: bool = False
+    undeliverable: bool = False
+    condition: str = ""
+    description: str = ""
+
+    @property
+    def is_return(self) -> bool:
+        """Whether the message goes back to where it was, for somebody to get it again."""
+        return self.state == RELEASED or (self.state == MODIFIED and not self.undeliverable)
+
+    def put(self, delivery: Delivery) -> None:
+        """Say so of `delivery`, which stays unsettled."""
+        local = lib.pn_delivery_local(delivery)
+        if self.state == MODIFIED:
+            lib.pn_disposition_set_failed(local, self.failed)
+            lib.pn_disposition_set_undeliverable(local, self.undeliverable)
+        elif self.state == REJECTED and self.condition:
+            _put_condition(lib.pn_disposition_condition(local), self.condition, self.description)
+        if self.state:
+            _update(delivery, self.state)
+
+
+def _put_condition(condition: Any, name: str, description: str) -> None:
+    lib.pn_condition_set_name(condition, name.encode("ascii", "replace"))
+    lib.pn_condition_set_description(condition, description.encode("utf-8", "replace"))
+
+
+def accept_all(deliveries: Iterable[Delivery]) -> None:
+    """Settle each as accepted; Proton tells the peer of neighbours in one frame."""
+    for delivery in deliveries:
+        _update(delivery, ACCEPTED)
+        _settle(delivery)
+
+
+def say_accepted(deliveries: Iterable[Delivery]) -> None:
+    """Say that each is accepted, and leave it unsettled."""
+    for delivery in deliveries:
+        _update(delivery, ACCEPTED)
+
+
+def number_of(delivery: Delivery) -> int:
+    """The tag, where it is a number as `Sender.send` makes it."""
+    tag = _tag_of(delivery)
+    return number_of_tag(_unpack(tag.start, tag.size))
+
+
+def number_of_tag(tag: bytes) -> int:
+    """Sixteen hexadecimal digits; or, from a broker of release 0.1.0, the number's eight bytes. Raises ValueError."""
+    return int.from_bytes(tag, "big") if len(tag) == 8 else int(tag, 16)
+
+
+def forget(delivery: Delivery) -> None:
+    """Settle without saying anything of our own."""
+    _settle(delivery)
+
+
+def forget_all(deliveries: Iterable[Delivery]) -> None:
+    """Settle each without saying anything of our own."""
+    for delivery in deliveries:
+        _settle(delivery)
+
+
+def reject(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
+    """Settle as rejected, with the reason (AMQP 1.0 section 3.4.3); `info` is the error's, with symbols for keys."""
+    condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
+    _put_condition(condition, name, description)
+    if info:
+        proton.Data(lib.pn_condition_info(condition)).put_object(dict(info))
+    settle(delivery, REJECTED)
+
+
+class RemoteOutcome:
+    """What the peer said of a delivery, beyond its state: read when a state needs it."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._remote = lib.pn_delivery_remote(delivery)
+
+    @property
+    def state(self) -> int:
+        """The outcome's code."""
+        return int(lib.pn_disposition_type(self._remote))
+
+    @property
+    def failed(self) -> bool:
+        """`delivery-failed` of modified."""
+        return bool(lib.pn_disposition_is_failed(self._remote))
+
+    @property
+    def undeliverable(self) -> bool:
+        """`undeliverable-here` of modified."""
+        return bool(lib.pn_disposition_is_undeliverable(self._remote))
+
+    def read(self) -> Outcome:
+        """All of it."""
+        state = self.state
+        if state == MODIFIED:
+            return Outcome(state, self.failed, self.undeliverable)
+        if state == REJECTED:
+            condition = lib.pn_disposition_condition(self._remote)
+            texts = (lib.pn_condition_get_name(condition), lib.pn_condition_get_description(condition))
+            name, text = ("" if part == ffi.NULL else ffi.string(part).decode("utf-8", "replace") for part in texts)
+            return Outcome(state, condition=name, description=text)
+        return Outcome(state)
+
+    @property
+    def reason(self) -> str:
+        """Condition and description of rejected; empty where there are none."""
+        return _condition_text(lib.pn_disposition_condition(self._remote))
+
+    def transaction(self) -> tuple[bytes, object]:
+        """Transaction id and described outcome of a transactional state; ValueError or AmqpError for anything else."""
+        value = read_data(lib.pn_disposition_data(self._remote))
+        if not isinstance(value, list) or not value or not isinstance(value[0], bytes | memoryview):
+            raise ValueError("a transactional state without a transaction id")
+        return bytes(value[0]), value[1] if len(value) > 1 else None
+
+
+def set_local_data(delivery: Delivery, state: int, values: list[object], settle_now: bool) -> None:
+    """A delivery state with fields: `declared` and the transactional ones."""
+    data = proton.Data(lib.pn_disposition_data(lib.pn_delivery_local(delivery)))
+    data.clear()  # a message may be accepted in a second transaction when the first has rolled back
+    data.put_object(values)
+    lib.pn_delivery_update(delivery, state)
+    if settle_now:
+        lib.pn_delivery_settle(delivery)
+
+
+def read_data(data: Any) -> object:
+    """The one value that a `pn_data_t` holds; None when it holds none. Raises AmqpError."""
+    return value_of(proton.Data(data))
+
+
+def remote_properties_of(link: proton.Link) -> object:
+    """The properties of the peer's attach, None when it has none. Raises AmqpError."""
+    data = lib.pn_link_remote_properties(link._impl)  # NULL for an attach without properties
+    return None if data == ffi.NULL else read_data(data)
+
+
+class Sender:
+    """Sends messages on one link. Tags of settled deliveries serve again: they are unique among the unsettled.
+
+    Tags are ASCII: python-proton decodes a tag as UTF-8 as soon as an application reads it.
+    """
+
+    __slots__ = ("_keep", "_link", "_number", "_number_text", "_tags")
+
+    def __init__(self, link: proton.Link) -> None:
+        self._link = link._impl
+        self._tags: list[Any] = []
+        self._keep: list[Any] = []
+        self._number: Any = None
+        """The tag of the last message with a number, whose text the next one overwrites: Proton copies it."""
+        self._number_text: Any = None
+
+    def _new_tag(self) -> Any:
+        name = b"%x" % len(self._keep)
+        text = ffi.new("char[]", name)
+        self._keep.append(text)
+        return ffi.new("pn_bytes_t *", {"size": len(name), "start": text})[0]
+
+    def send(self, payload: bytes, number: int | None = None) -> tuple[Delivery, Any]:
+        """The unsettled delivery and its tag, for `free` once it is settled. With a `number` the tag is that."""
+        if number is None:
+            known = tag = self._tags.pop() if self._tags else self._new_tag()
+        else:
+            known, tag = None, self._number or self._new_number()
+            self._number_text[:] = b"%016x" % number
+        link = self._link
+        delivery = _new_delivery(link, tag)
+        _write(link, payload, len(payload))
+        _advance(link)
+        return delivery, known
+
+    def _new_number(self) -> Any:
+        text = ffi.new("char[]", NUMBER_LENGTH)
+        self._keep.append(text)
+        self._number_text = ffi.buffer(text, NUMBER_LENGTH)
+        self._number = ffi.new("pn_bytes_t *", {"size": NUMBER_LENGTH, "start": text})[0]
+        return self._number
+
+    def send_all(self, payloads: Iterable[bytes]) -> list[tuple[Delivery, Any]]:
+        """Each as by `send`, without a number."""
+        link, tags, sent = self._link, self._tags, []
+        for payload in payloads:
+            tag = tags.pop() if tags else self._new_tag()
+            delivery = _new_delivery(link, tag)
+            _write(link, payload, len(payload))
+            _advance(link)
+            sent.append((delivery, tag))
+        return sent
+
+    def send_numbered(self, payloads: Iterable[bytes], first: int) -> list[Delivery]:
+        """Messages with ascending numbers, from `first` on; the unsettled deliveries."""
+        tag, link = self._number or self._new_number(), self._link
+        text, number, deliveries = self._number_text, first, []
+        for payload in payloads:
+            text[:] = b"%016x" % number
+            number += 1
+            deliveries.append(_new_delivery(link, tag))
+            _write(link, payload, len(payload))
+            _advance(link)
+        return deliveries
+
+    def send_settled(self, payload: bytes, number: int | None = None) -> None:
+        """At most once: nothing will be heard of it."""
+        delivery, tag = self.send(payload, number)
+        _settle(delivery)
+        self.free(tag)
+
+    def free_all(self, tags: Iterable[Any]) -> None:
+        """None of `tags` belongs to a delivery any more."""
+        self._tags += [tag for tag in tags if tag is not None]
+
+    def free(self, tag: Any) -> None:
+        """`tag` belongs to no delivery any more."""
+        if tag is not None:
+            self._tags.append(tag)
+
+    def take_tags(self) -> list[Any]:
+        """All tags there were, for the caller to let go of; nothing is sent any more."""
+        tags, self._keep = self._keep, []
+        return tags
+
+    @property
+    def credit(self) -> int:
+        """How many more messages the peer takes."""
+        return int(_credit(self._link))
+
+    @property
+    def draining(self) -> bool:
+        """The peer wants its credit used or given up now."""
+        return bool(lib.pn_link_get_drain(self._link))
+
+    def drained(self) -> None:
+        """Give up the rest of the credit, and tell the peer, which waits for the flow (AMQP 1.0 section 2.6.7)."""
+        if lib.pn_link_credit(self._link) == 0:
+            # Proton writes a flow only for a sender that gives up credit. This raises its count of what may be sent,
+            # which the next call puts back to 0, and not what goes into the flow: delivery-count stays as it is.
+            lib.pn_link_flow(self._link, 1)
+        lib.pn_link_drained(self._link)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What Proton holds back for the session because the peer's window is closed."""
+        return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self._link)))
+
+
+def is_numbered(delivery: Delivery) -> bool:
+    """Whether the tag may be a number as `Sender.send` makes it: no other that we make is so long."""
+    return bool(_tag_of(delivery).size == NUMBER_LENGTH)
+
+
+def number_if_any(delivery: Delivery) -> int | None:
+    """The tag, where it may be a number as `Sender.send` makes it."""
+    tag = _tag_of(delivery)
+    return int(_unpack(tag.start, NUMBER_LENGTH), 16) if tag.size == NUMBER_LENGTH else None
+
+
+def stop_draining(link: proton.Link) -> int:
+    """The peer's drain is over; how many messages of the credit it gave up, since the last call."""
+    given_up = int(lib.pn_link_drained(link._impl))
+    lib.pn_link_set_drain(link._impl, False)
+    return given_up
+
+
+def is_in(link: proton.Link, session: proton.Session) -> bool:
+    """Whether `link` belongs to `session`."""
+    return bool(lib.pn_link_session(link._impl) == session._impl)
+
+
+def credit(link: proton.Link) -> int:
+    """How many messages may still come on `link`; below 0 the peer has sent more than it may."""
+    return int(_credit(link._impl))
+
+
+def drain(link: proton.Link, count: int) -> None:
+    """Let the peer send `count` messages at most, and give the rest of the credit back when it has no more."""
+    lib.pn_link_drain(link._impl, count)
+
+
+def give_credit(link: proton.Link, count: int) -> None:
+    """Let the peer send `count` more messages."""
+    lib.pn_link_flow(link._impl, count)
+
+
+def restrict_tls(domain: proton.SSLDomain, versions: Iterable[str], ciphers: str | None) -> None:
+    """Let `domain` speak these versions of TLS only, and below TLS 1.3 these ciphers only; None: the library's own.
+
+    Proton's wrapper has no call for it. Raises proton.SSLException.
+    """
+    if lib.pn_ssl_domain_set_protocols(domain._domain, " ".join(versions).encode()):
+        raise proton.SSLException("the library cannot speak these versions of TLS")
+    if ciphers is not None and lib.pn_ssl_domain_set_ciphers(domain._domain, ciphers.encode()):
+        raise proton.SSLException("the library knows none of these ciphers")

@@ -1,0 +1,141 @@
+"""Frames between brokers as AMQP messages: each is the one `data` section of a message that is sent settled.
+
+What both ends of a peer channel have in common. What is in a frame is nobody's business here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import proton
+
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, MESSAGE_SIZE, TRANSFER_LIMIT, AmqpError, DecodeError
+from qpid_ha_broker.amqp.wire.sections import APPLICATION_PROPERTIES, section_at
+
+ADDRESS: Final = "$ha"
+ADMIN_PROPERTY: Final = "qpid.ha-admin"
+SHARED_CAPABILITY: Final = "qpid.ha-sets"
+"""Desired by who opens a connection that carries sub-channels, and offered by a broker that knows what they are."""
+
+CREDIT: Final = 10_000
+MAX_FRAME_BYTES: Final = 132 * 1024 * 1024
+"""The largest frame, with room for the sections around it."""
+
+_DATA8: Final = b"\x00\x53\x75\xa0"
+_DATA32: Final = b"\x00\x53\x75\xb0"
+
+
+class Channel(Protocol):
+    """One end of a peer channel, whoever opened it: frames go both ways, in order, until it is lost."""
+
+    @property
+    def peer(self) -> str:
+        """Where the other end is, for log lines."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was given to `send` and waits in this process."""
+
+    def send(self, data: bytes) -> None:
+        """Send a frame after all others; written at the latest with the end of the turn."""
+
+    def close(self, reason: str) -> None:
+        """Say goodbye once all was sent; the listener is not told."""
+
+
+class PeerListener(Protocol):
+    """Who is told what happens to a peer channel, whichever end of it."""
+
+    def opened(self, channel: Channel) -> None:
+        """Frames can be sent."""
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """A frame came."""
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """The channel is gone, or could not be opened: the last call. Not made for a channel that we closed."""
+
+
+def wrap(frame: bytes) -> bytes:
+    """The message that carries `frame`."""
+    if len(frame) < 256:
+        return b"".join((_DATA8, len(frame).to_bytes(1, "big"), frame))
+    return b"".join((_DATA32, len(frame).to_bytes(4, "big"), frame))
+
+
+def unwrap(message: bytes) -> bytes:
+    """The frame that `message` carries. Raises AmqpError for a message of another form."""
+    start = 0 if message[:3] == _DATA8[:3] else _skip_to_body(message)
+    form = message[start : start + 4]
+    if form == _DATA8:
+        at = start + 5
+        length = message[at - 1] if len(message) >= at else 0
+    elif form == _DATA32:
+        at = start + 8
+        length = int.from_bytes(message[at - 4 : at], "big")
+    else:
+        raise AmqpError(DECODE_ERROR, f"{ADDRESS} takes frames: a message with one data section and no other body")
+    if len(message) != at + length:
+        raise AmqpError(
+            DECODE_ERROR, f"expected a data section of {length} bytes to the end, found {len(message) - at}"
+        )
+    return message[at:]
+
+
+def _skip_to_body(message: bytes) -> int:
+    at = 0
+    while at < len(message) and message[at : at + 3] != _DATA8[:3]:
+        section, end = section_at(message, at)
+        if section > APPLICATION_PROPERTIES:
+            break
+        at = end
+    return at
+
+
+class FrameIntake:
+    """Puts frames together from what comes on a link, and gives the credit back."""
+
+    def __init__(self, link: proton.Link) -> None:
+        self._link = link
+        self._parts = bytearray()
+        self._credit_due = 0
+        engine.give_credit(link, CREDIT)
+
+    def partial(self, data: bytes) -> None:
+        """A part came. Raises AmqpError when it is too much."""
+        if len(self._parts) + len(data) > MAX_FRAME_BYTES:
+            self._parts = bytearray()
+            raise AmqpError(MESSAGE_SIZE, f"a frame of more than {MAX_FRAME_BYTES} bytes")
+        self._parts += data
+
+    def aborted(self) -> bool:
+        """The sender took back what it had begun; whether credit was given, which has to be written."""
+        self._parts = bytearray()
+        return self._replenish()
+
+    def whole(self, payload: bytes) -> tuple[bytes, bool]:
+        """The frame whose last part is `payload`, and whether credit was given. Raises AmqpError."""
+        if self._parts:
+            self.partial(payload)
+            payload, self._parts = bytes(self._parts), bytearray()
+        elif len(payload) > MAX_FRAME_BYTES:
+            raise AmqpError(MESSAGE_SIZE, f"a frame of more than {MAX_FRAME_BYTES} bytes")
+        try:
+            return unwrap(payload), self._replenish()
+        except DecodeError as error:
+            raise AmqpError(DECODE_ERROR, f"{ADDRESS} takes frames: {error.description}") from error
+
+    def _replenish(self) -> bool:
+        if engine.credit(self._link) < 0:
+            raise AmqpError(TRANSFER_LIMIT, f"more frames than the {CREDIT} that there was credit for")
+        self._credit_due += 1
+        if self._credit_due * 2 < CREDIT:
+            return False
+        engine.give_credit(self._link, self._credit_due)
+        self._credit_due = 0
+        return True

@@ -1,0 +1,318 @@
+"""The sections of a message: looked at only as far as somebody needs, and never changed but for the header.
+
+A message is a sequence of described values (AMQP 1.0 section 3.2). Its bytes stay as they came. Where a section ends
+can be seen from its first bytes, and so can where each value in it ends. Headers repeat from message to message, so
+each different one is decoded once.
+
+What a message makes us read is bounded, whatever its publisher has put into it: a few fields of a list, `MAX_PAIRS` of
+a map. What is longer is refused where the broker has to look into it, and passed on where not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import proton
+
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
+
+HEADER = 0x70
+DELIVERY_ANNOTATIONS = 0x71
+MESSAGE_ANNOTATIONS = 0x72
+PROPERTIES = 0x73
+APPLICATION_PROPERTIES = 0x74
+FOOTER = 0x78
+
+NO_ANNOTATIONS = frozenset(bytes((code,)) for code in range(PROPERTIES, FOOTER + 1))
+"""The third byte of a section that comes after message annotations, if there were any."""
+
+TO_FIELD = 2
+SUBJECT_FIELD = 3
+"""Places in the properties' list (section 3.2.4)."""
+
+MAX_PAIRS = 1000
+"""Of a map of properties or annotations in which something is sought."""
+MAX_TEXT_BYTES = 64 * 1024
+"""Of a subject or an address."""
+
+_DEFAULT_PRIORITY = 4
+_HEADER_CACHE_LENGTH = 1024
+_CACHED_HEADER_BYTES = 64
+"""No header of a client is as long: publishers must not decide how much memory the cache takes."""
+_HEADER_FIELDS = 5
+_UINT_MAX = 0xFFFFFFFF
+_LONGEST_DESCRIPTOR_BYTES = 64
+_SYMBOLS = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": 0x75,
+    "amqp:amqp-sequence:list": 0x76,
+    "amqp:amqp-value:*": 0x77,
+    "amqp:footer:map": FOOTER,
+}
+
+
+_MESSAGE_ID = b"\x00Sq\xc1\x1b\x02\xa3\x0fqpid.message-id\x80"
+"""Delivery annotations with one entry, whose value follows: 8 bytes of a ulong."""
+
+
+def with_message_id(payload: bytes, message_id: int) -> bytes:
+    """`payload`, which has a header, with the delivery annotation `qpid.message-id` in place of those that it had.
+
+    They are for the next hop alone (AMQP 1.0 section 3.2.2), which is here. Raises DecodeError.
+    """
+    _, start = section_at(payload, 0)
+    end = start
+    if payload[start : start + 3] == b"\x00Sq" or payload[start : start + 2] not in (b"\x00S", b""):
+        code, after = section_at(payload, start)
+        end = after if code == DELIVERY_ANNOTATIONS else start
+    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[end:]
+
+
+class Header(NamedTuple):
+    """The header section. `length` is its size in bytes (0: the message has none); `ttl_ms` 0: none was given."""
+
+    durable: bool
+    priority: int
+    ttl_ms: int
+    delivery_count: int
+    length: int
+    fresh: bytes
+    """The same header, saying that nobody else has acquired the message here.
+
+    It says that somebody may have seen it where its publisher says so: a bridge passes on what it was told.
+    """
+
+
+def encode_header(durable: bool, priority: int, ttl_ms: int, first_acquirer: bool, delivery_count: int) -> bytes:
+    """A header section."""
+    data = proton.Data()
+    data.put_object(
+        proton.Described(
+            proton.ulong(HEADER),
+            [
+                durable,
+                proton.ubyte(priority),
+                proton.uint(ttl_ms) if ttl_ms else None,
+                first_acquirer,
+                proton.uint(delivery_count),
+            ],
+        )
+    )
+    return bytes(data.encode())
+
+
+_EMPTY_HEADER_TEXT = b"\x00SpE"
+_NO_HEADER = Header(False, _DEFAULT_PRIORITY, 0, 0, 0, encode_header(False, _DEFAULT_PRIORITY, 0, True, 0))
+
+_EMPTY_HEADER = _NO_HEADER._replace(length=len(_EMPTY_HEADER_TEXT))
+
+
+class MessageSections:
+    """Reads messages; holds the headers it has met. Every method raises DecodeError for bytes that are no message."""
+
+    def __init__(self) -> None:
+        self._headers: dict[bytes, Header] = {}
+
+    def header(self, payload: bytes) -> Header:
+        """The header section, or the defaults where there is none."""
+        start = payload[:4]
+        if start == _EMPTY_HEADER_TEXT:
+            return _EMPTY_HEADER
+        if start == b"\x00Sp\xc0":
+            found = self._headers.get(payload[: 5 + payload[4]]) if len(payload) > 4 else None
+            return found or self._decode_header(payload)
+        if start[:2] == b"\x00S" and len(start) == 4 and HEADER < start[2] <= FOOTER:
+            return _NO_HEADER
+        return self._decode_header(payload)
+
+    def _decode_header(self, payload: bytes) -> Header:
+        section, end = section_at(payload, 0)
+        if section != HEADER:
+            return _NO_HEADER
+        found = compound_at(payload, _described_value_at(payload, 0))
+        values = (
+            [] if found.is_map else [simple_value(payload, *place) for place in places(payload, found, _HEADER_FIELDS)]
+        )
+        fields = [*values, None, None, None, None, None]
+        durable, priority = fields[0] is True, _number(fields[1], _DEFAULT_PRIORITY, 0xFF)
+        ttl_ms, count = _number(fields[2], 0, _UINT_MAX), _number(fields[4], 0, _UINT_MAX)
+        fresh = encode_header(durable, priority, ttl_ms, fields[3] is not False, count)
+        header = Header(durable, priority, ttl_ms, count, end, fresh)
+        if end <= _CACHED_HEADER_BYTES:
+            if len(self._headers) >= _HEADER_CACHE_LENGTH:
+                self._headers.clear()
+            self._headers[payload[:end]] = header
+        return header
+
+    def fresh(self, payload: bytes) -> bytes:
+        """`payload` as its first acquirer gets it."""
+        header = self.header(payload)
+        return header.fresh + payload[header.length :]
+
+    def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
+        """`payload` as it goes out again, with the failed deliveries counted."""
+        header = self.header(payload)
+        count = min(header.delivery_count + delivery_count, _UINT_MAX)
+        text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
+        return text + payload[header.length :]
+
+    def routing_key(self, payload: bytes) -> str:
+        """The subject, empty where there is none."""
+        return self._property(payload, SUBJECT_FIELD)
+
+    def to(self, payload: bytes) -> str:
+        """The address in `to`, empty where there is none."""
+        return self._property(payload, TO_FIELD)
+
+    def _property(self, payload: bytes, field: int) -> str:
+        value = _property(payload, field)
+        return value if isinstance(value, str) else ""
+
+    def properties(self, payload: bytes) -> Mapping[str, object]:
+        """The application properties; of lists and maps among them, which the standard forbids, only the names."""
+        return _map(payload, APPLICATION_PROPERTIES)
+
+    def annotations(self, payload: bytes) -> Mapping[str, object]:
+        """The message annotations; of those that are lists and maps, only the names."""
+        return _map(payload, MESSAGE_ANNOTATIONS)
+
+    def selector_value(self, payload: bytes, name: str) -> object:
+        """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message lacks it."""
+        if name in _HEADER_IDENTIFIERS:
+            return _HEADER_IDENTIFIERS[name](self.header(payload))
+        if name in _PROPERTY_IDENTIFIERS:
+            return _property(payload, _PROPERTY_IDENTIFIERS[name])
+        return self.properties(payload).get(name)
+
+    def lookup(self, payload: bytes) -> Callable[[str], object]:
+        """`selector_value` of one message, for many names: its properties are read once."""
+        found: Mapping[str, object] | None = None
+
+        def value_of_name(name: str) -> object:
+            nonlocal found
+            if name in _HEADER_IDENTIFIERS or name in _PROPERTY_IDENTIFIERS:
+                return self.selector_value(payload, name)
+            if found is None:
+                found = self.properties(payload)
+            return found.get(name)
+
+        return value_of_name
+
+
+_HEADER_IDENTIFIERS: dict[str, Callable[[Header], object]] = {
+    "JMSPriority": lambda header: header.priority,
+    "amqp.priority": lambda header: header.priority,
+    "JMSDeliveryMode": lambda header: "PERSISTENT" if header.durable else "NON_PERSISTENT",
+    "amqp.durable": lambda header: header.durable,
+}
+_PROPERTY_IDENTIFIERS = {
+    "JMSMessageID": 0,
+    "amqp.message_id": 0,
+    "amqp.to": 2,
+    "JMSDestination": 2,
+    "amqp.subject": 3,
+    "JMSType": 3,
+    "amqp.reply_to": 4,
+    "JMSReplyTo": 4,
+    "JMSCorrelationID": 5,
+    "amqp.correlation_id": 5,
+    "amqp.content_type": 6,
+    "amqp.creation_time": 9,
+    "JMSTimestamp": 9,
+    "amqp.group_id": 10,
+    "JMSXGroupID": 10,
+    "JMSXGroupSeq": 11,
+}
+
+
+def _property(payload: bytes, field: int) -> object:
+    """One field of the properties, None where the message lacks it."""
+    start, end = find_section(payload, PROPERTIES)
+    if not end:
+        return None
+    found = compound_at(payload, _described_value_at(payload, start))
+    if found.is_map or found.length <= field:
+        return None
+    *_, (at, stop) = places(payload, found, field + 1)
+    if stop - at > MAX_TEXT_BYTES:
+        raise DecodeError(f"a field of the properties has {stop - at} bytes; {MAX_TEXT_BYTES} are allowed")
+    return simple_value(payload, at, stop)
+
+
+def _map(payload: bytes, wanted: int) -> dict[str, object]:
+    """The simple values of a section that is a map; empty where the message lacks it."""
+    start, end = find_section(payload, wanted)
+    if not end:
+        return {}
+    found = compound_at(payload, _described_value_at(payload, start))
+    if not found.is_map:
+        return {}
+    if found.length > 2 * MAX_PAIRS:
+        raise DecodeError(f"the section at byte {start} has {found.length // 2} entries; {MAX_PAIRS} are allowed")
+    entries = list(places(payload, found, found.length))
+    if any(not is_simple(payload[at]) for at, _ in entries[::2]):
+        raise DecodeError(f"the section at byte {start} has a list or a map where a name belongs")
+    values = [simple_value(payload, *entry) for entry in entries]
+    return {str(name): value for name, value in zip(values[::2], values[1::2], strict=False)}
+
+
+def find_section(payload: bytes, wanted: int) -> tuple[int, int]:
+    """Where a section lies, (0, 0) where the message lacks it. They come in the order of their codes.
+
+    Raises DecodeError.
+    """
+    offset = 0
+    while offset < len(payload):
+        start = payload[offset : offset + 3]
+        if start[:2] == b"\x00S" and start[2:] > bytes((wanted,)):
+            break  # seen without looking for its end, which for a large body is work
+        section, end = section_at(payload, offset)
+        if section == wanted:
+            return offset, end
+        if section > wanted:
+            break
+        offset = end
+    return 0, 0
+
+
+def section_at(payload: bytes, offset: int) -> tuple[int, int]:
+    """Code and end of the section at `offset`. Raises DecodeError."""
+    start = payload[offset : offset + 3]
+    if start[:2] == b"\x00S" and len(start) == 3:
+        code, at = start[2], offset + 3
+    else:
+        code, at = _unusual_descriptor_at(payload, offset)
+    if not HEADER <= code <= FOOTER:
+        raise DecodeError(f"no message section at byte {offset}: see AMQP 1.0 section 3.2")
+    return code, value_end(payload, at)
+
+
+def _unusual_descriptor_at(payload: bytes, offset: int) -> tuple[int, int]:
+    """A long or a symbolic one: legal, and rare. Its code, -1 for no section's, and where its value begins."""
+    if payload[offset : offset + 1] != b"\x00":
+        return -1, offset
+    at = value_end(payload, offset + 1)
+    if at - offset > _LONGEST_DESCRIPTOR_BYTES:
+        return -1, at
+    descriptor = simple_value(payload, offset + 1, at)
+    code = _SYMBOLS.get(descriptor) if isinstance(descriptor, str) else descriptor
+    return (code if isinstance(code, int) else -1), at
+
+
+def _described_value_at(payload: bytes, offset: int) -> int:
+    """Where the value of the section at `offset` begins."""
+    return value_end(payload, offset + 1)
+
+
+def _number(value: object, default: int, most: int) -> int:
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise DecodeError(f"the message's header has {value!r:.40} where a number up to {most} belongs")
+    return int(value)

@@ -1,0 +1,105 @@
+"""What a client says of its session in its open, and what it is told: properties of the connection (docs/protocol.md).
+
+A session is a client's here, which outlives its connection; AMQP's own sessions, which do not, have other names in this
+tree: `proton.Session`, `max_sessions_per_connection`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import proton
+
+from qpid_ha_broker.amqp.wire.annotations import is_uuid
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError
+
+SESSIONS_CAPABILITY: Final = "qpid.sessions"
+SESSION: Final = "qpid.session"
+TIMEOUT: Final = "qpid.session-timeout"
+RESUME: Final = "qpid.session-resume"
+KEEP: Final = "qpid.keep-session"
+STATUS: Final = "qpid.session-status"
+CONFIRMED: Final = "qpid.session-confirmed"
+"""Of an attach: the highest number accepted of the session's producer of that link."""
+HELD: Final = "qpid.session-held"
+"""Of an attach: how many messages come first, which the session holds."""
+MAX_LINK_BYTES: Final = 91
+"""Of a link's name: with the session's UUID before it, it is the name of a producer."""
+
+_UUID_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_NUMBERS: Final = (
+    int, float, proton.ulong, proton.uint, proton.ushort, proton.ubyte, proton.int32, proton.short, proton.byte,
+    proton.float32,
+)  # fmt: skip
+"""Exactly these: a boolean, a timestamp and a character are numbers to Python."""
+
+
+class SessionRequest(NamedTuple):
+    """A client opens with a session."""
+
+    name: str
+    """Its UUID, in lower case."""
+    timeout_ms: int | None = None
+    """What it would like; None: as long as may be."""
+    must_resume: bool = False
+    is_kept: bool = False
+    """A clean close keeps it."""
+
+
+def read_session(properties: object) -> SessionRequest | None:
+    """The session in the properties of an open; None: there is none. Raises AmqpError."""
+    if not isinstance(properties, dict):
+        return None
+    given = {str(name): value for name, value in properties.items() if str(name) in (SESSION, TIMEOUT, RESUME, KEEP)}
+    if SESSION not in given:
+        if given:
+            raise AmqpError(INVALID_FIELD, f"connection property {next(iter(given))} goes with {SESSION}")
+        return None
+    return SessionRequest(_uuid(given[SESSION]), _timeout(given), _truth(given, RESUME), _truth(given, KEEP))
+
+
+def granted_properties(name: str, timeout_ms: int, status: str) -> dict[str, Any]:
+    """Of our open."""
+    seconds = timeout_ms // 1000 if timeout_ms % 1000 == 0 else timeout_ms / 1000
+    return {SESSION: name, TIMEOUT: seconds, STATUS: status}
+
+
+def check_link_name(name: str) -> None:
+    """Raises AmqpError for one that is too long for a link of a session."""
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > MAX_LINK_BYTES:
+        raise AmqpError(INVALID_FIELD, f"the name of a session's link has at most {MAX_LINK_BYTES} bytes, found {size}")
+
+
+def producer_of(session: str, link: str) -> bytes:
+    """Under which name messages are numbered that come on a session's link."""
+    return f"{session}/{link}".encode("utf-8", "surrogatepass")
+
+
+def _uuid(value: object) -> str:
+    text = str(value).lower() if is_uuid(value) or isinstance(value, str) else ""
+    if not _UUID_TEXT.fullmatch(text):
+        raise _wrong(SESSION, "a UUID, or its text of 36 characters", value)
+    return text
+
+
+def _timeout(given: Mapping[str, object]) -> int | None:
+    value = given.get(TIMEOUT)
+    if value is None:
+        return None
+    if type(value) not in _NUMBERS or not isinstance(value, int | float) or not 0 <= value < 1 << 53:
+        raise _wrong(TIMEOUT, "seconds, a number from 0 on", value)
+    return int(value * 1000)
+
+
+def _truth(given: Mapping[str, object], name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise _wrong(name, "true or false", value)
+    return value
+
+
+def _wrong(name: str, expected: str, found: object) -> AmqpError:
+    return AmqpError(INVALID_FIELD, f"connection property {name}: expected {expected}, found {found!r:.80}")

@@ -1,0 +1,158 @@
+"""The sockets on which clients come in: a few in each turn of the loop, and none for which there is no room.
+
+Connections are taken from the kernel by hand, not by the loop's own servers: those take all that wait at once, make a
+transport for each before anybody is asked, and drop the waiting ones, those of other brokers and of administrators too,
+when descriptors run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from qpid_ha_broker.server.clients.admission import Admission
+from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
+from qpid_ha_broker.server.runtime.descriptors import Descriptors
+from qpid_ha_broker.server.runtime.logs import RateLimitedLog
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import SettingsError
+
+BACKLOG: Final = 1024
+ACCEPTED_AT_ONCE: Final = 16
+"""In one turn of the loop: a flood must not keep it from those who are served."""
+PAUSE_S: Final = 0.02
+"""Until there may be room again."""
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class _Place(NamedTuple):
+    """One listening socket, and who talks to those that come in there."""
+
+    socket: socket.socket
+    make_protocol: Callable[[], ClientProtocol]
+
+
+class Listeners:
+    """The promise: clients never take the descriptors that are kept for the store, the control socket and others."""
+
+    def __init__(
+        self, admission: Admission[ClientProtocol], descriptors: Descriptors, refusals: RateLimitedLog
+    ) -> None:
+        self._admission = admission
+        self.descriptors = descriptors
+        self._refusals = refusals
+        self.addresses: list[str] = []
+        """Those in use, with the real port where 0 was asked."""
+        self._places: list[_Place] = []
+        self._paused: dict[_Place, asyncio.TimerHandle] = {}
+        self._attaching: set[asyncio.Task[None]] = set()
+
+    async def listen(self, address: Address, make_protocol: Callable[[], ClientProtocol]) -> None:
+        """Accept at `address`. Raises SettingsError."""
+        loop = asyncio.get_running_loop()
+        try:
+            flags, kind = socket.AI_PASSIVE, socket.SOCK_STREAM
+            found = await loop.getaddrinfo(address.host, address.port, type=kind, flags=flags)
+            bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in found)
+            places = [_Place(listening_socket(*each), make_protocol) for each in bindable]
+        except OSError as error:
+            raise SettingsError("listen", f"{address}: {error.strerror or error}; is it in use?") from error
+        self._places += places
+        for place in places:
+            loop.add_reader(place.socket, self._accept, place)
+        port = places[0].socket.getsockname()[1]
+        self.addresses.append(f"{address.scheme}://{address.host}:{port}")
+
+    def close(self) -> None:
+        """Accept nobody any more. What is open stays."""
+        for timer in self._paused.values():
+            timer.cancel()
+        self._paused.clear()
+        for place in self._places:
+            asyncio.get_running_loop().remove_reader(place.socket)
+            place.socket.close()
+        self._places.clear()
+
+    # --- accepting
+
+    def _accept(self, place: _Place) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            if self._admission.is_full and not self._make_room("others are waiting"):
+                self._pause(place)
+                return
+            try:
+                connection, peer = place.socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _SHORTAGES:
+                    self._make_room(str(error.strerror))
+                    self._pause(place)
+                    return
+                continue  # it went away while it waited: accept(2) hands over errors of the network
+            if connection.fileno() >= self.descriptors.for_clients:
+                connection.close()
+                self._refusals.warning("%s turned away: %s", peer[0], _no_descriptors(self.descriptors.limit))
+                self._make_room(_no_descriptors(self.descriptors.limit))
+                self._pause(place)
+                return
+            self._take(place, connection, str(peer[0]))
+
+    def _take(self, place: _Place, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        protocol = place.make_protocol()
+        self._admission.accepted(protocol, address, time.monotonic())
+        task = asyncio.get_running_loop().create_task(self._attach(protocol, connection))
+        self._attaching.add(task)
+        task.add_done_callback(self._attaching.discard)
+
+    async def _attach(self, protocol: ClientProtocol, connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+        except OSError:  # the peer was quicker
+            self._admission.gone(protocol)
+            connection.close()
+
+    def _make_room(self, reason: str) -> bool:
+        """Whether somebody had to go."""
+        found = self._admission.next_to_go(time.monotonic())
+        if found is None:
+            return False
+        self._admission.gone(found)
+        self._refusals.warning("%s dropped before its AMQP open: %s", found.peer, reason)
+        found.abort()
+        return True
+
+    def _pause(self, place: _Place) -> None:
+        """Who waits goes on waiting in the kernel; a listener that stays readable must not keep the loop busy."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(place.socket)
+        self._paused[place] = loop.call_later(PAUSE_S, self._resume, place)
+
+    def _resume(self, place: _Place) -> None:
+        del self._paused[place]
+        asyncio.get_running_loop().add_reader(place.socket, self._accept, place)
+
+
+def listening_socket(family: int, bound: tuple[object, ...]) -> socket.socket:
+    """A socket that listens at one address of the machine. Raises OSError."""
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.setblocking(False)
+        found.bind(bound)
+        found.listen(BACKLOG)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def _no_descriptors(limit: int) -> str:
+    return f"of {limit} file descriptors no more are left for clients; raise LimitNOFILE, or lower max-connections"

@@ -1,0 +1,1 @@
+"""The control socket, its methods, and what waits for a commit."""

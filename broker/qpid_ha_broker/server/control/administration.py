@@ -1,0 +1,184 @@
+"""The control socket's methods: what `qpid-ha` can ask a broker for, and have it do.
+
+Each takes the params of a request, refuses names it does not know (a typing error must not pass for a default), and
+answers only when what it did is as safe as a client's own command would have to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
+from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.control.placements import load_placement
+from qpid_ha_config.errors import SettingsError, nearest
+from qpid_ha_config.settings import BrokerSettings
+
+Params = dict[str, object]
+WaitDone = Callable[[Outcome[Any]], Awaitable[object]]
+"""The result of a command, once all of it is done and committed. Raises the ModelError for which it was given up."""
+
+
+class SettingsHolder(Protocol):
+    """Whoever has the settings that are in force."""
+
+    def current(self) -> BrokerSettings:
+        """As they are now."""
+
+    def replace(self, settings: BrokerSettings) -> list[str]:
+        """Put these in force; what that came to, in an operator's words."""
+
+
+class AdminAction(NamedTuple):
+    """What `action` stands for: the params that go with it, and the call that takes them by name."""
+
+    parameters: tuple[str, ...]
+    call: Callable[..., object]
+
+
+def control_methods(
+    name: str,
+    administration: Administration,
+    settings: SettingsHolder,
+    wait_done: WaitDone,
+) -> dict[str, Method]:
+    """The methods that are about this broker alone, whatever it is to others.
+
+    A command that changed something answers when `wait_done` has come back.
+    """
+    queue_actions, exchange_actions = _queue_actions(administration), _exchange_actions(administration)
+
+    async def queues(params: Params) -> object:
+        return await _carry_out(queue_actions, params, wait_done)
+
+    async def exchanges(params: Params) -> object:
+        return await _carry_out(exchange_actions, params, wait_done)
+
+    return {
+        "ping": _without_params(lambda: {"pong": True, "name": name}),
+        "get": lambda params: _get(settings, params),
+        "set": lambda params: _set(settings, params),
+        "queues": queues,
+        "exchanges": exchanges,
+    }
+
+
+def _without_params(answer: Callable[[], object]) -> Method:
+    def method(params: Params) -> object:
+        check_known(params, ())
+        return answer()
+
+    return method
+
+
+def _get(settings: SettingsHolder, params: Params) -> object:
+    check_known(params, ("key",))
+    if "key" not in params:
+        return settings.current().as_mapping()
+    key = _key(params)
+    try:
+        return {key: settings.current().get(key)}
+    except SettingsError as error:
+        raise _setting_refused(error) from None
+
+
+def _set(settings: SettingsHolder, params: Params) -> object:
+    check_known(params, ("key", "value"))
+    key = _key(params)
+    if "value" not in params:
+        raise ControlError(INVALID_PARAMS, f"set {key} to what? Give a value")
+    before = settings.current()
+    try:
+        after = before.with_change(key, params["value"])
+        if after.replicas.placement != before.replicas.placement:
+            load_placement(after.replicas.placement)
+    except SettingsError as error:
+        raise _setting_refused(error) from None
+    notes = settings.replace(after)
+    told: dict[str, object] = {"key": key, "old": before.get(key), "new": after.get(key)}
+    return {**told, "notes": notes} if notes else told
+
+
+def _key(params: Params) -> str:
+    key = params.get("key")
+    if not isinstance(key, str) or len(key) > 200:
+        raise ControlError(INVALID_PARAMS, "key is the name of a setting, such as max-connections")
+    return key
+
+
+def _setting_refused(error: SettingsError) -> ControlError:
+    return ControlError(INVALID_PARAMS, str(error), {"key": error.key})
+
+
+def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
+    def create(name: object, arguments: object = None) -> Outcome[Any]:
+        is_new = not administration.has_queue(name)
+        return administration.create_queue(name, arguments).then(lambda made: {"created": is_new, **made})
+
+    def purge(name: object) -> Pending[object]:
+        return administration.purge_queue(name).then(lambda count: {"name": name, "purged": count})
+
+    return {
+        "list": AdminAction((), administration.queues),
+        "read": AdminAction(("name",), administration.queue),
+        "create": AdminAction(("name", "arguments"), create),
+        "update": AdminAction(("name", "arguments"), administration.update_queue),
+        "delete": AdminAction(("name", "if_empty", "if_unused"), administration.delete_queue),
+        "purge": AdminAction(("name",), purge),
+    }
+
+
+def _exchange_actions(administration: Administration) -> dict[str, AdminAction]:
+    def create(name: object, kind: object, arguments: object = None) -> Done[object]:
+        is_new = not administration.has_exchange(name)
+        made = administration.create_exchange(name, kind, arguments)
+        return Done({**administration.exchange(name), "created": is_new}, made.written)
+
+    def bind(name: object, queue: object, key: object = "", arguments: object = None) -> object:
+        return administration.bind(name, queue, key, arguments)
+
+    def unbind(name: object, queue: object, key: object = "") -> object:
+        return administration.unbind(name, queue, key)
+
+    return {
+        "list": AdminAction((), administration.exchanges),
+        "read": AdminAction(("name",), administration.exchange),
+        "create": AdminAction(("name", "kind", "arguments"), create),
+        "delete": AdminAction(("name", "if_unused"), administration.delete_exchange),
+        "bind": AdminAction(("name", "queue", "key", "arguments"), bind),
+        "unbind": AdminAction(("name", "queue", "key"), unbind),
+    }
+
+
+_NEEDED = ("name", "kind", "queue")
+"""Params without a default: left out, they go in as None, and the administration says what is missing."""
+
+
+async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_done: WaitDone) -> object:
+    wanted = params.get("action", "list")
+    action = actions.get(wanted) if isinstance(wanted, str) else None
+    if action is None:
+        raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', actions)}")
+    check_known(params, ("action", *action.parameters))
+    given = {name: params.get(name) for name in action.parameters if name in params or name in _NEEDED}
+    try:
+        outcome = action.call(**given)
+        return await wait_done(outcome) if isinstance(outcome, Done | Pending) else outcome
+    except ModelError as error:
+        raise _refused(error) from None
+
+
+def _refused(error: ModelError) -> ControlError:
+    if isinstance(error, InvalidArgument):
+        return ControlError(INVALID_PARAMS, str(error))
+    return ControlError(REFUSED, str(error), {"reason": reason_of(error)})
+
+
+def check_known(params: Params, known: Iterable[str]) -> None:
+    """Refuse parameters that the method does not have."""
+    for name in params:
+        if name not in known:
+            hint = nearest(name[:80], known) if known else "there are none"
+            raise ControlError(INVALID_PARAMS, f"unknown parameter {name!r:.80}; {hint}")

@@ -1,0 +1,63 @@
+"""Commands whose answer waits until what they have written is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from qpid_ha_broker.model.administration import Done, Outcome, Result
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.control.control import REFUSED, ControlError
+
+
+class CommitWaiters:
+    """The promise: whoever waits hears once, that all is done and committed, or why nobody here can say so."""
+
+    def __init__(self, schedule_turn: Callable[[], None]) -> None:
+        self._schedule_turn = schedule_turn
+        self._waiting: list[tuple[Outcome[Any], asyncio.Future[Any]]] = []
+        self.also: Callable[[], None] | None = None
+        """Called at the end of each turn, too: for whoever measures how long commits take."""
+
+    async def wait_committed(self, written: CommitToken) -> None:
+        """Come back once `written` is committed. Raises ControlError when that is for others to decide."""
+        await self.wait_done(Done(None, written))
+
+    async def wait_done(self, outcome: Outcome[Result]) -> Result:
+        """The result of a command, once all of it is done and committed.
+
+        Raises the ModelError for which it was given up, or ControlError when that is for others to decide.
+        """
+        waiter: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((outcome, waiter))
+        self._schedule_turn()
+        return await waiter
+
+    def turn_ended(self) -> None:
+        """Tell those of whose outcome all is committed."""
+        for outcome, waiter in self._waiting:
+            if waiter.done():
+                continue
+            try:
+                done = outcome.done()
+            except ModelError as error:
+                waiter.set_exception(error)
+                continue
+            if done is not None and done.written.is_committed:
+                waiter.set_result(done.result)
+        self._waiting = [item for item in self._waiting if not item[1].done()]
+        if self.also is not None:
+            self.also()
+
+    def refuse(self, resources: Resources) -> None:
+        """This broker is primary of that set no more: what becomes of the last events there, others decide."""
+        logs = (resources.default.log, resources.local.log)
+        waiting = [item for item in self._waiting if any(item[0].is_of(log) for log in logs)]
+        self._waiting = [item for item in self._waiting if item not in waiting]
+        text = "this broker stopped being primary before the change was committed: ask the next one whether it was kept"
+        for _, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(ControlError(REFUSED, text, {"reason": "not-primary"}))

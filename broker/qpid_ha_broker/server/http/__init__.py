@@ -1,0 +1,1 @@
+"""Administration, health and metrics over HTTP."""

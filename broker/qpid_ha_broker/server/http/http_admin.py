@@ -1,0 +1,331 @@
+"""The HTTP port: JSON-RPC for administrators, answers for load balancers, metrics. `admin.listen` turns it on.
+
+Nothing else of the broker imports this module, or aiohttp, before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.metrics import health
+from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
+from qpid_ha_broker.metrics.families import BROKER
+from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlError, Stream, note_line
+from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
+from qpid_ha_broker.server.http.http_roles import needed_role
+from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
+from qpid_ha_broker.server.http.metrics_source import MetricsSource, process_pieces
+from qpid_ha_config.tokens import TokenEntry, TokenRole
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.server.broker import Broker
+
+log = logging.getLogger("http")
+
+BODY_LIMIT_S: Final = 10.0
+"""From the head of a request to the end of its body."""
+ANSWER_LIMIT_S: Final = 60.0
+"""For an answer to be taken; a stream may take as long as it wants."""
+SCRAPE_SLICE_S: Final = 0.001
+"""So long a scrape is put together; then it is everybody else's turn first."""
+CHUNK_BYTES: Final = 64 * 1024
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_JSON: Final = "application/json"
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Page(NamedTuple):
+    """What there is at a path. `methods`: besides OPTIONS."""
+
+    methods: tuple[str, ...]
+    handler: Handler
+
+
+class HttpRefusal(Exception):
+    """No answer but this; `problem` says what to do."""
+
+    def __init__(self, status: int, problem: str, headers: Mapping[str, str] = {}) -> None:
+        super().__init__(problem)
+        self.status = status
+        self.problem = problem
+        self.headers = headers
+
+
+class AdminPort:
+    """The promise: whoever has no token for it learns nothing but what load balancers ask, and changes nothing."""
+
+    def __init__(self, broker: Broker) -> None:
+        """Raises ConfigError when the file of tokens cannot be used."""
+        self._broker = broker
+        self._tokens = TokenFile(broker.current().admin.tokens, time.monotonic)
+        self._wrong = WrongTokens(time.monotonic)
+        self._source = MetricsSource(broker)
+        self._connections = HttpConnections(self._handle, broker.current)
+        self._answers: Counter[tuple[str, str]] = Counter()
+        self._scrape: asyncio.Task[list[bytes]] | None = None
+        self._scrape_s = 0.0
+        looking = ("GET", "HEAD")
+        self._pages: dict[str, Page] = {
+            "/rpc": Page(("POST",), self._rpc),
+            "/metrics": Page(looking, self._metrics),
+            "/live": Page(looking, self._health(health.is_live)),
+            "/ready": Page(looking, self._health(health.is_ready)),
+            "/primary": Page(looking, self._health(health.is_primary)),
+            "/replica": Page(looking, self._replica),
+            "/in-sync": Page(looking, self._health(health.is_in_sync)),
+        }
+
+    async def start(self) -> None:
+        """Listen. Raises SettingsError."""
+        try:
+            for address in self._broker.current().admin.listen:
+                await self._connections.listen(address)
+        except BaseException:
+            await self._connections.close()
+            raise
+        self._connections.start()
+        self._source.start()
+        log.info("administrators and monitoring are answered on %s", ", ".join(self._connections.addresses))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, with the real port where 0 was asked."""
+        return self._connections.addresses
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        self._source.stop()
+        await self._connections.close()
+
+    # --- every request
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        if isinstance(connection, HttpConnection):
+            connection.busy = True
+        page = self._pages.get(request.path)
+        try:
+            response = await self._answer(request, page)
+        except HttpRefusal as refusal:
+            response = _json(refusal.status, {"error": refusal.problem}, refusal.headers)
+            if request.can_read_body:  # what is left of it nobody reads
+                response.force_close()
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # a bug costs its caller an answer, and nobody else anything
+            log.exception("an HTTP request for %.80r failed", request.path)
+            response = _json(500, {"error": f"a bug ({type(error).__name__}); the broker's log has it"})
+        finally:
+            if isinstance(connection, HttpConnection):
+                connection.busy, connection.quiet_since_s = False, time.monotonic()
+                connection.served += 1
+        self._answers[request.path if page is not None else "other", str(response.status)] += 1
+        return response
+
+    async def _answer(self, request: web.BaseRequest, page: Page | None) -> web.StreamResponse:
+        if page is None:
+            raise HttpRefusal(404, f"there are {', '.join(self._pages)}")
+        allowed = ", ".join((*page.methods, "OPTIONS"))
+        if request.method == "OPTIONS":
+            return web.Response(status=204, headers={"Allow": allowed, **_HEADERS})
+        if request.method not in page.methods:
+            raise HttpRefusal(405, f"{request.path} takes {allowed}", {"Allow": allowed})
+        return await page.handler(request)
+
+    async def _authorize(self, request: web.BaseRequest, role: TokenRole) -> TokenEntry:
+        """Who asks, whose token lets him have `role`. Raises HttpRefusal, late for a wrong token."""
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        challenge = {"WWW-Authenticate": 'Bearer realm="qpid-ha"'}
+        if scheme.lower() != "bearer" or not token.strip():
+            raise HttpRefusal(401, "give a token: Authorization: Bearer TOKEN (`qpid-ha token create`)", challenge)
+        entry = self._tokens.find(token.strip())
+        if entry is None:
+            address = request.remote or "?"
+            log.warning("a wrong token came from %s", address)
+            if not await self._wrong.punish(address):
+                raise HttpRefusal(429, "too many wrong tokens: try again later", {"Retry-After": "5"})
+            raise HttpRefusal(401, "nobody has this token", challenge)
+        if not entry.role.includes(role):
+            raise HttpRefusal(403, f"{entry.name} has the role {entry.role}, and this takes {role}")
+        return entry
+
+    # --- load balancers
+
+    def _health(self, check: Callable[[health.BrokerHealth], health.HealthAnswer]) -> Handler:
+        async def handler(request: web.BaseRequest) -> web.StreamResponse:
+            if request.query_string:
+                raise HttpRefusal(400, f"{request.path} takes no parameters")
+            return self._told(check)
+
+        return handler
+
+    async def _replica(self, request: web.BaseRequest) -> web.StreamResponse:
+        given = dict(request.query)
+        text = given.pop("max-lag", "inf")
+        try:
+            max_lag_s = float(text)
+        except ValueError:
+            max_lag_s = -1.0
+        if given or not max_lag_s >= 0 or len(request.query) > 1:
+            raise HttpRefusal(400, "/replica takes max-lag=SECONDS, 0 or more, and nothing else")
+        return self._told(lambda now: health.is_replica(now, max_lag_s))
+
+    def _told(self, check: Callable[[health.BrokerHealth], health.HealthAnswer]) -> web.Response:
+        now = self._now()
+        answer = check(now)
+        lag_s = None if now.lag_s is None else round(now.lag_s, 3)
+        facts: dict[str, object] = {"name": now.name, "state": now.state.value, "lag_s": lag_s}
+        return _json(200, facts) if answer.yes else _json(503, {**facts, "reason": answer.reason})
+
+    def _now(self) -> health.BrokerHealth:
+        broker = self._broker
+        name = broker.current().name
+        if not _is_loaded(broker):
+            return health.BrokerHealth(name, State.LOADING, failure=broker.failure)
+        membership = broker.membership
+        status = membership.member.status
+        if broker.is_stopping:
+            return health.BrokerHealth(name, State.STOPPING, failure=broker.failure)
+        return health.BrokerHealth(
+            name,
+            status.state,
+            serves=membership.clients.is_serving,
+            relays=broker.sets is not None and broker.sets.proxying is not None and bool(status.primary),
+            members=status.members,
+            lag_s=membership.member.replica_lag_s(time.monotonic()),
+            failure=broker.failure,
+        )
+
+    # --- JSON-RPC
+
+    async def _rpc(self, request: web.BaseRequest) -> web.StreamResponse:
+        _check_same_site(request)
+        entry = await self._authorize(request, TokenRole.VIEWER)
+        if request.content_type != _JSON:
+            raise HttpRefusal(415, f"send Content-Type: {_JSON}")
+        body = await _body(request)
+
+        def permit(method: str, params: dict[str, object]) -> None:
+            role = needed_role(method, params)
+            if not entry.role.includes(role):
+                asked = " ".join(filter(None, (method[:80], str(params.get("action", ""))[:80])))
+                problem = f"{entry.name} has the role {entry.role}, and {asked} takes {role}"
+                raise ControlError(NOT_ALLOWED, problem)
+
+        # What was begun goes on when its caller goes: as through the control socket.
+        reply, _, stream = await asyncio.shield(self._broker.control.answer(body, permit))
+        if stream is not None:
+            return await self._stream(request, reply or b"", stream)
+        if reply is None:
+            return web.Response(status=204, headers=_HEADERS)
+        return web.Response(body=reply, content_type=_JSON, headers=_HEADERS)
+
+    async def _stream(self, request: web.BaseRequest, reply: bytes, stream: Stream) -> web.StreamResponse:
+        """A line for the answer, and one for each note, until the caller goes or there is nothing more to tell."""
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "application/x-ndjson"})
+        try:
+            await response.prepare(request)
+            await response.write(reply)
+            async for note in stream.notes:
+                async with asyncio.timeout(ANSWER_LIMIT_S):
+                    await response.write(note_line(stream, note))
+            await response.write_eof()
+        finally:
+            stream.close()
+        return response
+
+    # --- metrics
+
+    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        await self._authorize(request, TokenRole.METRICS)
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": CONTENT_TYPE})
+        if request.method == "HEAD":
+            return response
+        if self._scrape is None:
+            self._scrape = asyncio.get_running_loop().create_task(self._make_scrape())
+        chunks = await asyncio.shield(self._scrape)
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            await response.prepare(request)
+            for chunk in chunks:
+                await response.write(chunk)
+                await asyncio.sleep(0)
+            await response.write_eof()
+        return response
+
+    async def _make_scrape(self) -> list[bytes]:
+        """The whole text, in chunks; all who ask meanwhile get the same."""
+        began_s = time.perf_counter()
+        self._count_http()
+        chunks, parts, size = [], await asyncio.to_thread(process_pieces), 0
+        budget = Budget(time.perf_counter, SCRAPE_SLICE_S)
+        try:
+            for piece in self._source.pieces():
+                parts.append(piece)
+                size += len(piece)
+                if size > CHUNK_BYTES:
+                    chunks.append("".join(parts).encode())
+                    parts, size = [], 0
+                if budget.is_spent:
+                    await asyncio.sleep(0)
+                    budget = Budget(time.perf_counter, SCRAPE_SLICE_S)
+        finally:
+            self._scrape = None
+        took_s = time.perf_counter() - began_s
+        parts.append(family_text(BROKER["qpid_ha_scrape_duration_seconds"], {(): took_s}))
+        return [*chunks, "".join(parts).encode()]
+
+    def _count_http(self) -> None:
+        self._source.http = {
+            "qpid_ha_http_requests_total": {(path, status): number for (path, status), number in self._answers.items()},
+            "qpid_ha_http_wrong_tokens_total": {(): self._wrong.total},
+            "qpid_ha_http_refused_connections_total": {(): self._connections.refused_total},
+        }
+
+
+async def open_admin_port(broker: Broker) -> AdminPort:
+    """Listen for administrators and monitoring. Raises SettingsError."""
+    port = AdminPort(broker)
+    await port.start()
+    return port
+
+
+def _is_loaded(broker: Broker) -> bool:
+    return broker.loading is None and hasattr(broker, "membership")
+
+
+def _check_same_site(request: web.BaseRequest) -> None:
+    """A page of another site has its reader's browser send this; our own, and programs, are let in."""
+    origin = request.headers.get("Origin")
+    is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host", "")
+    if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        raise HttpRefusal(403, "requests from pages of other sites are refused")
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    """Raises HttpRefusal for one that is too large, or too slow."""
+    if (request.content_length or 0) > BODY_BYTES_MAX:
+        raise HttpRefusal(413, f"a request has at most {BODY_BYTES_MAX} bytes")
+    try:
+        async with asyncio.timeout(BODY_LIMIT_S):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise HttpRefusal(413, f"a request has at most {BODY_BYTES_MAX} bytes") from None
+    except TimeoutError:
+        raise HttpRefusal(408, f"the whole request has to be here within {BODY_LIMIT_S:g} s") from None
+
+
+def _json(status: int, document: Mapping[str, Any], headers: Mapping[str, str] = {}) -> web.Response:
+    text = json.dumps(document, ensure_ascii=True) + "\n"
+    return web.Response(status=status, text=text, content_type=_JSON, headers={**_HEADERS, **headers})

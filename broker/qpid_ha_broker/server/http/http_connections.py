@@ -1,0 +1,244 @@
+"""Connections of the HTTP port: a bounded number, none of which may be silent for long; TLS as listeners have it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from qpid_ha_broker.server.clients.listeners import listening_socket
+from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.settings import BrokerSettings, TlsSettings
+
+log = logging.getLogger("http")
+
+CONNECTIONS_MAX: Final = 128
+SILENCE_S: Final = 10.0
+"""From the connection, or the last answer, to the end of a request's head."""
+HANDSHAKE_S: Final = 5.0
+SWEEP_S: Final = 1.0
+ACCEPTED_AT_ONCE: Final = 16
+BODY_BYTES_MAX: Final = 1024 * 1024
+_NO_ROOM: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+)
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class HttpConnection(web.RequestHandler):
+    """One connection, and whether it is at work."""
+
+    __slots__ = ("busy", "owner", "quiet_since_s", "served")
+
+    def __init__(self, owner: HttpConnections, server: web.Server) -> None:
+        super().__init__(
+            server, loop=asyncio.get_running_loop(), keepalive_timeout=SILENCE_S, access_log=None,  # type: ignore[arg-type]  # it stands for no such log
+            lingering_time=1.0,
+            auto_decompress=False, logger=log,
+        )  # fmt: skip
+        self.owner = owner
+        self.busy = False
+        """A request is being answered."""
+        self.served = 0
+        self.quiet_since_s = time.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is there, and TLS is spoken where it has to be."""
+        super().connection_made(transport)
+        self.owner.opened(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is gone."""
+        self.owner.open.pop(self, None)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what is no request of HTTP. aiohttp would log it, and quote what may be a token."""
+        log.debug("a request that cannot be read was answered with %d (%s)", status, type(exc).__name__)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of another answer is sent already")
+        problem = "this is no request of HTTP that is taken here" if status < 500 else "a bug"
+        response = web.Response(status=status, text=f'{{"error": "{problem}"}}\n', content_type="application/json")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Only the place of a bug: aiohttp's own words quote requests."""
+        found = sys.exc_info()[1]
+        where = "" if found is None else traceback.format_tb(found.__traceback__)[-1].strip()
+        log.error("a connection of the HTTP port failed: %s %s", type(found).__name__, where)
+
+
+class HttpConnections:
+    """The promise: at most CONNECTIONS_MAX at a time, and one that is silent, or slow to ask, goes."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], object], current: Callable[[], BrokerSettings]) -> None:
+        self.open: dict[HttpConnection, None] = {}
+        self.refused_total = 0
+        self.addresses: list[str] = []
+        """Those in use, with the real port where 0 was asked."""
+        self._current = current
+        self._server = web.Server(handler, handler_cancellation=True)  # type: ignore[arg-type]
+        self._places: list[socket.socket] = []
+        self._coming = 0
+        self._tasks = BackgroundTasks()
+        self._tls: ssl.SSLContext | None = None
+        self._tls_files: object = None
+
+    async def listen(self, address: Address) -> None:
+        """Accept there. Raises SettingsError."""
+        loop = asyncio.get_running_loop()
+        if address.is_tls and self._tls is None:
+            self._tls_files = _versions(self._current().tls)
+            self._tls = tls_context(self._current().tls)
+        try:
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in found)
+            places = [listening_socket(*each) for each in bindable]
+        except OSError as error:
+            raise SettingsError("admin.listen", f"{address}: {error.strerror or error}; is it in use?") from error
+        self._places += places
+        for place in places:
+            loop.add_reader(place, self._accept, place, address.is_tls)
+        port = places[0].getsockname()[1]
+        self.addresses.append(str(address._replace(port=port)))
+
+    def start(self) -> None:
+        """Begin to look after those that are open."""
+        self._tasks.start(self._sweep_forever())
+
+    async def close(self) -> None:
+        """Accept nobody any more, and end what is open."""
+        self._tasks.cancel()
+        for place in self._places:
+            asyncio.get_running_loop().remove_reader(place)
+            place.close()
+        self._places.clear()
+        await self._server.shutdown(timeout=1.0)
+
+    # --- accepting
+
+    def _accept(self, place: socket.socket, is_tls: bool) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connection, _peer = place.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:  # it went away while it waited, or there are no descriptors: the next turn tries again
+                return
+            connection.setblocking(False)
+            if len(self.open) + self._coming >= CONNECTIONS_MAX and not self._make_room():
+                self.refused_total += 1
+                with suppress(OSError):
+                    if not is_tls:
+                        connection.send(_NO_ROOM)
+                connection.close()
+                continue
+            self._coming += 1
+            self._tasks.start(self._take(connection, is_tls))
+
+    def _make_room(self) -> bool:
+        """Whether one could go that has had its answers: the one that has been quiet longest."""
+        idle = [each for each in self.open if each.served and not each.busy]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda each: each.quiet_since_s)
+        self.open.pop(longest)
+        longest.force_close()
+        return True
+
+    async def _take(self, connection: socket.socket, is_tls: bool) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: HttpConnection(self, self._server),
+                connection,
+                ssl=self._tls if is_tls else None,
+                ssl_handshake_timeout=HANDSHAKE_S if is_tls else None,
+            )
+        except (OSError, ssl.SSLError):  # the peer was quicker, or speaks no TLS that is let in
+            connection.close()
+        finally:
+            self._coming -= 1
+
+    def opened(self, connection: HttpConnection) -> None:
+        """It can ask."""
+        self.open[connection] = None
+
+    # --- looking after them
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            late_s = time.monotonic() - SILENCE_S
+            for connection in [each for each in self.open if not each.busy and each.quiet_since_s < late_s]:
+                connection.force_close()
+            if self._tls is not None:
+                self._renew_tls(self._tls)
+
+    def _renew_tls(self, context: ssl.SSLContext) -> None:
+        """Show new connections the certificate that is in the files now; one that cannot be used changes nothing."""
+        tls = self._current().tls
+        files = _versions(tls)
+        if files == self._tls_files or tls.certificate is None:
+            return
+        self._tls_files = files
+        try:
+            tls_context(tls)
+            context.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
+        except SettingsError as error:
+            log.error("the certificate was not read again, and the one in use stays: %s", error)
+        else:
+            log.info("the certificate %s was read again", tls.certificate)
+
+
+def tls_context(tls: TlsSettings) -> ssl.SSLContext:
+    """As the `amqps` listeners have it: versions, ciphers, certificate, whether clients have to show one.
+
+    Raises SettingsError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    versions = [_VERSIONS[name] for name in tls.versions]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    try:
+        if tls.ciphers is not None:
+            context.set_ciphers(tls.ciphers)
+        context.load_cert_chain(str(tls.certificate), str(tls.key), password=lambda: "")
+        if tls.ca is not None:
+            context.load_verify_locations(tls.ca)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise SettingsError("tls.certificate", f"{tls.certificate}: TLS cannot use it: {error}") from error
+    if tls.require_client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _versions(tls: TlsSettings) -> object:
+    """Another one when the files are others."""
+    return [_version(path) for path in (tls.certificate, tls.key) if path is not None]
+
+
+def _version(path: Path) -> object:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

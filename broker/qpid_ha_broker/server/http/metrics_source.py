@@ -1,0 +1,295 @@
+"""What the figures of `metrics` are at this moment: read from a broker that runs, in steps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from qpid_ha_broker import __version__
+from qpid_ha_broker.ha.states import LEADING, State
+from qpid_ha_broker.metrics.confirm_latency import ConfirmLatency
+from qpid_ha_broker.metrics.exposition import Samples, check_kind, family_text
+from qpid_ha_broker.metrics.families import BROKER, PROCESS, SETS
+from qpid_ha_broker.metrics.histogram import Histogram
+from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, queue_pieces
+
+if TYPE_CHECKING:
+    from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+    from qpid_ha_broker.ha.member import Member
+    from qpid_ha_broker.server.broker import Broker
+    from qpid_ha_broker.server.stores.broker_store import BrokerStore
+
+LAG_LOOK_S: Final = 0.1
+"""How often the loop is asked how late it is."""
+SETS_STEP: Final = 8
+"""Sets that are looked at between two pieces."""
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+FromSet = dict[str, dict[tuple[str, ...], float | Histogram]]
+"""By name of a family, samples by label values."""
+
+
+class MetricsSource:
+    """Counts what nobody else does while it runs, and tells all that there is. On the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.loop_lag = Histogram()
+        self.confirms = Histogram()
+        self.syncs = Histogram()
+        self.http: FromSet = {}
+        """What the HTTP port counts itself."""
+        self.state_changes: dict[str, int] = {"promotions": 0, "step_downs": 0, "catch_ups": 0}
+        self._latencies: WeakKeyDictionary[HostedSet, ConfirmLatency] = WeakKeyDictionary()
+        """Of the sets that are led here."""
+        self._counters = QueueCounters()
+        self._choice = QueueChoice(("*",), 0)
+        self._events: asyncio.Task[None] | None = None
+        self._lag_task: asyncio.Task[None] | None = None
+        self._told: WeakKeyDictionary[HostedSet, tuple[int, int]] = WeakKeyDictionary()
+        """Messages that ever came into a set, and that left it."""
+
+    def start(self) -> None:
+        """Begin to count. The broker may load its store yet."""
+        self._lag_task = asyncio.get_running_loop().create_task(self._watch_loop())
+        self._broker.waiters.also = self._turn_ended
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._broker.waiters.also = None
+        for task in (self._lag_task, self._events):
+            if task is not None:
+                task.cancel()
+
+    # --- what is counted here
+
+    async def _watch_loop(self) -> None:
+        while True:
+            due_s = time.perf_counter() + LAG_LOOK_S
+            await asyncio.sleep(LAG_LOOK_S)
+            self.loop_lag.observe(max(time.perf_counter() - due_s, 0.0))
+            if self._events is None and self._broker.loading is None and hasattr(self._broker, "membership"):
+                self._events = asyncio.get_running_loop().create_task(self._watch_states())
+
+    async def _watch_states(self) -> None:
+        changes = self.state_changes
+        membership = self._broker.membership
+        changes["promotions"] += membership.member.status.state is State.PRIMARY
+        changes["catch_ups"] += membership.member.status.state is State.CATCHUP
+        async for event in membership.events.subscribe():
+            if event["event"] == "state":
+                changes["promotions"] += event["after"] == State.PRIMARY
+                changes["step_downs"] += event["before"] == State.PRIMARY
+                changes["catch_ups"] += event["after"] == State.CATCHUP
+
+    def _turn_ended(self) -> None:
+        container = self._broker.container
+        now_s = time.perf_counter()
+        for hosted in (container.default, *container.visited):
+            if hosted.read_only:
+                self._latencies.pop(hosted, None)
+                continue
+            log = hosted.resources.default.log
+            latency = self._latencies.get(hosted)
+            if latency is None:
+                self._latencies[hosted] = ConfirmLatency(log.last_lsn, self.confirms)
+            else:
+                latency.turn_ended(log.last_lsn, log.committed_lsn, now_s)
+
+    # --- what is told
+
+    def pieces(self) -> Iterator[str]:
+        """The text of all families but those of `process_pieces`, some pieces empty.
+
+        While the store is loaded there is little.
+        """
+        if self._broker.loading is not None or not hasattr(self._broker, "membership"):
+            state: dict[str, Samples] = {
+                "qpid_ha_state": _states(State.LOADING),
+                "qpid_ha_build_info": {(__version__,): 1.0},
+            }
+            yield from _texts(BROKER, {**state, "qpid_ha_loop_lag_seconds": {(): self.loop_lag}, **self.http})
+            return
+        yield from _texts(BROKER, self._broker_samples())
+        samples: FromSet = {name: {} for name in SETS}
+        now_s = time.monotonic()
+        members = self._members()
+        for number, (name, hosted) in enumerate(list(self._broker.container.sets.items())):
+            if number % SETS_STEP == SETS_STEP - 1:
+                yield ""
+            found = members.get(name)
+            if found is not None:
+                yield from self._add_set(samples, name, hosted, *found, now_s)
+        yield from _texts(SETS, samples)
+        yield from self._queue_pieces()
+
+    def _queue_pieces(self) -> Iterator[str]:
+        wanted = self._broker.current().metrics
+        if (self._choice.patterns, self._choice.most) != (wanted.queues, wanted.queues_most):
+            self._choice = QueueChoice(wanted.queues, wanted.queues_most)
+        sets = self._broker.container.sets
+        queues = [(name, queue) for name, hosted in sets.items() for queue in hosted.resources.catalog.queues.values()]
+        return queue_pieces(queues, self._choice, self._counters, int(time.time() * 1000))
+
+    def _members(self) -> dict[str, tuple[Member, BrokerStore | None, int]]:
+        """Of each set that is hosted: what drives it, its store, and how many messages were discarded."""
+        broker = self._broker
+        own = broker.membership
+        members = {own.member.set: (own.member, broker.broker_store, own.discarded.total)}
+        if broker.sets is not None:
+            for name, each in broker.sets.hosts.members.items():
+                members[name] = (each.member, each.kept, each.discarded.total)
+        return members
+
+    def _broker_samples(self) -> Mapping[str, Samples]:
+        broker = self._broker
+        settings, service = broker.current(), None if broker.sets is None else broker.sets.service
+        relayed = 0 if broker.sets is None or broker.sets.proxying is None else broker.sets.proxying.count
+        single: dict[str, float | Histogram] = {
+            "paused": float(bool(broker.membership.summary().get("paused"))),
+            "connections": broker.connection_count,
+            "unopened_connections": len(broker.admission.unopened),
+            "sessions": len(broker.container.default.resources.default.state.sessions),
+            "relayed_links": relayed,
+            "exchanges": len(broker.container.default.resources.catalog.exchanges),
+            "message_memory_bytes": broker.container.memory_bytes,
+            "memory_limit_bytes": settings.memory_limit_bytes,
+            "loop_lag_seconds": self.loop_lag,
+            "confirm_latency_seconds": self.confirms,
+            "store_sync_seconds": self.syncs,
+            **{f"{name}_total": number for name, number in self.state_changes.items()},
+        }
+        samples: dict[str, Samples] = {f"qpid_ha_{name}": {(): value} for name, value in single.items()}
+        facts = {} if service is None else service.facts
+        for own, name in (("controller_failures", "controller_broker_failures"), ("controller_orders",) * 2):
+            number = facts.get(own)
+            if isinstance(number, int):
+                samples[f"qpid_ha_{name}_total"] = {(): number}
+        return {
+            **samples,
+            "qpid_ha_build_info": {(__version__,): 1},
+            "qpid_ha_state": _states(broker.membership.member.status.state),
+            "qpid_ha_requests_refused_total": {
+                (method, reason): number for (method, reason), number in broker.control.refused.items()
+            },
+            **self.http,
+        }
+
+    def _add_set(
+        self,
+        samples: FromSet,
+        name: str,
+        hosted: HostedSet,
+        member: Member,
+        kept: BrokerStore | None,
+        discarded: int,
+        now_s: float,
+    ) -> Iterator[str]:
+        resources, status = hosted.resources, member.status
+        lag_s = member.replica_lag_s(now_s)
+        messages = size = 0
+        enqueued, dequeued = resources.catalog.enqueued_gone, resources.catalog.dequeued_gone
+        for number, queue in enumerate(list(resources.catalog.queues.values())):
+            if number % 500 == 499:
+                yield ""
+            messages += queue.messages.count
+            size += queue.messages.size
+            enqueued += queue.messages.enqueued_total
+            dequeued += queue.messages.dequeued_total
+        enqueued, dequeued = self._never_less(hosted, enqueued, dequeued)
+        values: dict[str, float] = {
+            "leading": float(status.state in LEADING),
+            "generation": status.generation,
+            "in_sync_brokers": len(status.members),
+            "min_in_sync_brokers": member.settings.min_in_sync,
+            "last_lsn": resources.default.log.last_lsn,
+            "committed_lsn": resources.default.log.committed_lsn if status.state in LEADING else member.committed_lsn,
+            "queues": len(resources.catalog.queues),
+            "messages": messages,
+            "message_bytes": size,
+            "enqueued_messages_total": enqueued,
+            "dequeued_messages_total": dequeued,
+            "unroutable_messages_total": resources.unroutable_total,
+            "duplicate_messages_total": resources.deduplication.dropped_total,
+            "dropped_dead_letters_total": resources.dead_letters_dropped_total,
+            "overrun_queues_total": hosted.overrun_queues_total,
+            "discarded_messages_total": discarded,
+            **({} if lag_s is None or status.state in LEADING else {"replica_lag_seconds": lag_s}),
+            **({} if kept is None else self._store_values(kept)),
+        }
+        for short, value in values.items():
+            samples[f"qpid_ha_set_{short}"][name,] = value
+        for row in member.backups():
+            _add_backup(samples, name, row)
+
+    def _never_less(self, hosted: HostedSet, enqueued: int, dequeued: int) -> tuple[int, int]:
+        """Than was told before: see `QueueCounters`."""
+        told = self._told.get(hosted, (0, 0))
+        self._told[hosted] = max(enqueued, told[0]), max(dequeued, told[1])
+        return self._told[hosted]
+
+    def _store_values(self, kept: BrokerStore) -> dict[str, float]:
+        store = kept.store
+        store.writer.observe_sync = self.syncs.observe
+        facts = kept.facts()
+        names = {
+            "journal_written_bytes_total": "journal_written_bytes",
+            "journal_closed_bytes": "journal_closed_bytes",
+            "snapshot_bytes": "snapshot_bytes",
+            "paged_bytes": "paged_bytes",
+            "unreadable_messages": "unreadable_messages",
+        }
+        values = {name: _number(facts.get(own)) for name, own in names.items()}
+        return {"store_healthy": float(store.health == "ok"), **values}
+
+
+def _add_backup(samples: FromSet, set_name: str, row: Mapping[str, Any]) -> None:
+    labels = set_name, str(row.get("name"))
+    is_connected = row.get("state") != "expected"
+    samples["qpid_ha_set_backup_in_sync"][labels] = float(bool(row.get("in_sync")))
+    samples["qpid_ha_set_backup_connected"][labels] = float(is_connected)
+    if is_connected:
+        for unit, own in (("events", "lag_messages"), ("bytes", "lag_bytes"), ("seconds", "lag_s")):
+            samples[f"qpid_ha_set_backup_lag_{unit}"][labels] = _number(row.get(own))
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, int | float) else 0.0
+
+
+def _texts(families: Mapping[str, Any], samples: Mapping[str, Samples]) -> Iterator[str]:
+    for name, family in families.items():
+        found = samples.get(name, {})
+        for value in list(found.values())[:1]:
+            check_kind(family, value)
+        yield family_text(family, found)
+
+
+def _states(state: State) -> Samples:
+    return {(each.value,): float(each is state) for each in State}
+
+
+def process_pieces() -> list[str]:
+    """The text of the families of the process. Reads files, as many as there are connections: not on the loop.
+
+    Source: proc(5).
+    """
+    fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    boot = next(line for line in Path("/proc/stat").read_text(encoding="ascii").splitlines() if line[:6] == "btime ")
+    times = os.times()
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    values = {
+        "cpu_seconds_total": times.user + times.system,
+        "resident_memory_bytes": int(fields[21]) * _PAGE_BYTES,
+        "start_time_seconds": int(boot.split()[1]) + int(fields[19]) / _TICKS_PER_S,
+        "open_fds": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "max_fds": soft,
+    }
+    return list(_texts(PROCESS, {f"process_{name}": {(): value} for name, value in values.items()}))

@@ -1,0 +1,1 @@
+"""Channels between brokers, and the questions asked on them."""

@@ -1,0 +1,103 @@
+"""A coordinator's slow calls, beside the loop: each in a thread of its own, with an end to the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
+from qpid_ha_broker.ha.effects import Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+
+log = logging.getLogger("coordinator")
+
+LIMIT_S = 5.0
+HANGING_AT_MOST = 4
+"""Calls that a file server does not let go of: a primary asks again and again, and no more threads than that wait."""
+
+Result = TypeVar("Result")
+
+
+class RecordRequests:
+    """The promise: each request is answered by one input within `LIMIT_S`, whatever the coordinator does.
+
+    The threads are daemons: a file server that hangs must not keep the process from ending.
+    """
+
+    def __init__(self, coordinator: Coordinator, feed: Callable[[Input], None]) -> None:
+        self._coordinator = coordinator
+        self._feed = feed
+        self._tasks = BackgroundTasks()
+        self._threads: list[threading.Thread] = []
+        self._problem = ""
+        """That was logged last; empty once the coordinator has answered."""
+
+    def read(self, effect: ReadRecord) -> None:
+        """`RecordRead` follows."""
+        self._tasks.start(self._read(effect))
+
+    def write(self, effect: WriteRecord) -> None:
+        """`RecordWritten` follows."""
+        self._tasks.start(self._write(effect))
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        self._tasks.cancel()
+
+    async def _read(self, effect: ReadRecord) -> None:
+        try:
+            record = await self._in_thread(self._coordinator.read)
+        except (CoordinatorError, TimeoutError) as error:
+            self._feed(RecordRead(effect.number, None, self._note(error)))
+        else:
+            self._feed(RecordRead(effect.number, record))
+
+    async def _write(self, effect: WriteRecord) -> None:
+        try:
+            call = self._coordinator.compare_and_set
+            written, record = await self._in_thread(lambda: call(effect.expected, effect.wanted))
+        except (CoordinatorError, TimeoutError) as error:
+            self._feed(RecordWritten(effect.number, False, None, self._note(error)))
+        else:
+            self._feed(RecordWritten(effect.number, written, record))
+
+    def _note(self, error: Exception) -> str:
+        is_late = isinstance(error, TimeoutError)
+        problem = f"the coordinator gave no answer within {LIMIT_S:g} s" if is_late else str(error)
+        if problem != self._problem:  # a primary looks at the record all the time
+            self._problem = problem
+            log.warning("%s", problem)
+        return problem
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Result] = loop.create_future()
+
+        def settle(finish: Callable[[], None]) -> None:
+            if not outcome.done():
+                finish()
+
+        def work() -> None:
+            try:
+                finish = partial(outcome.set_result, call())
+            except (CoordinatorError, OSError) as error:  # raised again where it is waited for
+                finish = partial(outcome.set_exception, error)
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                loop.call_soon_threadsafe(settle, finish)
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) >= HANGING_AT_MOST:
+            await asyncio.sleep(LIMIT_S)  # one more would hang, too
+            raise TimeoutError
+        thread = threading.Thread(target=work, name="coordinator", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        async with asyncio.timeout(LIMIT_S):
+            found = await outcome
+        self._problem = ""
+        return found

@@ -1,0 +1,246 @@
+"""The control socket's methods about a broker's part in its cluster: who is what, and who shall be primary.
+
+They add to those of `administration`. A refusal carries the core's own sentence. A standalone broker is a cluster of
+one: it has all of them, and refuses those that need another broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
+from qpid_ha_broker.server.controller.cluster_facts import FROM_STREAM
+from qpid_ha_broker.server.sets.membership import Membership
+
+REQUEST_LIMIT_S = 25.0
+"""After so long nobody waits for a promotion any more."""
+SENTENCE_LENGTH = 200
+UNREACHABLE = "unreachable"
+READING = ("list", "read")
+
+
+Facts = Callable[[], dict[str, object]]
+"""Of this broker, as `query` shows them."""
+End = Callable[[str], None]
+"""Ends this broker; with the UUID under which its store is whole, or without one."""
+
+
+def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapping[str, Method]) -> dict[str, Method]:
+    """All methods; `others` are those of `administration`."""
+    control = ClusterControl(facts, end, membership)
+    return {
+        **others,
+        "status": control.status,
+        "query": control.query,
+        "promote": control.promote,
+        "demote": control.demote,
+        "switchover": control.switchover,
+        "drop": control.drop,
+        "shutdown": control.shutdown,
+        "backups": control.backups,
+        "history": control.history,
+        "events": control.events,
+        "queues": control.on_primary(others["queues"]),
+        "exchanges": control.on_primary(others["exchanges"]),
+        "sessions": control.on_primary(others["sessions"]),
+    }
+
+
+class ClusterControl:
+    """Each public method but `on_primary` is a method of the control socket."""
+
+    def __init__(self, facts: Facts, end: End, membership: Membership) -> None:
+        self._facts = facts
+        self._end = end
+        self._membership = membership
+
+    # --- looking
+
+    async def status(self, params: Params) -> object:
+        """This broker, or with `all` a list with a row for each broker of the cluster."""
+        if not _flags(params, "all")["all"]:
+            return self._membership.summary()
+        answers, unreachable = await self._ask_all(Topic.STATUS)
+        own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
+        rows = [own, *[{**_status_row(answer), "address": address} for address, answer in answers]]
+        primary = max((row for row in rows if row["state"] == State.PRIMARY), key=_generation, default=own)
+        members = _texts(primary.get("members", [primary["name"]]))  # of a standalone broker: itself
+        for row in rows:
+            row["in_sync"] = row["name"] in members
+        return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
+
+    async def query(self, params: Params) -> object:
+        """Facts and figures of this broker, or with `all` of each broker of the cluster."""
+        if not _flags(params, "all")["all"]:
+            return self._facts()
+        answers, unreachable = await self._ask_all(Topic.QUERY)
+        rows = [self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
+        return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
+
+    def backups(self, params: Params) -> object:
+        """Of a primary: each backup, how far it is, and its lag."""
+        check_known(params, ())
+        self._check_in_cluster()
+        if self._membership.member.status.state is not State.PRIMARY:
+            raise self._not_primary("has no backups")
+        return self._membership.member.backups()
+
+    def history(self, params: Params) -> object:
+        """The generations that this broker knows of."""
+        check_known(params, ())
+        self._check_in_cluster()
+        return self._membership.member.history()
+
+    def events(self, params: Params) -> object:
+        """The status now, and from then on a notification `event` for each change."""
+        check_known(params, ())
+        self._check_in_cluster()
+        subscription = self._membership.events.subscribe()
+        return Stream(self._membership.summary(), "event", subscription, subscription.close)
+
+    async def _ask_all(self, topic: Topic) -> tuple[list[tuple[str, Answer]], list[str]]:
+        """The answers of the others with their addresses, and the addresses that gave none."""
+        settings = self._membership.member.settings
+        found = await self._membership.questions.ask_others(topic)
+        others = {
+            answer.instance: (address, answer)
+            for address, answer in found.items()
+            if answer is not None and answer.instance != settings.instance
+        }
+        return list(others.values()), [address for address, answer in found.items() if answer is None]
+
+    # --- doing
+
+    async def promote(self, params: Params) -> object:
+        """Become primary: `force` against the verdict, `failover` if there is no primary, `cause` for the history."""
+        flags = _flags(params, "force", "failover", others=("cause",))
+        force, failover = flags["force"], flags["failover"]
+        if force and failover:
+            raise ControlError(INVALID_PARAMS, "force overrides what failover demands: give one of them")
+        cause = _sentence(params, "cause", "promoted by an operator")
+        return await self._request(lambda number: fx.PromoteAsked(number, force, cause, failover))
+
+    async def demote(self, params: Params) -> object:
+        """Be primary no more; `cause`: who wants it, for the log."""
+        check_known(params, ("cause",))
+        cause = _sentence(params, "cause", "demoted by an operator")
+        return await self._request(lambda number: fx.DemoteAsked(number, cause))
+
+    async def switchover(self, params: Params) -> object:
+        """Hand over to the backup `to`, or to the best; `cause`: who wants it, for the log."""
+        check_known(params, ("to", "cause"))
+        cause = _sentence(params, "cause", "a switchover by an operator")
+        to = params.get("to") or ""
+        if not isinstance(to, str):
+            raise ControlError(INVALID_PARAMS, "to is the name of a backup; left out: the best")
+        return await self._request(lambda number: fx.SwitchoverAsked(number, to, cause))
+
+    async def drop(self, params: Params) -> object:
+        """Let this primary not wait for `backup` any more, which is known to be gone: `reason` says from where."""
+        check_known(params, ("backup", "reason"))
+        backup, reason = params.get("backup"), _sentence(params, "reason", "dropped by an operator")
+        if not isinstance(backup, str) or not backup:
+            raise ControlError(INVALID_PARAMS, "backup is the name of a backup: see `qpid-ha backups`")
+        return await self._request(lambda number: fx.DropAsked(number, backup, reason))
+
+    async def shutdown(self, params: Params) -> object:
+        """End this broker, or with `cluster` all of them: level, and their stores marked with one UUID."""
+        if not _flags(params, "cluster")["cluster"]:
+            self._end("")
+            return {**self._membership.summary(), "text": f"{self._membership.member.settings.name} ends"}
+        if self._membership.is_standalone:
+            raise ControlError(INVALID_PARAMS, "this broker is in no cluster: leave --cluster out")
+        return await self._request(lambda number: fx.ShutdownAsked(number, uuid.uuid4().hex))
+
+    async def _request(self, make: Callable[[int], fx.Input]) -> object:
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                answered = await self._membership.requests.carry_out(make)
+        except TimeoutError:
+            text = f"no outcome within {REQUEST_LIMIT_S:g} s: look at the status and at the broker's log"
+            raise ControlError(REFUSED, text, {"reason": "timeout"}) from None
+        summary = self._membership.summary()
+        if not answered.done:
+            raise ControlError(REFUSED, answered.text, {"reason": "refused", **summary})
+        return {**summary, "text": answered.text}
+
+    def _check_in_cluster(self) -> None:
+        if self._membership.is_standalone:
+            raise ControlError(REFUSED, STANDALONE_REFUSAL, {"reason": "refused", **self._membership.summary()})
+
+    def on_primary(self, method: Method) -> Method:
+        """`method`, but what changes something is refused by a broker that is not primary."""
+
+        def guarded(params: Params) -> object | Awaitable[object]:
+            if params.get("action", "list") not in READING and not self._membership.clients.is_serving:
+                raise self._not_primary("changes nothing")
+            return method(params)
+
+        return guarded
+
+    def _not_primary(self, problem: str) -> ControlError:
+        """`problem`: what this broker lacks because of that."""
+        summary = self._membership.summary()
+        primary, address = summary["primary"], summary["primary_address"]
+        where = f"ask {primary} at {address}, the primary" if address else "there is no primary: promote a broker"
+        text = f"{summary['name']} is {summary['state']} and {problem}: {where}"
+        return ControlError(REFUSED, text, {"reason": "not-primary", "primary": primary, "primary_address": address})
+
+
+def _flags(params: Params, *names: str, others: tuple[str, ...] = ()) -> dict[str, bool]:
+    check_known(params, (*names, *others))
+    found: dict[str, bool] = {}
+    for name in names:
+        value = params.get(name, False)
+        if not isinstance(value, bool):
+            raise ControlError(INVALID_PARAMS, f"{name} is true or false")
+        found[name] = value
+    return found
+
+
+def _sentence(params: Params, name: str, default: str) -> str:
+    sentence = params.get(name, default)
+    if not isinstance(sentence, str) or not 0 < len(sentence) <= SENTENCE_LENGTH:
+        raise ControlError(INVALID_PARAMS, f"{name} is a sentence of at most {SENTENCE_LENGTH} characters")
+    return sentence
+
+
+def _status_row(answer: Answer) -> dict[str, object]:
+    return {
+        "name": answer.name,
+        "state": answer.state,
+        "generation": answer.generation,
+        "lsn": answer.lsn,
+        "epoch": answer.epoch,
+        "members": list(answer.members),
+        "restored": None if answer.store in FROM_STREAM else answer.store.value,
+    }
+
+
+def _query_row(answer: Answer) -> dict[str, object]:
+    try:
+        facts = json.loads(answer.text)
+    except ValueError:
+        facts = None
+    return facts if isinstance(facts, dict) else {"name": answer.name, "state": answer.state}
+
+
+def _generation(row: dict[str, object]) -> int:
+    generation = row["generation"]
+    return generation if isinstance(generation, int) else 0
+
+
+def _texts(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _sorted(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return sorted(rows, key=lambda row: str(row["name"]))

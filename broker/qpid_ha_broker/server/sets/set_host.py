@@ -1,0 +1,494 @@
+"""The resource set replicas of a broker, all but that of `default`: which there are, their ticks and turns.
+
+Whoever knows the cluster map says which sets this broker is to host, and with whom (`host`, `unhost`,
+`change_replicas`), and passes on what the controller wants of them (`ask`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.bundles import Purpose
+from qpid_ha_broker.ha.frame_codec import decode
+from qpid_ha_broker.ha.frames import FrameError, Question
+from qpid_ha_broker.ha.record_keeper import controller_of
+from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.server.clients.shared_connections import SharedConnections
+from qpid_ha_broker.server.controller.absent_replicas import AbsentReplicas
+from qpid_ha_broker.server.peers.peer_channels import Dialler
+from qpid_ha_broker.server.peers.sub_channels import SharedTimes, SubChannel
+from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.sets.membership_setup import check_dirty
+from qpid_ha_broker.server.sets.set_member import (
+    ProcessTime,
+    RecordAnswer,
+    RecordService,
+    SetMember,
+    SetMemberHost,
+    SetServices,
+    new_instance,
+)
+from qpid_ha_broker.server.sets.set_questions import SetQuestions
+from qpid_ha_broker.server.stores.broker_store import BrokerStore
+from qpid_ha_broker.server.stores.discarded import DiscardedMessages
+from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
+from qpid_ha_broker.server.stores.writer import StoreWriter
+from qpid_ha_broker.store.errors import StoreDamaged, StoreError
+from qpid_ha_config.addresses import show_addresses
+
+log = logging.getLogger("cluster")
+
+TICK_S: Final = 0.1
+MAP_INTERVAL_S: Final = 0.25
+"""Between two looks whether the map is current that is waited for."""
+HEARTBEAT_S: Final = 1.0
+"""On a connection that sets share, or more often: twice in `ha.failure-timeout`."""
+REST_TICKS: Final = 50
+"""A member at rest gets one tick of so many."""
+TAIL_SHARE: Final = 64
+"""Of `ha.tail-bytes`, what a set keeps of its stream: there may be a thousand of them, and few have much to do."""
+RECONNECT_S: Final = 0.5
+"""A member's first pause between two attempts to find its primary: the next one announces itself sooner."""
+DEPARTURE_PAUSE_S: Final = 2.0
+"""More than members stay awake, on a slow machine too: that a backup of a set at rest has left is recorded with one of
+its next few ticks, and the sets whose primary failed with the same broker have the controller for themselves."""
+_STOPPED_S: Final = 0.5
+"""Between two ticks: then this process was stopped meanwhile."""
+_NOT_YET: Final = "the cluster has no controller that answers"
+"""About a record."""
+
+
+class NoRecordService:
+    """In the place of a controller as long as there is none."""
+
+    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
+        """It is not known."""
+        asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, None, _NOT_YET))
+
+    def write_record(
+        self,
+        set_name: str,
+        expected: fx.ClusterRecord,
+        wanted: fx.ClusterRecord,
+        answer: Callable[[RecordAnswer], None],
+    ) -> None:
+        """It is not known."""
+        asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, None, _NOT_YET))
+
+
+class SetHost:
+    """The promise: each set that this broker hosts has a member, which is fed what happens to it and nothing else.
+
+    For the listener's methods, which are about sub-channels for questions, see `peer_frames.PeerListener`.
+    """
+
+    def __init__(self, broker: SetMemberHost, dialler: Dialler, writer: StoreWriter | None = None) -> None:
+        """`writer`: that of the store of `default`; the other sets' stores are written by the same."""
+        self.members: dict[str, SetMember] = {}
+        self.loading: dict[str, MemberSettings] = {}
+        """Sets whose stores are being loaded."""
+        self.records: RecordService = NoRecordService()
+        """Where the records of sets are."""
+        self.control: PeerListener | None = None
+        """Who listens to brokers that look for the controller here; None: this broker is not it."""
+        self.arrivals: Callable[[str], PeerListener] | None = None
+        """Who takes what other brokers hand on for a set."""
+        self.changed: Callable[[SetMember], None] = lambda member: None
+        """Called when there is something new to be told of a member."""
+        self.absent = AbsentReplicas()
+        self.is_map_current: Callable[[], bool] = lambda: True
+        """Whether what this broker knows of the cluster map is the newest there is."""
+        settings = broker.current()
+        silence_s = settings.replicas.failure_timeout_s
+        times = SharedTimes(heartbeat_s=min(HEARTBEAT_S, silence_s / 2), silence_s=silence_s)
+        self.shared = SharedConnections(broker, dialler, self._accept, times)
+        self._broker = broker
+        self._fleet: StoreFleet | None = None
+        """The stores; None: replicas are in memory only."""
+        if settings.data_dir is not None and settings.has_store:
+            self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name, writer)
+        self._votes = None if self._fleet is None else VoteWriter(self._fleet)
+        self.stored: list[str] = []
+        """The sets that had a store here when the broker started."""
+        self._reading: set[str] = set()
+        """Sets whose stores are being read, or will be, whether they are still wanted or not."""
+        self._damaged: set[str] = set()
+        """Sets whose stores are here and cannot be loaded: out of the way once a replica is wanted here anew."""
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """Stores that are being closed and deleted."""
+        self._questions = SetQuestions(self.shared)
+        self._process = ProcessTime()
+        self._services = SetServices(
+            broker=broker,
+            shared=self.shared,
+            questions=self._questions,
+            records=self,
+            process=self._process,
+            wake=self._wake,
+            changed=lambda member: self.changed(member),
+            votes=self._votes,
+            cannot_go_on=self._cannot_go_on,
+            ended=self._end_soon,
+        )
+        self._asking: dict[Channel, dict[str, None]] = {}
+        """The sets of which something was asked on a sub-channel."""
+        self._awake: dict[SetMember, None] = {}
+        """Those that get every tick."""
+        self._active: set[str] = set()
+        """The sets of members to which something has happened; see `take_active`."""
+        self._ticks = 0
+        self._ticked_s = 0.0
+        self._tasks = BackgroundTasks()
+
+    # --- start and stop
+
+    def start(self) -> None:
+        """Take part. The broker listens already. Raises OSError."""
+        if self._fleet is not None:
+            self.stored = [name for name in self._fleet.names() if name != DEFAULT_SET]
+        self._broker.container.shared_peers = self.shared
+        self._ticked_s = time.monotonic()
+        self._tasks.start(self._tick_forever())
+
+    def stop(self) -> None:
+        """The process will end."""
+        self._tasks.cancel()
+        for member in self.members.values():
+            member.stop("the broker is stopping")
+        if self._votes is not None:
+            self._votes.stop()
+        self._questions.close()
+        self.shared.close("the broker is stopping")
+
+    # --- which sets there are
+
+    def host(
+        self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0, cluster: str = ""
+    ) -> None:
+        """Have a replica of the set `name`, and look for its primary: at once, or when its store is loaded.
+
+        `addresses`: of the brokers that have one, this one too (`own_address`); `min_in_sync` 0: as `ha.min-in-sync`.
+        `cluster`: the UUID of the set's log, where that is known: an earlier set of that name had another one.
+        Raises ValueError when the set is hosted already, or for addresses without this broker's own.
+        """
+        if name in self.members or name in self.loading:
+            raise ValueError(f"the resource set {name} is hosted already")
+        settings = self._member_settings(name, addresses, own_address, min_in_sync, cluster)
+        self.absent.forget(name)
+        if self._fleet is None:
+            self._begin(settings, self._broker.container.host(name), None, None)
+        else:
+            self.loading[name] = settings
+            if name not in self._reading:  # it was wanted before, then not, and its turn has not come yet
+                self._reading.add(name)
+                self._tasks.start(self._load(name, self._fleet))
+
+    async def _load(self, name: str, fleet: StoreFleet) -> None:
+        """On a thread, before anybody else may see what is loaded; not while an earlier store of that name ends."""
+        container = self._broker.container
+        try:
+            ending = self._ending.get(name)
+            if ending is not None:
+                await asyncio.wait({ending})
+            await _make_way(name, self.loading, lambda: self.is_map_current(), fleet)
+            async with fleet.side_by_side:
+                settings = self.loading.get(name)
+                if settings is None:
+                    return
+                await self._set_damaged_aside(name, fleet)
+                resources = container.new_resources(name)
+                kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
+                loaded = await asyncio.to_thread(kept.read, settings)
+            try:
+                check_dirty(self._broker.current(), loaded.restored.store, name)
+            except StoreError:
+                kept.store.abandon()
+                raise
+        except StoreError as error:
+            if isinstance(error.__cause__, StoreDamaged):
+                self._damaged.add(name)
+            if self.loading.pop(name, None) is not None:  # else it is not wanted any more
+                log.error("set %s: this broker has no replica: %s", name, error)
+                self.absent.fail(name, str(error))
+            return
+        finally:
+            self._reading.discard(name)
+        wanted = self.loading.pop(name, None)
+        if wanted is None:  # it is not wanted any more; what is there nobody has looked at, so it stays
+            kept.store.abandon()
+            return
+        hosted = container.host(name, resources)
+        kept.begin(loaded.found, hosted)
+        self._begin(wanted, hosted, loaded.restored, kept)
+
+    async def _set_damaged_aside(self, name: str, fleet: StoreFleet) -> None:
+        """It was refused, and this broker was told to have no replica, then to have one: that one begins with nothing.
+
+        Raises StoreError.
+        """
+        if name in self._damaged:
+            try:
+                aside = await asyncio.to_thread(fleet.set_aside, name)
+            except FileNotFoundError:  # an operator was faster
+                pass
+            except OSError as error:
+                raise StoreError(f"the damaged store cannot be set aside: {error}") from error
+            else:
+                log.warning("set %s: the damaged store is set aside as %s, and its replica begins anew", name, aside)
+            self._damaged.discard(name)
+
+    def _begin(
+        self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None
+    ) -> None:
+        discarded = DiscardedMessages(self._broker.current().data_dir, hosted.name)
+        member = SetMember(self._services, hosted, settings, restored, discarded, kept)
+        self.members[hosted.name] = member
+        member.start()
+
+    def unhost(self, name: str, reason: str, *, delete: bool = True, clean: str = "") -> None:
+        """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError.
+
+        `delete`: its store, too; if not, that is there for an operator, or for the next time. `clean`: the UUID under
+        which it is whole.
+        """
+        if self.loading.pop(name, None) is not None or self.absent.forget(name):
+            return
+        member = self.members.pop(name)
+        self._active.add(name)
+        member.stop(reason)
+        self._awake.pop(member, None)
+        self._broker.container.unhost(name, AmqpError(RESOURCE_LOCKED, reason))
+        if member.kept is not None and self._fleet is not None:
+            ending = asyncio.get_running_loop().create_task(
+                self._end_store(name, member.kept, self._fleet, delete=delete, clean=clean)
+            )
+            self._ending[name] = ending
+            ending.add_done_callback(lambda _: self._ending.pop(name, None))
+        self._broker.schedule_turn()
+
+    async def _end_store(self, name: str, kept: BrokerStore, fleet: StoreFleet, *, delete: bool, clean: str) -> None:
+        await kept.close(clean)
+        if not delete:
+            return
+        try:
+            await asyncio.to_thread(fleet.delete, name)
+        except OSError as error:
+            log.error("the store of the resource set %s cannot be deleted: %s", name, error)
+
+    async def close_stores(self) -> None:
+        """The last turn is over: write what is left."""
+        kept = [member.kept for member in self.members.values() if member.kept is not None]
+        await asyncio.gather(*[each.close("") for each in kept], *self._ending.values())
+        if self._fleet is not None:
+            self._fleet.close()
+
+    def change_replicas(
+        self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0, cluster: str = ""
+    ) -> None:
+        """Other brokers have replicas of that set now. Raises KeyError, and ValueError as `host`."""
+        current = self.loading.get(name) or self.members[name].member.settings
+        settings = self._member_settings(
+            name, addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
+        )
+        if name in self.loading:
+            self.loading[name] = settings
+        else:
+            self.members[name].change_settings(settings)
+
+    def _member_settings(
+        self, name: str, addresses: Sequence[str], own_address: str, min_in_sync: int, cluster: str, instance: str = ""
+    ) -> MemberSettings:
+        if own_address not in addresses:
+            raise ValueError(f"{own_address} is not among the addresses of the replicas, {', '.join(addresses)}")
+        settings = self._broker.current()
+        ha = settings.ha
+        return MemberSettings(
+            name=settings.name,
+            instance=instance or new_instance(),
+            addresses=tuple(addresses),
+            own_address=own_address,
+            clients_url=show_addresses(ha.public_url),
+            cluster=cluster,
+            backup_timeout_s=ha.backup_timeout_s,
+            min_in_sync=min_in_sync or ha.min_in_sync,
+            tail_bytes=ha.tail_bytes // TAIL_SHARE,
+            has_heartbeats=False,
+            reconnect_s=RECONNECT_S,
+            looks_everywhere=False,
+            departure_pause_s=DEPARTURE_PAUSE_S,
+            has_coordinator=True,
+            keeper=controller_of(name),
+            has_store=self._fleet is not None,
+            auto_recover=ha.auto_recover,
+        )
+
+    def _cannot_go_on(self, member: SetMember, reason: str) -> None:
+        """The broker goes on with its other sets, and the store of this one stays: it may hold what nobody else does.
+
+        Not at once: the member's effects are being carried out.
+        """
+        log.error("set %s: this broker's replica ends: %s", member.name, reason)
+        asyncio.get_running_loop().call_soon(self._drop_replica, member, reason)
+
+    def _end_soon(self, member: SetMember, uuid: str) -> None:
+        """The whole cluster ends, this broker next. Not at once: the member's effects are being carried out."""
+        asyncio.get_running_loop().call_soon(self._end_replica, member, uuid)
+
+    def _end_replica(self, member: SetMember, uuid: str) -> None:
+        if self.members.get(member.name) is member:
+            self.unhost(member.name, "the cluster is shut down", delete=False, clean=uuid)
+            self.absent.end(member.name)
+
+    def _drop_replica(self, member: SetMember, reason: str) -> None:
+        if self.members.get(member.name) is member:
+            self.unhost(member.name, reason, delete=False)
+            self.absent.fail(member.name, reason)
+
+    # --- what the controller wants
+
+    def ask(self, name: str, make: Callable[[int], fx.Input], done: Callable[[fx.Answered], None]) -> None:
+        """Put what `make` gives for a number before the set's member, and have `done` hear what came of it.
+
+        Raises KeyError.
+        """
+        self.members[name].requests.begin(make, done)
+
+    # --- records: see `set_member.RecordService`
+
+    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
+        """From whoever has them now."""
+        self.records.read_record(set_name, answer)
+
+    def write_record(
+        self,
+        set_name: str,
+        expected: fx.ClusterRecord,
+        wanted: fx.ClusterRecord,
+        answer: Callable[[RecordAnswer], None],
+    ) -> None:
+        """To whoever has them now."""
+        self.records.write_record(set_name, expected, wanted, answer)
+
+    # --- what other brokers open
+
+    def _accept(self, sub_channel: SubChannel) -> PeerListener | str:
+        name = self._broker.current().name
+        if sub_channel.purpose == Purpose.FOLLOW:
+            member = self.members.get(sub_channel.set)
+            if member is not None:
+                sub_channel.may_read = member.links.has_room
+                return member.links
+            return f"broker {name} has no replica of the resource set {sub_channel.set}"
+        if sub_channel.purpose == Purpose.ASK:
+            return self
+        if sub_channel.purpose == Purpose.CONTROL:
+            return self.control or f"broker {name} is not the controller"
+        if sub_channel.purpose == Purpose.FORWARD and self.arrivals is not None:
+            return self.arrivals(sub_channel.set)
+        return f"broker {name} is of a release that knows no sub-channels of kind {sub_channel.purpose}"
+
+    def open_control(self, address: str, listener: PeerListener) -> SubChannel:
+        """A sub-channel to the broker at `address`, as to the controller; `listener` hears whether there is one."""
+        return self.shared.open(address, "", Purpose.CONTROL, listener)
+
+    def opened(self, channel: Channel) -> None:
+        """Another broker has questions."""
+        self._asking[channel] = {}
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """A question came. One about a set that is not here is left without an answer, as of a broker that is down:
+        what this broker knows of that set counts for nothing, also where it is about to be loaded from its store."""
+        try:
+            question = decode(data)
+        except FrameError as error:
+            log.warning("%s: %s", channel.peer, error)
+            return
+        member = self.members.get(question.set) if isinstance(question, Question) else None
+        if member is not None and isinstance(question, Question):
+            self._asking[channel][member.name] = None
+            member.links.asked(channel, question)
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """It asks nothing more."""
+        for name in self._asking.pop(channel, {}):
+            if name in self.members:
+                self.members[name].links.closed(channel, reason)
+
+    # --- turns and ticks
+
+    def turn_ended(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
+        """These sets had a turn: let their members know, and send what all of them have for each broker."""
+        for hosted, batch in turns:
+            member = self.members.get(hosted.name)
+            if member is not None:
+                if member.kept is not None:
+                    member.kept.turn_ended()
+                member.turn_ended(batch)
+        self.shared.flush()
+
+    def turn_pagers(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
+        """The turn is over for everybody else: what has no room in memory leaves it, what is wanted comes back."""
+        for hosted, _ in turns:
+            member = self.members.get(hosted.name)
+            if member is not None and member.kept is not None:
+                member.kept.pager.turn()
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._tick(time.monotonic())
+
+    def take_active(self) -> set[str]:
+        """The sets to which something may have happened since the last call, also those that are gone since."""
+        active, self._active = self._active, {member.name for member in self._awake}
+        return active
+
+    def _wake(self, member: SetMember) -> None:
+        self._awake[member] = None
+        self._active.add(member.name)
+
+    def _tick(self, now_s: float) -> None:
+        """Members at rest are spread over the ticks. After a stop of this process each gets one, and learns of it."""
+        was_stopped = now_s - self._ticked_s > _STOPPED_S
+        self._ticked_s = now_s
+        if not was_stopped:
+            self._process.ran_until_s = now_s
+        self._ticks = (self._ticks + 1) % REST_TICKS
+        self.shared.tick()
+        self._questions.tick()
+        members = list(self.members.values())
+        due = self._awake | dict.fromkeys(members if was_stopped else members[self._ticks :: REST_TICKS])
+        for member in due:
+            if member.tick(now_s):
+                self._awake[member] = None
+            else:
+                self._awake.pop(member, None)
+
+
+async def _make_way(
+    name: str, loading: Mapping[str, MemberSettings], is_map_current: Callable[[], bool], fleet: StoreFleet
+) -> None:
+    """Have no store of an earlier set of that name in the way: it never counts as that of the new one, and is moved
+    only when the map that says so is not an old one. Raises StoreError."""
+    while (settings := loading.get(name)) is not None and settings.cluster:
+        found = await asyncio.to_thread(fleet.cluster_of, name)
+        if found in ("", settings.cluster):
+            return
+        if is_map_current():
+            try:
+                aside = await asyncio.to_thread(fleet.set_aside, name)
+            except OSError as error:
+                raise StoreError(f"the store of an earlier set cannot be set aside: {error}") from error
+            log.warning("set %s: what is stored here is of an earlier set: it is set aside as %s", name, aside)
+            return
+        await asyncio.sleep(MAP_INTERVAL_S)

@@ -1,0 +1,239 @@
+"""The control socket's methods about many resource sets: any broker takes them, and asks the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, NamedTuple
+
+from qpid_ha_broker.cluster.control_frames import Told
+from qpid_ha_broker.cluster.overview import map_facts
+from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.controller.controller_client import ControllerGone
+from qpid_ha_broker.server.sets.set_cluster import SetCluster
+from qpid_ha_config.errors import nearest
+
+log = logging.getLogger("controller")
+
+REQUEST_LIMIT_S: Final = 25.0
+"""After so long nobody waits for the controller any more."""
+
+
+class SetAction(NamedTuple):
+    """What `action` stands for: the controller's method, and its params by the names that operators use."""
+
+    method: str
+    params: Mapping[str, str] = {}
+
+
+_ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
+    "sets": {
+        "create": SetAction(
+            "set-create",
+            {name: name for name in ("name", "replicas", "preferred", "min_replicas", "min_in_sync")},
+        ),
+        "delete": SetAction("set-delete", {"name": "name", "lost": "lost"}),
+        "transfer": SetAction("set-transfer", {"name": "set", "to": "to"}),
+        "promote": SetAction("set-promote", {"name": "set", "broker": "broker", "force": "force"}),
+        "add-replica": SetAction("set-add-replica", {"name": "set", "broker": "broker"}),
+        "remove-replica": SetAction("set-remove-replica", {"name": "set", "broker": "broker", "force": "force"}),
+    },
+    "brokers": {
+        "drain": SetAction("drain", {"name": "broker", "force": "force"}),
+        "undrain": SetAction("undrain", {"name": "broker"}),
+        "leave": SetAction("brokers-leave", {"name": "broker"}),
+        "fail": SetAction("brokers-fail", {"name": "broker", "reason": "why"}),
+        "forget": SetAction("brokers-forget", {"name": "broker"}),
+    },
+    "replicas": {
+        "trim": SetAction("replicas-trim", {"name": "set"}),
+        "policies": SetAction("replica-policies", {"policies": "policies"}),
+    },
+}
+"""Those that change something, by method of the control socket and by `action`."""
+
+
+class SetMethods:
+    """Each public method but `methods` is one of the control socket."""
+
+    def __init__(self, cluster: SetCluster, queues: Method) -> None:
+        """`queues`: the method of that name, on all sets of the cluster, whatever this broker leads."""
+        self._cluster = cluster
+        self._queues_of_all = queues
+        self._queues: Method
+        self._status: Method
+        self._history: Method
+        self._shutdown: Method
+
+    def methods(self, others: Mapping[str, Method]) -> dict[str, Method]:
+        """By name; `others` are those of a broker that knows of one set."""
+        self._queues, self._status, self._history = others["queues"], others["status"], others["history"]
+        self._shutdown = others["shutdown"]
+        return {
+            **others,
+            "status": self.status,
+            "queues": self.queues,
+            "history": self.history,
+            "sets": self.sets,
+            "brokers": self.brokers,
+            "replicas": self.replicas,
+            "rebalance": self.rebalance,
+            "map": self.map,
+            "shutdown": self.shutdown,
+        }
+
+    async def status(self, params: Params) -> object:
+        """As without other sets; of this broker also what it knows of those by itself.
+
+        Of the controller also what it has done, in numbers, or `controller_problem` where it decides nothing.
+        """
+        told = await _result(self._status(params))
+        known = {**map_facts(self._cluster.map, self._cluster.name), **self._cluster.service.facts}
+        for row in told if isinstance(told, list) else [told]:
+            if isinstance(row, dict) and row.get("name") == self._cluster.name:
+                row.update(known)
+        return told
+
+    async def queues(self, params: Params) -> object:
+        """As without other sets; where there are any, a broker that does not lead `default` has queues made, too."""
+        return await _result((self._queues_of_all if self._cluster.map.sets else self._queues)(params))
+
+    async def history(self, params: Params) -> object:
+        """As without other sets; with `sets` or `about` what the controller has done about those, and why."""
+        if not params.get("sets") and not params.get("about"):
+            return await _result(self._history(params))
+        check_known(params, ("sets", "about"))
+        about = {"about": params["about"]} if params.get("about") else {}
+        return (await self._done("cluster-history", about)).result.get("entries", [])
+
+    async def sets(self, params: Params) -> object:
+        """`list`, `show`, or a change of a set."""
+        action = params.get("action", "list")
+        if action == "list":
+            check_known(params, ("action",))
+            return (await self._shown())["sets"]
+        if action == "show":
+            check_known(params, ("action", "name"))
+            return _named((await self._shown())["sets"], params.get("name"))
+        return await self._change("sets", params, ("list", "show"))
+
+    async def brokers(self, params: Params) -> object:
+        """`list`, or a change of what a broker is to do."""
+        if params.get("action", "list") == "list":
+            check_known(params, ("action",))
+            return (await self._shown())["brokers"]
+        return await self._change("brokers", params, ("list",))
+
+    async def replicas(self, params: Params) -> object:
+        """`plan`: what would be done about replicas, and why; `list-policies`: how many are wanted; or a change."""
+        if params.get("action", "plan") == "plan":
+            check_known(params, ("action",))
+            return (await self._done("replicas-plan")).result.get("actions", [])
+        if params["action"] == "list-policies":
+            check_known(params, ("action",))
+            return (await self._shown())["policies"]
+        return await self._change("replicas", params, ("plan", "list-policies"))
+
+    async def rebalance(self, params: Params) -> object:
+        """Move primaries, or with `plan` say which would be moved, and why.
+
+        With `begin` it is answered with those that will be moved, with `left` with how many of them are left.
+        """
+        check_known(params, ("plan", "begin", "left", "cause"))
+        if params.get("left") is True:
+            return {"left": (await self._shown())["balancing"]}
+        if params.get("plan") is True:
+            return (await self._done("rebalance", {"plan_only": True})).result.get("moves", [])
+        begun = {"begin_only": True} if params.get("begin") is True else {}
+        return self._told(await self._done("rebalance", begun, cause=params.get("cause")))
+
+    async def shutdown(self, params: Params) -> object:
+        """As without other sets; those end before `default` does."""
+        problems: Mapping[str, str] = {}
+        if params.get("cluster") is True and self._cluster.map.sets and self._cluster.service.is_active:
+            problems = (await self._done("sets-shutdown", {"uuid": uuid.uuid4().hex})).result["problems"]
+        for name, why in problems.items():
+            log.warning("set %s is not shut down in order, its stores will be as after a crash: %s", name, why)
+        answer = self._shutdown(params)
+        told = await answer if isinstance(answer, Awaitable) else answer
+        if not problems or not isinstance(told, dict):
+            return told
+        names = ", ".join(list(problems)[:5])
+        return {**told, "text": f"{told['text']}; {len(problems)} sets end as after a crash, see the log ({names})"}
+
+    async def map(self, params: Params) -> object:
+        """Brokers, sets, and which queue is in which."""
+        check_known(params, ())
+        queues = [{"queue": queue.name, "set": queue.set} for queue in self._cluster.map.queues.values()]
+        return {**await self._shown(), "queues": sorted(queues, key=lambda row: row["queue"])}
+
+    async def _shown(self) -> dict[str, Any]:
+        shown = dict((await self._done("cluster-show")).result)
+        shown["sets"] = [{**row, "state": _set_state(row)} for row in shown.get("sets", [])]
+        shown["brokers"] = [{**row, "state": _broker_state(row)} for row in shown.get("brokers", [])]
+        return shown
+
+    async def _change(self, method: str, params: Params, others: tuple[str, ...]) -> object:
+        wanted = params.get("action")
+        action = _ACTIONS[method].get(wanted) if isinstance(wanted, str) else None
+        if action is None:
+            known = (*others, *_ACTIONS[method])
+            raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', known)}")
+        check_known(params, ("action", "cause", *action.params))
+        given = {own: params[name] for name, own in action.params.items() if params.get(name) is not None}
+        return self._told(await self._done(action.method, given, params.get("cause")))
+
+    @staticmethod
+    def _told(told: Told) -> object:
+        return {**told.result, "text": told.text}
+
+    async def _done(self, method: str, params: Mapping[str, Any] | None = None, cause: object = None) -> Told:
+        """Raises ControlError when it was refused."""
+        if cause is not None:
+            log.info("%s %s %.100s", method, dict(params or {}), cause)
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                told = await self._cluster.client.ask(method, params or {})
+        except (ControllerGone, TimeoutError) as error:
+            raise _no_controller(error) from None
+        if not told.done:
+            raise ControlError(REFUSED, told.text, {"reason": "refused", **told.result})
+        return told
+
+
+async def _result(answer: object) -> object:
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _no_controller(error: ControllerGone | TimeoutError) -> ControlError:
+    if isinstance(error, ControllerGone):
+        return ControlError(REFUSED, f"{error}; see `qpid-ha status --all`", {"reason": "no-controller"})
+    text = f"no outcome within {REQUEST_LIMIT_S:g} s: it may go on; look at `qpid-ha map` and at the logs"
+    return ControlError(REFUSED, text, {"reason": "timeout"})
+
+
+def _set_state(row: Mapping[str, Any]) -> str:
+    """In a word or two; `ok`: it wants nothing."""
+    if not row["primary"]:
+        return "no primary"
+    if row["moving_to"]:
+        return f"moving to {row['moving_to']}"
+    if len(row["in_sync"]) < row["wanted"]:
+        return "too few in sync"
+    return "ok"
+
+
+def _broker_state(row: Mapping[str, Any]) -> str:
+    if row["draining"]:
+        return "drained" if row["safe_to_stop"] else "draining"
+    return "up" if row["up"] else "down"
+
+
+def _named(rows: object, name: object) -> object:
+    for row in rows if isinstance(rows, list) else []:
+        if row.get("name") == name:
+            return row
+    raise ControlError(REFUSED, f"there is no set {name!s:.80}: see `qpid-ha set list`", {"reason": "not-found"})

@@ -1,0 +1,1 @@
+"""A broker's stores on disk: loading, appending, syncing, folding, recovery."""

@@ -1,0 +1,152 @@
+"""When old files of the journal are folded into a snapshot: by a process of its own, so nobody here waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from qpid_ha_broker.server.runtime.set_log import SetLog
+from qpid_ha_broker.server.stores.pager import Pager
+from qpid_ha_broker.server.stores.writer import FoldingShare, JournalWriter
+from qpid_ha_broker.store.journal import ClosedSegment, Journal
+from qpid_ha_broker.store.layout import segment_path, snapshot_path
+
+LOOK_S: Final = 0.25
+"""Between two looks at how much there is to fold."""
+PATIENCE_S: Final = 60.0
+"""After a failure."""
+STOP_LIMIT_S: Final = 5.0
+
+
+class Folding:
+    """The promise: a file is deleted only when a snapshot that has all of it is on disk. A failure costs room only."""
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        journal: Journal,
+        directory: Path,
+        loop: asyncio.AbstractEventLoop,
+        share: FoldingShare,
+        pager: Pager | None = None,
+    ) -> None:
+        self.limit_bytes = 1 << 62
+        self._writer = writer
+        self._journal = journal
+        self._directory = directory
+        self._log = SetLog(logging.getLogger("store"), directory.name)
+        self._loop = loop
+        self._share = share
+        self._pager = pager
+        self._looked_at = self._seen = -1
+        """What the writer had been given when files were looked at last, and as of when it is known what was seen."""
+        self._task: asyncio.Task[None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._look_at = self._fold_at = 0.0
+        self._closed = tuple(journal.closed_segments())
+        """Those of earlier lives of this broker, too."""
+        self._snapshot_bytes = 0
+        self._total = 0
+
+    def facts(self) -> dict[str, object]:
+        """What `query` tells of it."""
+        return {
+            "journal_closed_bytes": sum(segment.bytes for segment in self._closed),
+            "snapshot_bytes": self._snapshot_bytes,
+            "snapshots": self._total,
+        }
+
+    def tick(self, committed_lsn: int) -> bool:
+        """Begin, if there is enough that will not change any more. Whether that may change although the writer is given
+        nothing, and `committed_lsn` and the limit are the same."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return True
+        self._look_at = now + LOOK_S
+        if self._writer.given != self._looked_at:
+            self._looked_at = self._writer.given + 1  # with the look itself
+            # Also while one is folded: payloads wait for files to be closed.
+            self._writer.run(self._look, partial(self._looked, self._looked_at), is_short=True)
+        is_changing = not self._seen == self._looked_at == self._writer.given
+        if now < self._fold_at or self._task is not None or not self._share.has_room:
+            return True
+        ready: list[ClosedSegment] = []
+        for segment in self._closed:
+            if segment.last_lsn > committed_lsn:
+                break
+            ready.append(segment)
+        enough = max(self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes)
+        if not ready or sum(segment.bytes for segment in ready) < enough:
+            return is_changing
+        self._task = self._loop.create_task(self._fold(ready[-1].number + 1))
+        return True
+
+    def _look(self) -> None:
+        """On the writer's thread."""
+        self._closed = tuple(self._journal.closed_segments())
+
+    def _looked(self, looked_at: int) -> None:
+        """On the loop: these will not change any more."""
+        self._seen = looked_at
+        if self._pager is not None:
+            self._pager.closed([segment_path(segment.number) for segment in self._closed])
+
+    def drop_before(self, number: int) -> None:
+        """Snapshot `number` is on disk: what lies before it is not needed any more."""
+        try:
+            in_use = frozenset() if self._pager is None else self._pager.replaced(number)
+        except OSError as error:
+            self._log.warning("old files of the journal are not deleted yet (later again): %s", error)
+            self._loop.call_later(PATIENCE_S, self.drop_before, number)
+            return
+        self._writer.run(partial(self._journal.drop_before, number, in_use))
+        self._writer.run(self._look)
+
+    async def _fold(self, upto: int) -> None:
+        began = time.monotonic()
+        self._share.running += 1
+        try:
+            problem = await asyncio.to_thread(self._run, upto)
+            if problem:
+                self._log.warning("old files of the journal were not folded (later again): %s", problem)
+                self._fold_at = time.monotonic() + PATIENCE_S
+                return
+            path = self._directory / snapshot_path(upto)
+            self._snapshot_bytes = path.stat().st_size
+            self._total += 1
+            self.drop_before(upto)
+            took_s = time.monotonic() - began
+            self._log.info(
+                "the journal before file %d is now a snapshot of %d bytes (%.1f s)", upto, self._snapshot_bytes, took_s
+            )
+        except OSError as error:
+            self._log.warning("old files of the journal were not folded (later again): %s", error)
+            self._fold_at = time.monotonic() + PATIENCE_S
+        finally:
+            self._share.running -= 1
+            self._task = self._process = None
+
+    def _run(self, upto: int) -> str:
+        """What went wrong; on a thread of its own."""
+        command = [sys.executable, "-m", "qpid_ha_broker.store.consolidator", str(self._directory), "--upto", str(upto)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        _, errors = self._process.communicate()
+        code = self._process.returncode
+        return "" if code == 0 else errors.decode("utf-8", "replace").strip()[-500:] or f"exit code {code}"
+
+    async def stop(self) -> None:
+        """Let go of what is under way; an unfinished snapshot is none."""
+        process, task = self._process, self._task
+        self._look_at = float("inf")
+        if process is not None:
+            process.terminate()
+        if task is not None:
+            await asyncio.wait([task], timeout=STOP_LIMIT_S)
