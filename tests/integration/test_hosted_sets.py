@@ -164,23 +164,6 @@ def test_sets_at_rest_say_nothing_and_stay_together(tmp_path: Path) -> None:
     story_of_three(tmp_path, story)
 
 
-def test_sets_at_rest_have_it_recorded_one_by_one_that_a_backup_is_lost_and_one_that_is_published_to_at_once(
-    tmp_path: Path,
-) -> None:
-    async def story(sets: HostedSets) -> None:
-        names = [f"set{number}" for number in range(10)]
-        for name in names:
-            await sets.place(name, "a", "b", "c")
-        await sets.at_rest(names)
-        await sets.crash("c")
-        await sets.publish("a", "set0", "q", "x")
-        assert sets.records.records["set0"].members == ("a", "b")
-        await eventually(lambda: all(sets.records.records[name].members == ("a", "b") for name in names))
-        await sets.at_rest(names)
-
-    story_of_three(tmp_path, story)
-
-
 def test_a_replica_that_is_taken_away_is_not_waited_for_and_comes_back_level(tmp_path: Path) -> None:
     async def story(sets: HostedSets) -> None:
         await sets.place("orders", "a", "b", "c")

@@ -121,7 +121,6 @@ class SimulatedSet:
         """Of the set, as each broker knows it."""
         self._tail_bytes, self._chunk_messages = draw.choice((1, 2_000, 1_000_000)), draw.choice((1, 20))
         self._segment_bytes = draw.choice((2_048, 65_536))
-        self._departure_pause_s = draw.choice((0.0, 0.5, 5.0))
         self.confirmed: list[int] = []
         self._published = 0
         self.is_stopping = False
@@ -154,7 +153,6 @@ class SimulatedSet:
             has_heartbeats=False,
             reconnect_s=0.5,
             looks_everywhere=False,
-            departure_pause_s=self._departure_pause_s,
             tail_bytes=self._tail_bytes,
             chunk_messages=self._chunk_messages,
             has_coordinator=True,

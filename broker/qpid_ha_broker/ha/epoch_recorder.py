@@ -94,9 +94,7 @@ class EpochRecorder:
 
     @property
     def _is_urgent(self) -> bool:
-        change = self._primary.unrecorded
-        is_due = change is not None and not change.may_wait
-        return is_due or self._primary.needs_peer_check or self._outdated is not None
+        return self._primary.unrecorded is not None or self._primary.needs_peer_check or self._outdated is not None
 
     @property
     def _is_begin_due(self) -> bool:

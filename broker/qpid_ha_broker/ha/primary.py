@@ -7,9 +7,7 @@ holds. Nobody waits for a backup that is not in the in-sync set.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from qpid_ha_broker.events.types import InSyncChanged
@@ -27,24 +25,6 @@ from qpid_ha_broker.model.errors import NotEnoughReplicas
 from qpid_ha_broker.model.log import LogBatch
 
 WITNESS: Final = "replication"
-
-
-@dataclass(frozen=True, slots=True)
-class UnrecordedChange:
-    """A change of the in-sync set that still has to be recorded; see `epoch_recorder`."""
-
-    ctx: MemberContext
-    epoch: int
-    lsn: int
-    """Where it is in the log."""
-    left_s: float
-    """When a backup left, if everything before that was committed; -inf: it is something else."""
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether a backup has just left, and nothing was written since that could be confirmed once it is recorded."""
-        is_new = self.ctx.clock_s - self.left_s < self.ctx.settings.departure_pause_s
-        return is_new and self.ctx.resource_set.log.last_lsn == self.lsn
 
 
 class Primary:
@@ -73,8 +53,9 @@ class Primary:
         self._began_s = ctx.clock_s
         self.needs_peer_check = False
         """The others have to be asked before a backup may join."""
-        self.unrecorded: UnrecordedChange | None = None
-        """The newest one."""
+        self.unrecorded: InSyncChange | None = None
+        """The newest change that still has to be recorded; see `epoch_recorder`."""
+        self._unrecorded_lsn = 0
         self._map_lsn = 0
         """The end of the last batch that changed the cluster map; 0: backups know that it is committed."""
         self._check_size()
@@ -250,16 +231,13 @@ class Primary:
         self._expected.discard(name)
         change = self.in_sync.leave(name)
         self._ctx.note("warning", f"backup {name} leaves the in-sync set: {why}; left: {', '.join(change.members)}")
-        self._write(change, self._ctx.clock_s)
+        self._write(change)
         self._check_phase()
 
-    def _write(self, change: InSyncChange, left_s: float = -math.inf) -> None:
-        is_awaited = self._log.last_lsn > self.in_sync.committed_lsn
-        if self.unrecorded is not None:
-            is_awaited = not self.unrecorded.may_wait
+    def _write(self, change: InSyncChange) -> None:
         lsn = self._ctx.resource_set.write(InSyncChanged(change.epoch, change.members))
         self.in_sync.appended(change.epoch, lsn)
-        self.unrecorded = UnrecordedChange(self._ctx, change.epoch, lsn, -math.inf if is_awaited else left_s)
+        self.unrecorded, self._unrecorded_lsn = change, lsn
         self._check_size()
         self._ctx.is_status_stale = True
         self._ctx.want_turn()
@@ -267,7 +245,7 @@ class Primary:
     @property
     def is_unrecorded_durable(self) -> bool:
         """Whether this broker's store has the change to be recorded, so that no record is ahead of the store."""
-        return self.unrecorded is None or self._durable.durable_lsn >= self.unrecorded.lsn
+        return self._durable.durable_lsn >= self._unrecorded_lsn
 
     def holds_all_of(self, names: Iterable[str], answers: Sequence[fr.Answer]) -> bool:
         """Whether those, and all in sync, are in sync now and have just answered that they know no newer generation.

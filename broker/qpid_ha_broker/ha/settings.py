@@ -49,9 +49,6 @@ class MemberSettings:
     """Somebody keeps the record."""
     keeper: RecordKeeper = COORDINATOR
     """Who does, or would."""
-    departure_pause_s: float = 0.0
-    """So long at least a primary waits before it has recorded that a backup left, while nothing but that waits for the
-    record: of hundreds of sets that lose a backup together, those that must confirm something go first."""
     has_store: bool = False
     """What is durable counts as held once it is on disk."""
     most_in_sync: int = 0

@@ -59,9 +59,6 @@ TAIL_SHARE: Final = 64
 """Of `ha.tail-bytes`, what a set keeps of its stream: there may be a thousand of them, and few have much to do."""
 RECONNECT_S: Final = 0.5
 """A member's first pause between two attempts to find its primary: the next one announces itself sooner."""
-DEPARTURE_PAUSE_S: Final = 2.0
-"""More than members stay awake, on a slow machine too: that a backup of a set at rest has left is recorded with one of
-its next few ticks, and the sets whose primary failed with the same broker have the controller for themselves."""
 _STOPPED_S: Final = 0.5
 """Between two ticks: then this process was stopped meanwhile."""
 _NOT_YET: Final = "the cluster has no controller that answers"
@@ -325,7 +322,6 @@ class SetHost:
             has_heartbeats=False,
             reconnect_s=RECONNECT_S,
             looks_everywhere=False,
-            departure_pause_s=DEPARTURE_PAUSE_S,
             has_coordinator=True,
             keeper=controller_of(name),
             has_store=self._fleet is not None,

@@ -245,11 +245,8 @@ class SetMember(MemberDriver):
             return False
         if primary is None:
             return status.state is State.READY
-        if status.phase is not Phase.ACTIVE or status.problem or primary.has_somebody_behind:
-            return False
-        if primary.unrecorded is not None:
-            return primary.unrecorded.may_wait and not status.is_closing
-        return self._log.committed_lsn == self._log.last_lsn
+        is_settled = status.phase is Phase.ACTIVE and primary.unrecorded is None and not status.problem
+        return is_settled and not primary.has_somebody_behind and self._log.committed_lsn == self._log.last_lsn
 
     def _turn_again(self) -> None:
         self.hosted.touch()
