@@ -197,7 +197,7 @@ def test_exchanges_are_made_bound_and_shown(broker: Broker) -> None:
         (["queue", "create", "q", "--argument", "novalue"], "NAME=VALUE"),
         (["queue", "create", "q", "--durable", "--argument", "qpid.durable=false"], "qpid.durable"),
         (["ping", "--timeout", "0"], "timeout"),
-        (["ping", "-b", "http://node2:5672"], "amqp://"),
+        (["ping", "-b", "ftp://node2:5672"], "amqp://"),
         (["ping", "-b", "amqp://me:secret@node2:5672"], "--password-file"),
         (["ping", "-b", "node2:99999"], "99999"),
         (["ping", "-b", "me@node2:1", "--password-file", "/nonexistent"], "/nonexistent"),

@@ -20,7 +20,7 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
 
 SUITE = "qpid_ha_broker.coordination.conformance"
-TIMEOUT_S = 150
+TIMEOUT_S = 400
 FAST = Path("/dev/shm")
 EXPECTED = {
     "generations": ("test_record", "test_a_record_is_replaced_only_if_all_of_it_is_as_expected[epoch]"),

@@ -36,6 +36,7 @@ from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.logs import NoticeLog
 from qpid_ha_broker.server.stores.loading import StoreLoading
+from qpid_ha_config.access_rules import parse_entries
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.node import Node, World
@@ -47,6 +48,8 @@ from simulation.virtual_time import Clock
 TICK_S = 0.5
 IDLE_S = 2.0
 """A connection on which nothing comes for so long is given up."""
+EVERYBODY = parse_entries(["allow all all"])
+"""May do everything: addresses are no part of the simulation."""
 WORKSPACE = Workspace()
 Attached = Callable[["ProxyNode", Connection, proton.Link, LinkEndpoint], None]
 
@@ -155,6 +158,7 @@ class ProxyNode(Node):
         )  # fmt: skip
         self.container = Container(settings, lambda: str(next(numbers)))
         self.container.clock = self.clock.monotonic_s
+        self.container.management.access.change(EVERYBODY, "")
         self.container.default.read_only = True
         super().prepare(self.container.default.resources)
         self.configuration = self.container.default.configuration
