@@ -21,6 +21,9 @@ from limits import LIMIT_S
 
 PLENTY = 10_000
 
+CLOSE_LIMIT_S = 5.0
+"""A broker that was killed or stopped does not answer."""
+
 
 class Outcome(NamedTuple):
     """What the broker said of one message. `condition` is empty unless it said why."""
@@ -138,6 +141,7 @@ class BlockingClient:
 
     def close(self) -> None:
         """Close in the protocol's way, as far as there is still somebody to close with."""
+        self.connection.timeout = CLOSE_LIMIT_S
         with suppress(ProtonException):
             self.connection.close()
 
