@@ -248,7 +248,7 @@ class ProxyNode(Node):
     # --- what the server's parts ask of the broker
 
     def current(self) -> BrokerSettings:
-        """See `server.host.Host`."""
+        """See `server.runtime.host.Host`."""
         return self._settings_in_force
 
     def fail(self, reason: str) -> None:

@@ -1,7 +1,7 @@
 """A broker's replica of a set other than `default`: its member is in the broker's process, its queues in the container.
 
-What `server.set_member` is to these on a loop, `SetReplica` is on the virtual clock. Members of one set talk over a
-network of their own and send heartbeats, as those of `default` do.
+What `server.sets.set_member` is to these on a loop, `SetReplica` is on the virtual clock. Members of one set talk over
+a network of their own and send heartbeats, as those of `default` do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from simulation.virtual_time import Clock
 
 
 class Directory(MapDirectory):
-    """As a broker's, where queues are made and deleted by operators alone: see `amqp.directory`."""
+    """As a broker's, where queues are made and deleted by operators alone: see `amqp.nodes.directory`."""
 
     def locate(self, queue_name: str) -> NodeWait | None:
         """There is nobody to ask."""

@@ -36,7 +36,7 @@ from simulation.virtual_time import Clock
 QUEUE = "q"
 PUBLISH_WITHIN_S = 0.6
 RECORD_LIMIT_S = 5.0
-"""As `server.controller_client.RECORD_LIMIT_S`."""
+"""As `server.controller.controller_client.RECORD_LIMIT_S`."""
 NO_CONTROLLER_S = 0.01
 LOAD_WITHIN_S = 0.3
 TRY_AGAIN_S = 1.0

@@ -1,6 +1,6 @@
 """A broker that relays and the one that leads, joined in memory: clients of both, and a connection that can be cut.
 
-What `server.proxying` does with sockets and clocks, `PairedProxy` does when the test says so.
+What `server.proxies.proxying` does with sockets and clocks, `PairedProxy` does when the test says so.
 """
 
 from __future__ import annotations

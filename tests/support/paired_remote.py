@@ -1,6 +1,6 @@
 """A broker and one outside of its cluster, joined in memory: the latter is a test's to speak for, in truth and in lies.
 
-What `server.remote_nodes` does with sockets and clocks, `PairedRemote` does when the test says so.
+What `server.proxies.remote_nodes` does with sockets and clocks, `PairedRemote` does when the test says so.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What leaves: payloads of durable messages whose records have been seen on disk, beyond what the consumers of their queue
 take next; those of the oldest file first. What comes back: what lies ahead of a consumer or a browser, as long as
-less than half of the usual lead is left. Pure: the driver reads files and gives turns; see `server.pager`.
+less than half of the usual lead is left. Pure: the driver reads files and gives turns; see `server.stores.pager`.
 """
 
 from __future__ import annotations

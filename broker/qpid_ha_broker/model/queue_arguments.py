@@ -13,7 +13,7 @@ from qpid_ha_broker.model.errors import InvalidArgument
 
 PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
-"""Whose durable subscription a queue is: see `amqp.subscriptions`. Only the broker itself sets it."""
+"""Whose durable subscription a queue is: see `amqp.nodes.subscriptions`. Only the broker itself sets it."""
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 

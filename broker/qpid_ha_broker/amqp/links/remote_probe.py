@@ -20,7 +20,7 @@ PATIENCE_S: Final = 10.0
 class RemoteProbe:
     """The promise: it ends with an answer, or after PATIENCE_S without one; and brokers of ours make no node for it.
 
-    See `server.remote_nodes.DrivenEnd`.
+    See `server.proxies.remote_nodes.DrivenEnd`.
     """
 
     passed = 0

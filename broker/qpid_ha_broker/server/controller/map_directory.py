@@ -1,4 +1,4 @@
-"""Where queues and primaries are, as the cluster map and the member of `default` know it: see `amqp.directory`."""
+"""Where queues and primaries are, as the map and the member of `default` know it: see `amqp.nodes.directory`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Relays links of this broker's clients to the brokers that lead their sets: where those are, and the sockets to them.
 
-The link itself is `amqp.relayed_links`'. Here is decided where its far end is attached, and that it is attached again
-when that broker is lost, or leads no more.
+The link itself is `amqp.links.relayed_links`'. Here is decided where its far end is attached, and that it is attached
+again when that broker is lost, or leads no more.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ProxyHost(Host, Protocol):
 class Proxying:
     """The promise: a relayed link is attached at the broker that leads its set, as soon as one is known to, or ended.
 
-    For `try_again` and what follows it see `amqp.relayed_links.Relayer`.
+    For `try_again` and what follows it see `amqp.links.relayed_links.Relayer`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Proxying:
     # --- clients
 
     def relay(self, connection: Connection, link: proton.Link, set_name: str) -> RelayedLink:
-        """Have `link` attached where the set is led: see `amqp.connection.Relays`."""
+        """Have `link` attached where the set is led: see `amqp.connections.connection.Relays`."""
         kind = RelayedConsumer if link.is_sender else RelayedPublisher
         relayed: RelayedLink = kind(connection, link, set_name, self)
         self.place(relayed)

@@ -1,8 +1,8 @@
 """Attaches links of this broker's clients to nodes of brokers outside of the cluster: where those are, and the sockets.
 
-The link itself is `amqp.remote_links`'. Links to the same brokers with the same login share connections, which are
-opened when needed and closed some time after. The brokers of a URL are tried in turn, and all of them again after a
-pause that grows with each round.
+The link itself is `amqp.links.remote_links`'. Links to the same brokers with the same login share connections, which
+are opened when needed and closed some time after. The brokers of a URL are tried in turn, and all of them again after
+a pause that grows with each round.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class NodeReport:
 class RemoteNodes:
     """The promise: a link to a remote node is attached there as soon as its broker can be reached, or ended.
 
-    For `attach_again` and what follows it see `amqp.remote_links.RemoteDriver`.
+    For `attach_again` and what follows it see `amqp.links.remote_links.RemoteDriver`.
     """
 
     def __init__(self, broker: ProxyHost, make_engine: MakeRemoteEngine) -> None:
@@ -173,7 +173,7 @@ class RemoteNodes:
     # --- clients
 
     def relay(self, connection: Connection, link: proton.Link, address: str) -> RemoteLink | None:
-        """See `amqp.connection.Remotes`."""
+        """See `amqp.connections.connection.Remotes`."""
         definition = self.directory.find(address)
         if definition is None:
             path = read_path(remote_properties_of(link))

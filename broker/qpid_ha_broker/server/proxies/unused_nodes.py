@@ -1,6 +1,7 @@
 """Looks now and then whether nodes of other brokers are there that nobody uses: one that is gone is noticed then.
 
-Nodes are looked for one by one, each at its own time, by `remote-check-interval` and chance. See `amqp.remote_probe`.
+Nodes are looked for one by one, each at its own time, by `remote-check-interval` and chance. See
+`amqp.links.remote_probe`.
 """
 
 from __future__ import annotations

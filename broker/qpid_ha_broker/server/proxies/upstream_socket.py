@@ -18,7 +18,7 @@ GOODBYE_S: Final = 1.0
 
 
 class Driven(Protocol):
-    """A connection without a socket, as `amqp.upstream.Upstream` is."""
+    """A connection without a socket, as `amqp.relaying.upstream.Upstream` is."""
 
     engine: Engine
     is_open: bool

@@ -1,4 +1,4 @@
-"""Which queues have a bridge to a node of another broker now, and to whom each leads: see `amqp.bridges`.
+"""Which queues have a bridge to a node of another broker now, and to whom each leads: see `amqp.links.bridges`.
 
 A queue with `qpid.cluster.source` is filled as long as this broker leads its set. One with `qpid.cluster.proxy` is
 emptied while there is something in it, which only exchanges bring there: links of clients go on to the node itself.
