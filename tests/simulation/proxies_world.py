@@ -2,9 +2,9 @@
 
 Real are: the members and their log, containers, connections, relayed links, Proton's engines at both ends of each
 connection, and `server.proxies.proxying` with its timers, on a loop in virtual time. Simplified are: sets are in the
-brokers' memory; a broker is killed only while another one could take over what it leads, so that nothing that was confirmed may
-be lost; who promotes is no agent and no controller, but somebody who tries who is ready; and of the records of sets
-beside `default` brokers hear from nobody in particular, some time later.
+brokers' memory; a broker is killed only while another one could take over what it leads, so that nothing that was
+confirmed may be lost; who promotes is no agent and no controller, but somebody who tries who is ready; and of the
+records of sets beside `default` brokers hear from nobody in particular, some time later.
 """
 
 from __future__ import annotations
