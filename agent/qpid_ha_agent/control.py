@@ -76,7 +76,7 @@ class ControlClient:
         self._received = b""
 
     def call(self, method: str, **params: object) -> object:
-        """The result of `method`. Raises Refused with the broker's reason, TimedOut or Unreachable."""
+        """The result of `method`. Raises RequestRefused with the broker's reason, TimedOut or Unreachable."""
         self._last_identity += 1
         request = {"jsonrpc": "2.0", "id": self._last_identity, "method": method, "params": params}
         deadline = time.monotonic() + self.timeout_s
@@ -91,7 +91,7 @@ class ControlClient:
         yield self.call(method, **params)
         while (connection := self._connection) is not None:
             line = self._guarded(lambda: self._read_line(connection, None))
-            note = _decode(line)
+            note = decode_object(line)
             if note is None or "params" not in note:
                 self.close()
                 raise self._no_broker()
@@ -141,7 +141,7 @@ class ControlClient:
         return self._connection
 
     def _read_reply(self, line: bytes) -> object:
-        reply = _decode(line)
+        reply = decode_object(line)
         if reply is None or reply.get("id") not in (self._last_identity, None):
             raise self._no_broker()
         if "result" in reply:
@@ -192,8 +192,8 @@ def refusal_of(error: dict[str, object]) -> RequestRefused:
     return RequestRefused(code if isinstance(code, int) else 0, message, error.get("data"))
 
 
-def _decode(line: bytes) -> dict[str, object] | None:
-    """The JSON object on a line; None if it is something else."""
+def decode_object(line: bytes) -> dict[str, object] | None:
+    """The JSON object of an answer or a note; None if it is something else."""
     try:
         document = json.loads(line)
     except ValueError:

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 import requests
 
 from qpid_ha_agent.broker_address import AddressError, read_config
-from qpid_ha_agent.control import Forbidden, NotAllowed, RequestRefused, TimedOut, Unreachable, refusal_of
+from qpid_ha_agent.control import (
+    Forbidden,
+    NotAllowed,
+    RequestRefused,
+    TimedOut,
+    Unreachable,
+    decode_object,
+    refusal_of,
+)
 from qpid_ha_config.addresses import Address
 
 HOW_TO_GIVE_A_TOKEN = "give a token with --password-file or QPID_HA_TOKEN; `qpid-ha token create` makes one"
@@ -94,7 +102,7 @@ class HttpControlClient:
     def call(self, method: str, **params: object) -> object:
         """The result of `method`. Raises RequestRefused with the broker's reason, TimedOut or Unreachable."""
         response = self._guarded(lambda: self._post(method, params, self.timeout_s))
-        return self._guarded(lambda: self._result(_decode(response.content)))
+        return self._guarded(lambda: self._result(decode_object(response.content)))
 
     def stream(self, method: str, **params: object) -> Generator[object, None, None]:
         """What `method` answers, then what it goes on telling, without a limit of time, until the broker ends it.
@@ -104,9 +112,9 @@ class HttpControlClient:
         response = self._guarded(lambda: self._post(method, params, None))
         with response:
             lines = response.iter_lines(chunk_size=1)
-            yield self._guarded(lambda: self._result(_decode(next(lines, b""))))
+            yield self._guarded(lambda: self._result(decode_object(next(lines, b""))))
             while (line := self._guarded(lambda: next(lines, None))) is not None:
-                note = _decode(line)
+                note = decode_object(line)
                 if note is None or "params" not in note:
                     raise self._no_broker()
                 yield note["params"]
@@ -164,15 +172,6 @@ class HttpControlClient:
 
     def _no_broker(self) -> Unreachable:
         return Unreachable(f"what listens at {self.broker} is no qpid-ha broker, or not its port admin.listen")
-
-
-def _decode(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of an answer; None if it is something else."""
-    try:
-        document = json.loads(line)
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def _shortly(error: Exception) -> str:

@@ -12,8 +12,9 @@ from typing import Any, Final, Protocol
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import OUR_PRODUCT
-from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, DETACH_FORCED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, DETACH_FORCED, AmqpError, as_told
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
+from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
 
 MOST_LINKS: Final = 4000
 """On one connection, if the other broker takes so many sessions."""
@@ -42,7 +43,7 @@ class RemoteEnd(Protocol):
         """The connection is gone, and the far link with it."""
 
 
-class RemoteConnection:
+class RemoteConnection(OpenedConnection):
     """The promise: each end that was given to `attach` is told `detached` or `lost`, once, unless it was `detach`ed.
 
     `on_touched`: there is something to write. `on_ended`: the connection is of no use any more; called once, last.
@@ -66,7 +67,6 @@ class RemoteConnection:
         self.error: AmqpError | None = None
         """What the other broker said when it ended the connection."""
         self._on_ended = on_ended
-        self._has_ended = False
         self._pending: dict[RemoteEnd, None] = {}
         """To be attached once the connection is open."""
         self._far: dict[RemoteEnd, tuple[proton.Link, Any]] = {}
@@ -77,7 +77,6 @@ class RemoteConnection:
         """That are not ended on both sides."""
         self._names = count(1)
         self._container = container
-        self._deadline_ms = 0
         connection = engine.connection
         connection.container = container
         connection.hostname = hostname
@@ -99,30 +98,8 @@ class RemoteConnection:
     # --- the driver's calls
 
     def receive(self, data: bytes) -> None:
-        """Bytes came."""
-        self.engine.push(data)
-        self.engine.process(self)
+        super().receive(data)
         self.touch()
-
-    def take_output(self) -> bytes:
-        """What is to be written."""
-        return self.engine.take_output()
-
-    @property
-    def finished(self) -> bool:
-        """Nothing more will be written: the socket can be closed."""
-        return self.engine.finished
-
-    def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of both sides, by a clock that never jumps; several times in the shortest of them."""
-        deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
-        if 0 < deadline_ms <= now_ms:
-            self.engine.process(self)
-
-    def lost(self, reason: str) -> None:
-        """The socket is gone, or could not be opened."""
-        self.engine.process(self)  # what the peer said last may be a better reason
-        self._end(reason)
 
     def close(self, reason: str) -> None:
         """Say goodbye; `on_ended` is not called, and links that are left are lost."""
@@ -192,7 +169,7 @@ class RemoteConnection:
             self._open_link(end)
 
     def closed(self) -> None:
-        self.error = _error(self.engine.connection.remote_condition, "the connection was closed")
+        self.error = as_told(self.engine.connection.remote_condition, CONNECTION_FORCED, "the connection was closed")
         self.engine.connection.close()
         self._end(str(self.error))
 
@@ -211,7 +188,7 @@ class RemoteConnection:
     def session_closed(self, session: proton.Session) -> None:
         self._sessions -= 1
         end = self._by_session.get(session._impl)
-        error = _error(session.remote_condition, "the broker there has ended the session")
+        error = as_told(session.remote_condition, CONNECTION_FORCED, "the broker there has ended the session")
         if end is not None:
             far, _ = self._forget(end)
             far.free()
@@ -240,7 +217,7 @@ class RemoteConnection:
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         end = self._by_link.get(link._impl)
-        error = _error(link.remote_condition, "the broker there has ended the link", DETACH_FORCED)
+        error = as_told(link.remote_condition, DETACH_FORCED, "the broker there has ended the link")
         session = None if end is None else self._forget(end)[1]
         link.close()
         link.free()
@@ -282,12 +259,3 @@ class RemoteConnection:
 
 def _nobody(_reason: str) -> None:
     """There is nobody to tell."""
-
-
-def _error(condition: proton.Condition | None, missing: str, name: str = CONNECTION_FORCED) -> AmqpError:
-    """What the peer said; `missing` and `name` where it said nothing."""
-    if condition is None:
-        return AmqpError(name, missing)
-    info = condition.info if isinstance(condition.info, dict) else {}
-    known = {str(key): value for key, value in info.items()}
-    return AmqpError(str(condition.name), condition.description or missing, known or None)

@@ -10,11 +10,12 @@ import proton
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Engine, Sender
+from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, wrap
 from qpid_ha_broker.amqp.wire.values import listed
 
 
-class PeerClient(EachTransfer, EachDisposition):
+class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
     """The promise: `on_closed` is called once, after everything else; unless we closed the channel ourselves.
 
     `name` is this broker's, `hostname` the other's as it was asked for. `capability`: what the other broker has to
@@ -39,8 +40,6 @@ class PeerClient(EachTransfer, EachDisposition):
         self._on_received = on_received
         self._on_closed = on_closed
         self._capability = capability
-        self._has_ended = False
-        self._deadline_ms = 0
         self._open(name)
 
     def _open(self, name: str) -> None:
@@ -67,31 +66,6 @@ class PeerClient(EachTransfer, EachDisposition):
         self.engine.attach_sending(self._outgoing, self)
 
     # --- the driver's calls
-
-    def receive(self, data: bytes) -> None:
-        """Bytes came."""
-        self.engine.push(data)
-        self.engine.process(self)
-
-    def take_output(self) -> bytes:
-        """What is to be written."""
-        return self.engine.take_output()
-
-    @property
-    def finished(self) -> bool:
-        """Nothing more will be written: the socket can be closed."""
-        return self.engine.finished
-
-    def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of both sides, by a clock that never jumps; several times in the shortest of them."""
-        deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
-        if 0 < deadline_ms <= now_ms:
-            self.engine.process(self)
-
-    def lost(self, reason: str) -> None:
-        """The socket is gone, or could not be opened."""
-        self.engine.process(self)  # what the peer said last may be a better reason
-        self._end(reason)
 
     @property
     def peer(self) -> str:

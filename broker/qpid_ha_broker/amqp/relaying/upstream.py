@@ -12,8 +12,9 @@ from typing import Any, Final, Protocol
 
 import proton
 
-from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError, as_told
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
+from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
 from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
@@ -54,7 +55,7 @@ class UpstreamLink(Protocol):
         """The connection is gone, and the far link with it."""
 
 
-class Upstream:
+class Upstream(OpenedConnection):
     """The promise: each link that was given to `attach` is told `detached` or `lost`, once, unless it was `detach`ed.
 
     `on_touched`: there is something to write. `on_ended`: the connection is of no use any more; called once, last.
@@ -78,7 +79,6 @@ class Upstream:
         self._offered: frozenset[str] = frozenset()
         """The peer's capabilities."""
         self._on_ended = on_ended
-        self._has_ended = False
         self._pending: dict[UpstreamLink, None] = {}
         """To be attached once the connection is open."""
         self._far: dict[UpstreamLink, proton.Link] = {}
@@ -86,7 +86,6 @@ class Upstream:
         """By far link."""
         self._names = count(1)
         self._name = name
-        self._deadline_ms = 0
         connection = engine.connection
         connection.container = name
         connection.hostname = hostname
@@ -110,30 +109,8 @@ class Upstream:
             self.engine.encode()
 
     def receive(self, data: bytes) -> None:
-        """Bytes came."""
-        self.engine.push(data)
-        self.engine.process(self)
+        super().receive(data)
         self.touch()
-
-    def take_output(self) -> bytes:
-        """What is to be written."""
-        return self.engine.take_output()
-
-    @property
-    def finished(self) -> bool:
-        """Nothing more will be written: the socket can be closed."""
-        return self.engine.finished
-
-    def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of both sides, by a clock that never jumps; several times in the shortest of them."""
-        deadline_ms, self._deadline_ms = self._deadline_ms, self.engine.tick(now_ms)
-        if 0 < deadline_ms <= now_ms:
-            self.engine.process(self)
-
-    def lost(self, reason: str) -> None:
-        """The socket is gone, or could not be opened."""
-        self.engine.process(self)  # what the peer said last may be a better reason
-        self._end(reason)
 
     def close(self, reason: str) -> None:
         """Say goodbye; `on_ended` is not called, and links that are left are lost."""
@@ -202,7 +179,9 @@ class Upstream:
             self._open_link(link)
 
     def closed(self) -> None:
-        reason = _condition(self.engine.connection.remote_condition, "the connection was closed").description
+        reason = as_told(
+            self.engine.connection.remote_condition, RESOURCE_DELETED, "the connection was closed"
+        ).description
         self.engine.connection.close()
         self._end(reason)
 
@@ -238,7 +217,7 @@ class Upstream:
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         relayed = self._near.pop(link._impl, None)
-        error = _condition(link.remote_condition, "the broker there has ended the link")
+        error = as_told(link.remote_condition, RESOURCE_DELETED, "the broker there has ended the link")
         self.engine.detach(link)
         link.close()
         if relayed is not None:
@@ -275,11 +254,3 @@ class Upstream:
 
 def _nobody(_reason: str) -> None:
     """There is nobody to tell."""
-
-
-def _condition(condition: proton.Condition | None, missing: str) -> AmqpError:
-    if condition is None:
-        return AmqpError(RESOURCE_DELETED, missing)
-    info = condition.info if isinstance(condition.info, dict) else {}
-    known = {str(name): value for name, value in info.items()}
-    return AmqpError(str(condition.name), condition.description or missing, known or None)

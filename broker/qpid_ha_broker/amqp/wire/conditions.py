@@ -89,6 +89,15 @@ def as_amqp(error: errors.ModelError) -> AmqpError:
     return AmqpError(_OF_MODEL.get(type(error), INTERNAL_ERROR), str(error))
 
 
+def as_told(condition: proton.Condition | None, name: str, missing: str) -> AmqpError:
+    """What a peer said when it ended something; `name` and `missing` where it said nothing."""
+    if condition is None:
+        return AmqpError(name, missing)
+    info = condition.info if isinstance(condition.info, dict) else {}
+    known = {str(key): value for key, value in info.items()}
+    return AmqpError(str(condition.name), condition.description or missing, known or None)
+
+
 def symbol_map(values: Mapping[str, Any]) -> dict[Any, Any]:
     """`values` as the standard wants a map of fields, and a port in it (AMQP 1.0 section 2.8.16)."""
     return {proton.symbol(name): proton.ushort(value) if name == "port" else value for name, value in values.items()}
