@@ -165,7 +165,7 @@ def test_two_exchanges_that_lead_to_each_other_pass_each_message_once(pair: list
                 client.management.delete_queue(name)
 
 
-def test_two_queues_that_are_filled_from_each_other_stop_and_keep_the_message(pair: list[RunningBroker]) -> None:
+def test_two_queues_that_are_filled_from_each_other_stop_and_say_so(pair: list[RunningBroker]) -> None:
     left, right = pair
     with Client(left.url) as lefts, Client(right.url) as rights:
         lefts.management.create_queue("ring", {"qpid.cluster.source": f"{right.url}/ring"})

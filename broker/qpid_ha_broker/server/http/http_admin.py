@@ -75,7 +75,6 @@ class AdminPort:
         self._connections = HttpConnections(self._handle, broker.current)
         self._answers: Counter[tuple[str, str]] = Counter()
         self._scrape: asyncio.Task[list[bytes]] | None = None
-        self._scrape_s = 0.0
         looking = ("GET", "HEAD")
         self._pages: dict[str, Page] = {
             "/rpc": Page(("POST",), self._rpc),
