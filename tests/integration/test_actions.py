@@ -159,9 +159,9 @@ def test_a_stop_kills_what_is_frozen_without_waiting_for_it(running: ScriptedBro
     running.send(signal.SIGSTOP)
     began_s = time.monotonic()
 
-    assert "was killed" in actions.stop(running.service, 8.0)
+    assert "was killed" in actions.stop(running.service, 60.0)
 
-    assert time.monotonic() - began_s < 5.0
+    assert time.monotonic() - began_s < 30.0
     assert life(running) is Life.GONE
 
 

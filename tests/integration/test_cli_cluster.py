@@ -14,6 +14,7 @@ import pytest
 
 from control_broker import ControlBroker as Broker
 from control_broker import asking, control_broker, qpid_ha
+from limits import LIMIT_S
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_watch_goes_on_until_it_is_interrupted(broker: Broker) -> None:
         signal.signal(signal.SIGINT, before)
     assert broker.wait_asked("backups", times=2)
     watching.send_signal(signal.SIGINT)
-    shown, complaint = watching.communicate(timeout=10)
+    shown, complaint = watching.communicate(timeout=LIMIT_S)
     assert (watching.returncode, complaint) == (0, "")
     assert "node2" in shown
 

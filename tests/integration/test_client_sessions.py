@@ -12,6 +12,7 @@ from proton import Message
 from bench.session_kills import BROKERS, SessionKills, session_settings
 from blocking_client import BlockingClient, bodies
 from exact_load import ExactLoad
+from limits import LIMIT_S
 from qpid_ha_client import Guarantee, SessionClient, SessionLost, SessionTaken
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, wait_whole
@@ -51,7 +52,7 @@ def test_a_message_that_the_program_still_has_stays_its_own_while_brokers_die(cl
         cluster.promote(1)
         with BlockingClient(cluster.urls[1]) as other:
             assert bodies(other.consume("q")) == []
-        received.accept(wait=True, timeout_s=20.0)
+        received.accept(wait=True, timeout_s=LIMIT_S)
         with BlockingClient(cluster.urls[1]) as other:
             assert bodies(other.consume("q")) == []
 
@@ -64,7 +65,7 @@ def test_another_process_resumes_the_session_and_gets_what_was_held(cluster: Run
     with SessionClient(cluster.urls, session=first.session_id) as second:
         received = second.receiver("q").receive(10.0)
         assert (received.body, received.key) == ("held", key)
-        received.accept(wait=True, timeout_s=10.0)
+        received.accept(wait=True, timeout_s=LIMIT_S)
 
 
 def test_a_client_whose_session_another_one_takes_is_told_and_does_not_fight(cluster: RunningCluster) -> None:
@@ -82,7 +83,7 @@ def test_a_session_that_is_gone_is_told_before_anything_goes_on(cluster: Running
     with SessionClient(cluster.urls, session=str(uuid.uuid4())) as client:
         sender = client.sender("q")
         with pytest.raises(SessionLost):
-            sender.send(Message("a"), timeout_s=20.0)
+            sender.send(Message("a"), timeout_s=LIMIT_S)
         client.begin_anew()
         sender.flush(20.0)
         assert client.guarantee is Guarantee.EXACTLY_ONCE
@@ -97,7 +98,7 @@ def test_a_session_at_a_broker_that_leads_nothing_has_links_to_queues_of_several
     queues = ("of-orders", "of-default")
     with SessionClient(cluster.urls[2], require_session=True) as first:
         for queue in queues:
-            first.sender(queue).send(Message(queue), timeout_s=20.0)
+            first.sender(queue).send(Message(queue), timeout_s=LIMIT_S)
         keys = {queue: first.receiver(queue).receive(20.0).key for queue in queues}
         (row,) = cluster.broker(0).ask("sessions", action="list")["answer"]
         assert (row["session"], row["broker"], row["state"]) == (first.session_id, "broker3", "attached")
@@ -106,7 +107,7 @@ def test_a_session_at_a_broker_that_leads_nothing_has_links_to_queues_of_several
         for queue in queues:
             received = second.receiver(queue).receive(20.0)
             assert (received.body, received.key) == (queue, keys[queue])
-            received.accept(wait=True, timeout_s=20.0)
+            received.accept(wait=True, timeout_s=LIMIT_S)
 
 
 def test_primaries_and_proxies_are_killed_and_no_client_with_a_session_notices(tmp_path: Path) -> None:

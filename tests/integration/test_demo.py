@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from failover_load import FailoverLoad
+from limits import LIMIT_S
 from qpid_ha_demo.ledger import Arrival, Ledger, LedgerAudit
 from qpid_ha_demo.zookeeper_ensemble import why_not_here
 from running_agent import wait_until
@@ -107,7 +108,7 @@ def test_the_demo_with_zookeeper_ends_at_ctrl_c_and_leaves_nothing_behind_though
             )
             assert demo.poll() is None, demo.communicate()[1].decode()
             demo.send_signal(signal.SIGINT)
-            _, said = demo.communicate(timeout=30.0)
+            _, said = demo.communicate(timeout=LIMIT_S)
             assert (demo.returncode, said) == (130, b"")
         assert list(Path(directory).iterdir()) == []
         assert processes_with(directory) == []

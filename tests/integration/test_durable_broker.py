@@ -20,6 +20,7 @@ from proton import Delivery, Message, ProtonException, Timeout
 from blocking_client import BlockingClient, LocalTransaction, Management, SettleSecond, bodies
 from failover_load import FailoverLoad
 from kept_journal import last_block
+from limits import LIMIT_S
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
@@ -288,7 +289,7 @@ def test_qpid_ha_shutdown_ends_it_in_order(start: Start) -> None:
 
     assert found.stdout == "test ends\n"
     assert broker.process is not None
-    assert broker.process.wait(15) == 0
+    assert broker.process.wait(LIMIT_S) == 0
     assert "it was closed in order" in start().log()
 
 
@@ -393,7 +394,7 @@ def test_a_failing_disk_ends_the_broker_with_a_clear_text(start: Start, small_di
         journal.rename(small_disk / "default" / "elsewhere")
         client.send("q", *(durable(bytes(100_000)) for _ in range(20)))
     assert broker.process is not None
-    assert broker.process.wait(15) == 1
+    assert broker.process.wait(LIMIT_S) == 1
     assert "cannot be written" in broker.log()
     assert "Traceback" not in broker.log()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from failover_load import FailoverLoad
+from limits import LIMIT_S
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
@@ -107,11 +108,11 @@ def test_a_change_that_was_not_certain_when_the_primary_was_demoted_is_not_said_
     with RunningCluster(tmp_path, count=2) as cluster, ThreadPoolExecutor(1) as caller:
         cluster.form(0)
         with cluster.paused(1):
-            made = caller.submit(cluster.broker(0).ask, "queues", timeout_s=20.0, action="create", name="q")
+            made = caller.submit(cluster.broker(0).ask, "queues", timeout_s=LIMIT_S, action="create", name="q")
             wait_until_listed(cluster.broker(0), "q")
             cluster.demote(0)
             with pytest.raises(RequestRefused, match="stopped being primary"):
-                made.result(timeout=20)
+                made.result(timeout=LIMIT_S)
 
 
 def wait_until_listed(broker: LocalBroker, name: str) -> None:

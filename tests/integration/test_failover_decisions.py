@@ -19,7 +19,7 @@ from running_cluster import RunningCluster
 
 SWITCHOVERS = 6
 MESSAGES_BETWEEN = 100
-LONGEST_GAP_S = 2.0
+LONGEST_GAP_S = 4.5
 """Between two confirmations; a hand-over that cannot be is given up after 5 s."""
 LEASE_AND_MORE_S = 4.0
 """Longer than an agent waits for another one's renewal: nothing may happen in this time, so it has to go by."""

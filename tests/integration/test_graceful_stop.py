@@ -11,6 +11,7 @@ import pytest
 from proton.utils import ConnectionClosed
 
 from blocking_client import BlockingClient, bodies
+from limits import LIMIT_S
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
@@ -220,7 +221,7 @@ def test_the_next_broker_starts_on_the_same_port_socket_and_directory(tmp_path: 
     with RunningBroker(settings) as first, sending(first, "q"):
         if first.process is not None:
             first.process.send_signal(how)
-            first.process.wait(20)
+            first.process.wait(LIMIT_S)
     assert (tmp_path / "c.sock").exists() is (how == signal.SIGKILL)
 
     with RunningBroker({**settings, "listen": first.url}) as second, BlockingClient(first.url) as client:

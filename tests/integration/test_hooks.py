@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -93,18 +92,17 @@ def test_a_new_agent_tells_nothing_anew_and_what_nobody_was_there_to_tell(tmp_pa
 def test_a_program_that_hangs_is_killed_with_its_children_and_holds_nobody_up(tmp_path: Path) -> None:
     hook = Hook(tmp_path, f"sleep 600 & echo $! > {tmp_path}/child; wait")
     with ExitStack() as stack:
-        agent = stack.enter_context(hook.agent(tmp_path, **{"ha.hook-timeout": "4s"}))
+        agent = stack.enter_context(hook.agent(tmp_path, **{"ha.hook-timeout": "10s"}))
         child = tmp_path / "child"
         wait_until(lambda: child.exists() and bool(child.read_text()), agent.log)
         other = stack.enter_context(RunningAgent(tmp_path, "b"))
         other.wait_for_line("wait for the lock")
-        killed_s = time.monotonic()
         os.kill(agent.broker_pid, signal.SIGKILL)
         other.wait_for("primary")
-        assert time.monotonic() - killed_s < 2.0  # and not after the four seconds
+        assert "not done after" not in agent.log()  # it waits for the program still
 
         pidfd = os.pidfd_open(int(child.read_text()))
-        agent.wait_for_line("ha.on-promoted: not done after 4 s (ha.hook-timeout): it is killed")
+        agent.wait_for_line("ha.on-promoted: not done after 10 s (ha.hook-timeout): it is killed")
         wait_until(lambda: _is_dead(pidfd), agent.log)
         os.close(pidfd)
         hook.wait_for(agent, PROMOTED, DEMOTED)

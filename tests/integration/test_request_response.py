@@ -13,6 +13,7 @@ from proton.reactor import AtLeastOnce, Container
 from proton.utils import LinkDetached, SyncRequestResponse
 
 from blocking_client import BlockingClient, Management, bodies
+from limits import LIMIT_S
 from proxied_broker import Served
 from running_broker import RunningBroker
 
@@ -49,7 +50,7 @@ def service(broker: Served, client: BlockingClient, address: str) -> Iterator[st
     thread.start()
     yield address
     client.send(address, "stop")
-    thread.join(15)
+    thread.join(LIMIT_S)
     assert not thread.is_alive()
 
 

@@ -11,6 +11,7 @@ from proton.reactor import Container
 
 from blocking_client import BlockingClient, bodies
 from exact_load import ExactLoad
+from limits import LIMIT_S
 from qpid_ha_client import (
     ConnectOptions,
     Guarantee,
@@ -45,9 +46,9 @@ def test_messages_go_and_come_and_answers_count(cluster: RunningCluster) -> None
         receiver = client.receiver("q")
         first, second, third = (receiver.receive(10.0) for _ in range(3))
         assert [first.body, second.body, third.body] == [0, 1, 2]
-        first.accept(wait=True, timeout_s=10.0)
-        second.release(wait=True, timeout_s=10.0)
-        third.reject(wait=True, timeout_s=10.0)
+        first.accept(wait=True, timeout_s=LIMIT_S)
+        second.release(wait=True, timeout_s=LIMIT_S)
+        third.reject(wait=True, timeout_s=LIMIT_S)
         assert receiver.receive(10.0).body == 1
         assert client.guarantee is not Guarantee.AT_LEAST_ONCE
     with BlockingClient(cluster.urls[0]) as reader:
@@ -69,7 +70,7 @@ def test_what_is_refused_is_told_with_the_reason_and_nothing_else_is(cluster: Ru
         cluster.broker(0).ask("queues", action="delete", name="small")
         with pytest.raises(LinkUnusable, match="resource-deleted"):
             receiver.receive(10.0)
-        client.sender("q").send(Message("d"), timeout_s=10.0)
+        client.sender("q").send(Message("d"), timeout_s=LIMIT_S)
 
 
 def test_a_message_is_sent_as_it_was_when_it_was_given_and_keeps_its_annotations(cluster: RunningCluster) -> None:
@@ -124,10 +125,10 @@ def test_a_link_that_belongs_to_another_set_takes_the_client_to_its_primary(
         wait_whole(cluster, 0, "orders")
         create_queue(cluster, 0, "q", "orders")
         with SessionClient(cluster.urls, session_timeout_s=0) as client:  # a session is where `default` is led
-            client.sender("q").send(Message("a"), timeout_s=10.0)
+            client.sender("q").send(Message("a"), timeout_s=LIMIT_S)
             assert client.broker == cluster.urls[1]
             with pytest.raises(LinkUnusable, match="use a client for each"):
-                client.sender("elsewhere").send(Message("b"), timeout_s=20.0)
+                client.sender("elsewhere").send(Message("b"), timeout_s=LIMIT_S)
 
 
 def test_a_client_finds_a_broker_that_joined_after_it_had_begun(tmp_path: Path) -> None:
