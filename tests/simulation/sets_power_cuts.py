@@ -143,11 +143,10 @@ def is_whole(world: World) -> bool:
 
 
 def cuts_of(counts: list[int], step: int) -> Iterator[Cut]:
-    """One at each `step`-th write of each broker, alone and with all others."""
+    """One at each `step`-th write of each broker, alone and with all others in turn."""
     for node, count in enumerate(counts):
-        for operation in range(1, count + 1, step):
-            yield Cut(node, operation, False)
-            yield Cut(node, operation, True)
+        for place, operation in enumerate(range(1, count + 1, step)):
+            yield Cut(node, operation, place % 2 == 0)
 
 
 def struck(cut: Cut) -> Struck:

@@ -21,7 +21,7 @@ def test_the_power_may_go_at_every_write() -> None:
         problems = pool.map(problem_of, cuts, chunksize=16)
         found = {cut: problem for cut, problem in zip(cuts, problems, strict=True) if problem}
 
-    print(f"{len(cuts)} power cuts at {counts} writes of {len(counts)} nodes, alone and of all at once")
+    print(f"{len(cuts)} power cuts at {counts} writes of {len(counts)} nodes, alone and of all at once in turn")
     assert found == {}
 
 
@@ -38,6 +38,6 @@ def test_the_power_may_go_while_a_set_is_made_led_by_another_broker_and_handed_o
     with ProcessPoolExecutor(jobs_of_a_test()) as pool:
         found = list(pool.map(sets_power_cuts.struck, cuts, chunksize=8))
 
-    print(f"{len(cuts)} power cuts at {counts} writes of the set's stores, alone and of all at once")
+    print(f"{len(cuts)} power cuts at {counts} writes of the set's stores, alone and of all at once in turn")
     assert {each.cut: each.problem for each in found if each.problem} == {}
     assert {each.cut.everywhere for each in found if each.was_between} == {False, True}
