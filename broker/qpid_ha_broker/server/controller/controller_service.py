@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
@@ -39,6 +41,8 @@ LATE_S: Final = 0.002
 """After a broker's time is over the core is told that time has passed: the next tick may be much later."""
 PROBES: Final = 3
 """Connections to a broker whose own one is lost: a process that ends loses them first, and listens to the last."""
+_LEAST_S: Final = 0.001
+"""A socket takes 0 for not waiting at all."""
 Answer = Callable[[ms.AnswerRequest], None]
 
 
@@ -325,15 +329,12 @@ class ControllerService:
         """A connection that is refused saves the time in which it could come back."""
         try:
             place = Address.parse(identity.address).place
-            async with asyncio.timeout(ms.GONE_AFTER_S):
-                for _ in range(PROBES):
-                    await _wait_closed(*place)
-        except ConnectionRefusedError:
-            if self.is_active:
-                self._feed(ms.BrokerRefuses(identity.name, identity.instance))
-                self.tick()
-        except (OSError, TimeoutError, ValueError):
-            pass  # it is not known: the time decides
+        except ValueError:
+            return  # it is not known: the time decides
+        # In a thread: after the loss of a broker the loop is busy with all that replicas lost with it.
+        if await asyncio.get_running_loop().run_in_executor(None, _refuses, place) and self.is_active:
+            self._feed(ms.BrokerRefuses(identity.name, identity.instance))
+            self.tick()
 
     # --- the core
 
@@ -402,12 +403,17 @@ def _refusal(error: ModelError) -> ms.AnswerRequest:
     return ms.AnswerRequest(0, False, str(error), {"reason": reason})
 
 
-async def _wait_closed(host: str, port: int) -> None:
-    """Open a connection, and wait until the other end closes it. Raises OSError when it is refused or fails."""
-    reader, writer = await asyncio.open_connection(host, port)
+def _refuses(place: tuple[str, int]) -> bool:
+    """Whether nobody takes connections there any more; where one was taken, once it is closed. Blocks for a while."""
+    until_s = time.monotonic() + ms.GONE_AFTER_S
     try:
-        await reader.read(1)
-    except ConnectionResetError:
+        for _ in range(PROBES):
+            with socket.create_connection(place, max(_LEAST_S, until_s - time.monotonic())) as connection:
+                connection.settimeout(max(_LEAST_S, until_s - time.monotonic()))
+                with suppress(ConnectionResetError):
+                    connection.recv(1)
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # a time that is over is one, too
         pass
-    finally:
-        writer.close()
+    return False
