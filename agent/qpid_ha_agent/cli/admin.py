@@ -8,6 +8,7 @@ from qpid_ha_agent.cli.acl import acl
 from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
 from qpid_ha_agent.cli.coordinator import coordinator
+from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, value_text
@@ -60,7 +61,7 @@ def get(invocation: Invocation, key: str | None) -> None:
 
 
 single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls, acl, token
-for command in (*commands, *set_commands, *single):
+for command in (*commands, *set_commands, *single, diagnose_command):
     admin.add_command(command)
 
 
