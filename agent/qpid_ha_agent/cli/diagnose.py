@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USUAL_TIMEOUT_S, CliFailure, Invocation, common_options
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, USUAL_TIMEOUT_S, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_document
 
 if TYPE_CHECKING:
@@ -54,7 +55,16 @@ WHERE_TO_LOOK = (
 
 def gather_facts(invocation: Invocation, environment: Mapping[str, str] = os.environ) -> Gathered:
     """All that can be found out within the invocation's timeout."""
+    from qpid_ha_agent.broker_address import AddressError, find_broker
+    from qpid_ha_agent.control import ControlFailure
     from qpid_ha_agent.diagnosis.gathering import gather
+
+    try:
+        with suppress(ControlFailure):  # that it cannot be reached is what is to be told
+            find_broker(invocation.broker, environment)
+    except AddressError as error:
+        if invocation.broker is not None:
+            raise CliFailure(str(error), USAGE) from None
 
     def make_client(broker: str | None, timeout_s: float) -> ClosableClient:
         return replace(invocation, broker=broker, timeout_s=timeout_s).client(timeout_s)

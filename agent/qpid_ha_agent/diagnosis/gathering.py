@@ -109,7 +109,7 @@ class _Gathering:
         if path is not None:
             read_written(path, looked)
         is_here = self._found.is_here = named is None or self._is_own_socket(named)
-        own = BrokerAnswers(named or "the broker of this machine", is_local=is_here)
+        own = BrokerAnswers(_without_user(named or "the broker of this machine"), is_local=is_here)
         calls = {own.where: self._asking(own, named)}
         calls |= self._asking_listed(is_here)
         self._is_ours = looked.written is not None and (is_here or self._is_listed(named or ""))
@@ -244,7 +244,7 @@ class _Gathering:
             if told.silence and not told.is_silent:
                 self._found.not_asked[told.where] = told.silence
             for name, why in told.refused.items():
-                if name not in ("sets", "backups"):
+                if name not in ("sets", "backups", "query-all"):
                     self._found.not_asked[f"{name} of {told.where}"] = why
         brokers = _brokers(answers)
         leading = _leading_answers(answers)
@@ -332,6 +332,12 @@ class _Gathering:
                 tuple(stores), tuple(running), state.record, has_coordinator, state.problem, min_in_sync, auto_recover
             )
         )
+
+
+def _without_user(broker: str) -> str:
+    """What `-b` said, as it may be shown."""
+    scheme, separator, rest = broker.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 _HANGS: Final = (LocalProcess.SILENT, LocalProcess.HELD)
