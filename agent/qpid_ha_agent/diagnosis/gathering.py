@@ -240,13 +240,14 @@ class _Gathering:
 
     def _facts(self, own: BrokerAnswers) -> DiagnosisFacts:
         answers, machine = self._found.answers, self._found.machine
+        brokers = _brokers(answers)
+        answering = {broker.address for broker in brokers}
         for told in answers:
-            if told.silence and not told.is_silent:
+            if told.silence and (not told.is_silent or told.where in answering):
                 self._found.not_asked[told.where] = told.silence
             for name, why in told.refused.items():
                 if name not in ("sets", "backups", "query-all"):
                     self._found.not_asked[f"{name} of {told.where}"] = why
-        brokers = _brokers(answers)
         leading = _leading_answers(answers)
         names = _names_by_address(answers) | dict.fromkeys(self._own_addresses(), machine.state.name)
         is_cluster = self._is_cluster(brokers)
