@@ -13,6 +13,7 @@ import pytest
 
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, controller_of
+from typed_commands import parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "vagrant" / "README.md"])
@@ -36,21 +37,6 @@ def commands(page: Path) -> list[str]:
 def mentions(page: Path) -> list[str]:
     """The same of those in a sentence, which may leave out what a command is about."""
     return _INLINE.findall(page.read_text(encoding="utf-8").replace("\n", " "))
-
-
-def parse(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:
-    """As the tool would, without doing anything. Raises click.UsageError."""
-    name = command.name or ""
-    if not isinstance(command, click.Group):
-        command.make_context(name, list(words), parent=parent)
-        return
-    context = command.make_context(name, list(words), parent=parent)
-    rest = [*context._protected_args, *context.args]
-    if not rest:  # options alone
-        return
-    _, below, rest = command.resolve_command(context, rest)
-    if below is not None:
-        parse(below, rest, context)
 
 
 def as_typed(words: str) -> list[str]:

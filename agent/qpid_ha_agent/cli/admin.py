@@ -8,6 +8,7 @@ from qpid_ha_agent.cli.acl import acl
 from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
 from qpid_ha_agent.cli.coordinator import coordinator
+from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, value_text
@@ -16,6 +17,7 @@ from qpid_ha_agent.cli.queue import queue
 from qpid_ha_agent.cli.session import session
 from qpid_ha_agent.cli.sets import set_commands
 from qpid_ha_agent.cli.store import store
+from qpid_ha_agent.cli.support_bundle import support_bundle
 from qpid_ha_agent.cli.tls import tls
 from qpid_ha_agent.cli.token import token
 from qpid_ha_agent.cli.watch import watch
@@ -60,7 +62,7 @@ def get(invocation: Invocation, key: str | None) -> None:
 
 
 single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls, acl, token
-for command in (*commands, *set_commands, *single):
+for command in (*commands, *set_commands, *single, diagnose_command, support_bundle):
     admin.add_command(command)
 
 

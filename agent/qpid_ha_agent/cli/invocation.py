@@ -48,7 +48,7 @@ class Invocation:
 
     def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""
-        with self._failures(method), self._client(usual_timeout_s) as client:
+        with self._failures(method), self.client(usual_timeout_s) as client:
             match _given(params):
                 case {"cause": str(cause), **others}:
                     return call_with_cause(client, method, cause, **others)
@@ -57,10 +57,11 @@ class Invocation:
 
     def stream(self, method: str, /, **params: object) -> Iterator[Any]:
         """What the broker answers and goes on telling. Ends the program when it refuses, is silent or stops."""
-        with self._failures(method), self._client(USUAL_TIMEOUT_S) as client:
+        with self._failures(method), self.client(USUAL_TIMEOUT_S) as client:
             yield from client.stream(method, **_given(params))
 
-    def _client(self, usual_timeout_s: float) -> ControlClient | RemoteControlClient | HttpControlClient:
+    def client(self, usual_timeout_s: float) -> ControlClient | RemoteControlClient | HttpControlClient:
+        """To ask the broker with. Raises AddressError, ConfigError, or Unreachable where there is none."""
         broker = find_broker(self.broker)
         timeout_s = usual_timeout_s if self.timeout_s is None else self.timeout_s
         if not isinstance(broker, Address):

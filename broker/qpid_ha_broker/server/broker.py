@@ -436,6 +436,7 @@ class Broker:
             **self.container.access.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
+            "time_ms": int(time.time() * 1000),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
             "sessions": len(self.container.default.resources.default.state.sessions),

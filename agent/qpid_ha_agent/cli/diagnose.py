@@ -1,0 +1,101 @@
+"""`qpid-ha diagnose`: what is wrong, in order of urgency, each with the command that helps."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, USUAL_TIMEOUT_S, CliFailure, Invocation, common_options
+from qpid_ha_agent.cli.output import cell, print_document
+
+if TYPE_CHECKING:
+    from qpid_ha_agent.diagnosis.findings import Finding
+    from qpid_ha_agent.diagnosis.gathering import Gathered
+    from qpid_ha_agent.diagnosis.questions import ClosableClient
+
+WIDTH = 80
+
+
+@click.command("diagnose")
+@common_options
+@click.pass_context
+def diagnose_command(context: click.Context) -> None:
+    """What is wrong with the cluster, the most urgent first, each with the command that helps.
+
+    Asks all brokers, the coordinator and this machine at the same time, and goes by what answers within --timeout.
+
+    0: nothing is wrong, 1: something is, 3: nothing could be asked.
+    """
+    from qpid_ha_agent.diagnosis.checks import diagnose
+
+    invocation: Invocation = context.obj
+    found = gather_facts(invocation)
+    findings = diagnose(found.facts)
+    if not found.has_anything:
+        why = next((told.silence for told in found.answers if told.silence), "nobody answers")
+        raise CliFailure(f"nothing could be asked: {why}; {WHERE_TO_LOOK}", UNREACHABLE)
+    if invocation.format != "table":
+        print_document(diagnosis_document(found, findings), invocation.format)
+    else:
+        click.echo(diagnosis_text(found, findings), nl=False)
+    context.exit(NO if findings else 0)
+
+
+WHERE_TO_LOOK = (
+    "run this on a machine of the cluster, as root; there, `systemctl status qpidd qpid-ha-agent` and "
+    "`journalctl -u qpidd -u qpid-ha-agent -n 50` tell why no broker runs"
+)
+
+
+def gather_facts(invocation: Invocation, environment: Mapping[str, str] = os.environ) -> Gathered:
+    """All that can be found out within the invocation's timeout."""
+    from qpid_ha_agent.broker_address import AddressError, find_broker
+    from qpid_ha_agent.control import ControlFailure
+    from qpid_ha_agent.diagnosis.gathering import gather
+
+    try:
+        with suppress(ControlFailure):  # that it cannot be reached is what is to be told
+            find_broker(invocation.broker, environment)
+    except AddressError as error:
+        if invocation.broker is not None:
+            raise CliFailure(str(error), USAGE) from None
+
+    def make_client(broker: str | None, timeout_s: float) -> ClosableClient:
+        return replace(invocation, broker=broker, timeout_s=timeout_s).client(timeout_s)
+
+    return gather(make_client, invocation.broker, invocation.timeout_s or USUAL_TIMEOUT_S, environment)
+
+
+def diagnosis_document(found: Gathered, findings: list[Finding]) -> dict[str, object]:
+    """For programs."""
+    return {
+        "findings": [finding.as_document() for finding in findings],
+        "asked": sorted(broker.name for broker in found.facts.brokers),
+        "not_asked": [{"what": what, "why": why} for what, why in found.not_asked.items()],
+    }
+
+
+def diagnosis_text(found: Gathered, findings: list[Finding]) -> str:
+    """For people, within 80 columns but for commands, which stay on one line."""
+    lines: list[str] = []
+    for finding in findings:
+        lines += _filled(f"{finding.kind.severity}: {finding.text} ({finding.key})")
+        lines += _filled(f"  {finding.kind.meaning[0].upper()}{finding.kind.meaning[1:]}.")
+        lines += [*(f"    {cell(command)}" for command in finding.commands), ""]
+    asked = ", ".join(broker.name for broker in found.facts.brokers)
+    outcome = f"{len(findings)} findings" if findings else "nothing is wrong"
+    lines += _filled(f"{outcome}; asked: {asked or 'no broker'}")
+    for what, why in found.not_asked.items():
+        lines += _filled(f"not looked at: {what}: {why}")
+    return "\n".join(lines) + "\n"
+
+
+def _filled(text: str) -> list[str]:
+    """Wrapped; what others wrote must not steer the terminal."""
+    return textwrap.wrap(cell(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)

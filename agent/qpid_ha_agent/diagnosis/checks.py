@@ -1,0 +1,401 @@
+"""What is wrong, by the facts: one function for each part, each of which knows when a fact means nothing yet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from shlex import quote
+from typing import Final
+
+from qpid_ha_agent.diagnosis.facts import (
+    BrokerState,
+    DiagnosisFacts,
+    LocalProcess,
+    MachineState,
+    QueueState,
+    SetStanding,
+    SilentBroker,
+    Supervisor,
+)
+from qpid_ha_agent.diagnosis.findings import Finding
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.store.facts import set_of
+
+LAG_S: Final = 5.0
+NEAR_LIMIT: Final = 0.9
+OFTEN, WITHIN_S = 3, 3600.0
+LEAST_FREE, ENOUGH_FREE_BYTES = 0.1, 20 * 1024**3
+"""Of a disk; so much is enough on any."""
+EXPIRES_SOON_S: Final = 30 * 86_400.0
+CLOCK_S: Final = 2.0
+FULL: Final = 0.95
+"""A queue of so much of its limit in bytes may refuse the next message."""
+MOST_NAMED: Final = 10
+"""Of one kind; the others are one finding together."""
+
+ALL, BACKUPS = "qpid-ha status --all", "qpid-ha backups"
+
+
+def diagnose(facts: DiagnosisFacts) -> list[Finding]:
+    """Everything that is wrong, the most urgent first."""
+    found = [finding for check in _CHECKS for finding in check(facts)]
+    return sorted(found, key=lambda each: each.urgency)
+
+
+# --- who leads
+
+
+def _leading(facts: DiagnosisFacts) -> Iterator[Finding]:
+    if facts.is_cluster and not facts.brokers and facts.silent:
+        where = ", ".join(each.address for each in facts.silent)
+        yield Finding(
+            "nobody-answers", "", f"none of {len(facts.silent)} brokers answers here: {where}",
+            tuple(_start_elsewhere(each) for each in facts.silent),
+        )  # fmt: skip
+    if facts.is_cluster and facts.brokers and facts.primary is None:
+        yield Finding("no-primary", "", _no_primary_text(facts), _who_may_lead(facts))
+    if len(facts.primaries) > 1:
+        newest, *older = facts.primaries
+        of_each = ", ".join(f"{each.name} of generation {each.generation}" for each in facts.primaries)
+        commands = (ALL, *(f"{_ask(each)} demote" for each in older if each.generation < newest.generation))
+        yield Finding("two-primaries", "", f"{len(facts.primaries)} brokers say that they are primary: {of_each}",
+                      commands)  # fmt: skip
+
+
+def _no_primary_text(facts: DiagnosisFacts) -> str:
+    states = ", ".join(f"{each.name} is {each.state}" for each in facts.brokers)
+    silent = "".join(f"; {each.label} does not answer" for each in facts.silent)
+    record = facts.coordinator.record
+    recorded = ""
+    if record is not None and record.generation:
+        recorded = f"; the record names {record.primary} as primary of generation {record.generation}"
+    return f"no broker that answers is primary: {states}{silent}{recorded}"
+
+
+def _who_may_lead(facts: DiagnosisFacts) -> tuple[str, ...]:
+    if facts.assessment is None:
+        return (ALL, "qpid-ha activation list")
+    if facts.assessment.next_step is not None:
+        return facts.assessment.next_step.commands
+    if facts.pause is not None:
+        return ("qpid-ha resume",)
+    able = [each for name in facts.assessment.leaders if (each := facts.broker(name)) is not None]
+    return (ALL, *(f"{_ask(each)} promote" for each in able[:1]))
+
+
+def _refusals(facts: DiagnosisFacts) -> Iterator[Finding]:
+    if not facts.is_cluster or facts.primary is not None:
+        return
+    said = {each.name: each.problem for each in facts.brokers if each.problem}
+    if facts.assessment is not None:
+        said |= {each.name: each.why for each in facts.assessment.standpoints if not each.may_lead}
+    commands = _who_may_lead(facts) if facts.assessment is not None else ("qpid-ha activation list",)
+    for name, why in said.items():
+        yield Finding("promotion-refused", name, f"{name} may not lead: {why}", commands)
+
+
+# --- who follows
+
+
+def _backups(facts: DiagnosisFacts) -> Iterator[Finding]:
+    primary = facts.primary
+    if primary is None or not facts.is_cluster:
+        return
+    needed, members = primary.min_in_sync, primary.members
+    if len(members) < needed:
+        text = f"{len(members)} of the {needed} brokers that a write needs are in sync ({', '.join(members)})"
+        yield Finding("too-few-in-sync", "default", text, (BACKUPS, ALL))
+    if members == (primary.name,):
+        others = ", ".join(f"{each.name} is {each.state}" for each in facts.brokers if each is not primary)
+        text = f"{primary.name} is primary and alone in the in-sync set ({others or 'no other broker answers'})"
+        yield Finding("no-backup", primary.name, text, (BACKUPS, ALL))
+    for backup in facts.backups:
+        if backup.state == "expected":
+            text = f"{backup.name} is in the in-sync set and is not connected to {primary.name}"
+            yield Finding("backup-expected", backup.name, text, (BACKUPS,))
+        elif backup.seconds > LAG_S:
+            lag = f"{backup.messages} messages, {_size(backup.bytes)}"
+            text = f"{backup.name} is {backup.seconds:.1f} s behind ({lag})"
+            yield Finding("backup-lags", backup.name, text, (BACKUPS,))
+    lags = {backup.name: backup.messages for backup in facts.backups}
+    for broker in facts.brokers:
+        if broker.state == State.CATCHUP:
+            left = f", {lags[broker.name]} messages to go" if broker.name in lags else ""
+            yield Finding("backup-catches-up", broker.name, f"{broker.name} catches up{left}", (BACKUPS,))
+        elif broker.state == State.CONNECTING:
+            yield Finding("backup-not-following", broker.name, _not_following(broker), (f"{_ask(broker)} status",))
+
+
+def _not_following(broker: BrokerState) -> str:
+    why = broker.login_problem or broker.problem
+    return f"{broker.name} follows nobody: {why}" if why else f"{broker.name} is connecting, and follows nobody yet"
+
+
+# --- who answers
+
+
+def _answering(facts: DiagnosisFacts) -> Iterator[Finding]:
+    machine = facts.machine
+    if machine.process is LocalProcess.ABSENT:
+        end = f"; its log ends with: {' / '.join(machine.last_lines)}" if machine.last_lines else ""
+        text = f"{machine.name}, the broker of this machine, does not run{end}"
+        yield Finding("broker-not-running", machine.name, text, _start_here(machine))
+    elif machine.process in (LocalProcess.SILENT, LocalProcess.HELD):
+        is_held = machine.process is LocalProcess.HELD
+        what = "was stopped by a signal" if is_held else "does not answer"
+        text = f"{machine.name}, the broker of this machine, {what} (process {machine.pid})"
+        helps = f"kill -CONT {machine.pid}" if is_held else f"ps -o pid,stat,wchan:30 -p {machine.pid}"
+        yield Finding("broker-hangs", machine.name, text, (helps,))
+    if facts.brokers:
+        for silent in facts.silent:
+            sights = (["here"] if silent.why else []) + list(silent.seen_by)
+            why = f": {silent.why}" if silent.why else ""
+            text = f"{silent.label} does not answer, seen from {', '.join(sights)}{why}"
+            commands = (_start_elsewhere(silent),)
+            yield Finding("broker-silent", silent.name or silent.address, text, commands)
+    for link in facts.broken_links:
+        who = ", ".join(link.seen_by)
+        text = f"{link.name} at {link.address} answers here, but {who} cannot reach it"
+        yield Finding("link-broken", link.name, text, (ALL, f"ping {_host(link.address)}   # on {who}"))
+
+
+def _start_here(machine: MachineState) -> tuple[str, ...]:
+    match machine.supervisor:
+        case Supervisor.PACEMAKER:
+            return ("crm_mon -1A",)
+        case Supervisor.AGENT:
+            return ("systemctl start qpid-ha-agent", "journalctl -u qpid-ha-agent -n 50")
+        case Supervisor.SYSTEMD:
+            return ("systemctl start qpidd", "journalctl -u qpidd -n 50")
+
+
+def _start_elsewhere(silent: SilentBroker) -> str:
+    where = silent.name or silent.address.rpartition("/")[2]
+    return f"systemctl status qpidd qpid-ha-agent   # on {where}"
+
+
+# --- what agents and the coordinator do
+
+
+def _coordination(facts: DiagnosisFacts) -> Iterator[Finding]:
+    pause, coordinator, machine = facts.pause, facts.coordinator, facts.machine
+    if pause is not None:
+        yield Finding("paused", "", pause.text, ("qpid-ha resume",))
+    if coordinator.problem:
+        is_pacemaker = machine.supervisor is Supervisor.PACEMAKER
+        commands = ("qpid-ha coordinator check", *(["crm_mon -1"] if is_pacemaker else []))
+        yield Finding("coordinator-unusable", coordinator.url, coordinator.problem, commands)
+    if coordinator.moved_to:
+        text = f"{coordinator.url} has moved: set ha.coordinator to {coordinator.moved_to} on all machines"
+        yield Finding("coordinator-moved", coordinator.url, text, ("qpid-ha coordinator show",))
+    if machine.supervisor is Supervisor.AGENT and not machine.has_agent:
+        text = f"no qpid-ha-agent runs here, though ha.coordinator is {coordinator.url}"
+        yield Finding("agent-not-running", machine.name, text, ("systemctl start qpid-ha-agent",))
+    recent = [at_ms for at_ms in facts.promotions_ms if 0 <= facts.now_s - at_ms / 1000 <= WITHIN_S]
+    if len(recent) > OFTEN:
+        yield Finding("fails-over-often", "", f"{len(recent)} primaries within the last hour", ("qpid-ha history",))
+
+
+# --- resource sets
+
+
+def _sets(facts: DiagnosisFacts) -> Iterator[Finding]:
+    yield from _lacking_primary(facts)
+    if facts.sets_problem:
+        yield Finding("sets-not-known", "", facts.sets_problem, (ALL,))
+    led = [each for each in facts.sets if each.primary]
+    for each in [each for each in led if len(each.in_sync) < each.min_in_sync][:MOST_NAMED]:
+        text = f"{len(each.in_sync)} of the {each.min_in_sync} brokers that a write to the set {each.name} needs are"
+        yield Finding("too-few-in-sync", each.name, f"{text} in sync ({', '.join(each.in_sync)})", (_show(each),))
+    below = [each for each in led if (len(each.in_sync) < each.wanted or each.problem) and not each.moving_to]
+    for each in below[:MOST_NAMED]:
+        why = f": {each.problem}" if each.problem else ""
+        text = f"{len(each.in_sync)} of {each.wanted} replicas of the set {each.name} are in sync{why}"
+        yield Finding("set-below-replicas", each.name, text, (_show(each), "qpid-ha brokers"))
+    if below[MOST_NAMED:]:
+        text = f"{len(below) - MOST_NAMED} more sets have too few replicas in sync, or a problem"
+        yield Finding("set-below-replicas", "others", text, ("qpid-ha set list",))
+    for broker in facts.brokers:
+        if broker.controller_problem:
+            text = f"the controller on {broker.name} decides nothing: {broker.controller_problem}"
+            yield Finding("controller-stopped", broker.name, text, ("qpid-ha switchover", ALL))
+    for name in facts.draining:
+        yield Finding("broker-draining", name, f"{name} is drained: it gets no replicas",
+                      (f"qpid-ha undrain {quote(name)}",))  # fmt: skip
+
+
+def _lacking_primary(facts: DiagnosisFacts) -> Iterator[Finding]:
+    """By the controller, else by the copy of the map that a broker has."""
+    reasons = {each.name: each.problem for each in facts.sets if not each.primary}
+    if not facts.sets:
+        reasons = {name: "" for each in facts.brokers for name in each.sets_without_primary}
+    names = sorted(reasons)
+    for name in names[:MOST_NAMED]:
+        why = f": {reasons[name]}" if reasons[name] else ""
+        yield Finding("set-without-primary", name, f"nobody leads the set {name}{why}",
+                      (f"qpid-ha set show {quote(name)}", ALL))  # fmt: skip
+    if names[MOST_NAMED:]:
+        text = f"nobody leads {len(names) - MOST_NAMED} more sets"
+        yield Finding("set-without-primary", "others", text, (ALL,))
+
+
+def _show(each: SetStanding) -> str:
+    return f"qpid-ha set show {quote(each.name)}"
+
+
+# --- each broker
+
+
+def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
+    for broker in facts.brokers:
+        figures = broker.figures
+        if figures.store in ("full", "failed"):
+            commands = {
+                "full": (f"df -h   # on {broker.name}", f"{_ask(broker)} query", "qpid-ha queue list"),
+                "failed": (f"{_ask(broker)} query", f"journalctl -k -p err   # on {broker.name}"),
+            }[figures.store]
+            text = f"the store of {broker.name} {'is full' if figures.store == 'full' else 'has failed'}"
+            yield Finding("store-cannot-write", broker.name, text, commands)
+        if figures.unreadable:
+            text = f"{broker.name} cannot read {figures.unreadable} messages from its disk"
+            where = facts.machine.data_dir if broker.is_local else ""
+            command = f"qpid-ha store check {quote(where) if where else f'/var/lib/qpid-ha   # on {broker.name}'}"
+            yield Finding("messages-unreadable", broker.name, text, (command,))
+        if figures.memory_limit_bytes and figures.memory_bytes > NEAR_LIMIT * figures.memory_limit_bytes:
+            held, limit = _size(figures.memory_bytes), _size(figures.memory_limit_bytes)
+            text = f"{broker.name} holds {held} of messages, and memory-limit is {limit}"
+            yield Finding("memory-near-limit", broker.name, text, ("qpid-ha queue list",))
+        outside = [each for each in figures.listening if not _is_loopback(each)]
+        if figures.acl_rules == "none" and outside:
+            text = f"{broker.name} listens at {outside[0]} and has no acl"
+            commands = (f"systemctl restart qpidd   # on {broker.name}, with acl in its file: docs/security.md",)
+            yield Finding("acl-missing", broker.name, text, commands)
+        if abs(figures.clock_ahead_s) > CLOCK_S:
+            side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
+            text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"
+            yield Finding("clock-differs", broker.name, text, (f"timedatectl   # here, and on {broker.name}",))
+        if figures.discarded:
+            text = f"{broker.name} has discarded {figures.discarded} messages since it was started"
+            where = "" if broker.is_local else f"   # on {broker.name}"
+            yield Finding("messages-discarded", broker.name, text, (f"qpid-ha store discarded list{where}",))
+    versions = sorted({each.figures.version for each in facts.brokers if each.figures.version})
+    if len(versions) > 1:
+        text = ", ".join(f"{each.name} runs {each.figures.version}" for each in facts.brokers if each.figures.version)
+        yield Finding("versions-differ", "", text, ("qpid-ha query --all",))
+
+
+def _queues(facts: DiagnosisFacts) -> Iterator[Finding]:
+    full = sorted((each for each in facts.queues if _is_full(each)), key=lambda each: -each.messages)
+    unread = sorted((each for each in facts.queues if _is_unread(each)), key=lambda each: -each.messages)
+    for each in full[:MOST_NAMED]:
+        yield Finding("queue-is-full", each.name, f"the queue {each.name} is full: {_fill(each)}", (_read(each),))
+    for each in unread[:MOST_NAMED]:
+        text = f"the queue {each.name} has {each.messages} messages and no consumer, and grew by {each.grown}"
+        yield Finding("queue-is-not-read", each.name, text, (_read(each),))
+    for key, more in (("queue-is-full", full[MOST_NAMED:]), ("queue-is-not-read", unread[MOST_NAMED:])):
+        if more:
+            yield Finding(key, "others", f"the same of {len(more)} more queues", ("qpid-ha queue list",))
+
+
+def _is_full(queue: QueueState) -> bool:
+    if not queue.refuses:
+        return False
+    is_of_count = bool(queue.most_messages) and queue.messages >= queue.most_messages
+    return is_of_count or (bool(queue.most_bytes) and queue.bytes >= FULL * queue.most_bytes)
+
+
+def _is_unread(queue: QueueState) -> bool:
+    return not queue.consumers and queue.messages > 0 and queue.grown > 0
+
+
+def _fill(queue: QueueState) -> str:
+    most = f" of {queue.most_messages}" if queue.most_messages else ""
+    most_bytes = f" of {_size(queue.most_bytes)}" if queue.most_bytes else ""
+    return f"{queue.messages}{most} messages, {_size(queue.bytes)}{most_bytes}"
+
+
+def _read(queue: QueueState) -> str:
+    return f"qpid-ha queue show {quote(queue.name)}"
+
+
+# --- this machine
+
+
+def _machine(facts: DiagnosisFacts) -> Iterator[Finding]:
+    machine = facts.machine
+    if machine.config_problem:
+        command = f"qpidd --check --config {quote(machine.config)}"
+        yield Finding("configuration-invalid", machine.config, machine.config_problem, (command,))
+    if machine.acl_problem:
+        yield Finding("acl-file-invalid", machine.name, machine.acl_problem, ("qpid-ha acl reload",))
+    for certificate in machine.certificates:
+        yield from _certificate(certificate.path, certificate.ends_s - facts.now_s)
+    yield from _disk(machine)
+    for store in machine.stores:
+        if not store.is_readable:
+            text = f"the store of {set_of(store)} in {store.where} is {store.integrity}: {store.detail}"
+            yield Finding("store-damaged", store.where, text, (f"qpid-ha store check {quote(store.where)}",))
+    running = facts.broker(machine.name)
+    if machine.discarded_files and (running is None or not running.figures.discarded):
+        text = f"{machine.discarded_files} files with discarded messages are in {machine.data_dir}/discarded"
+        yield Finding("messages-discarded", machine.name, text, ("qpid-ha store discarded list",))
+
+
+def _certificate(path: str, left_s: float) -> Iterator[Finding]:
+    commands = (f"openssl x509 -noout -subject -dates -in {quote(path)}", "qpid-ha tls reload   # once it is renewed")
+    if left_s <= 0:
+        yield Finding("certificate-expired", path, f"{path} expired {_days(-left_s)} ago", commands)
+    elif left_s < EXPIRES_SOON_S:
+        yield Finding("certificate-expires", path, f"{path} expires in {_days(left_s)}", commands)
+
+
+def _days(seconds: float) -> str:
+    hours = int(seconds // 3600)
+    return f"{hours} hours" if hours < 48 else f"{hours // 24} days"
+
+
+def _disk(machine: MachineState) -> Iterator[Finding]:
+    if not machine.data_dir:
+        return
+    if machine.is_read_only:
+        text = f"the file system of {machine.data_dir} is read-only"
+        yield Finding("data-dir-read-only", machine.data_dir, text, ("journalctl -k -p err",))
+    free, total = machine.free_bytes, machine.total_bytes
+    if total and free < min(LEAST_FREE * total, ENOUGH_FREE_BYTES):
+        text = f"{_size(free)} of {_size(total)} are free in {machine.data_dir}"
+        commands = (f"du -xsh {quote(machine.data_dir)}/*", "qpid-ha queue list")
+        yield Finding("disk-nearly-full", machine.data_dir, text, commands)
+
+
+def _size(size_bytes: float) -> str:
+    """For people, rounded."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def _ask(broker: BrokerState) -> str:
+    return "qpid-ha" if broker.is_local or not broker.address else f"qpid-ha -b {broker.address}"
+
+
+def _host(address: str) -> str:
+    return address.rpartition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def _is_loopback(address: str) -> bool:
+    host = _host(address)
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+_CHECKS: Final[tuple[Callable[[DiagnosisFacts], Iterator[Finding]], ...]] = (
+    _leading,
+    _refusals,
+    _backups,
+    _answering,
+    _coordination,
+    _sets,
+    _figures,
+    _queues,
+    _machine,
+)

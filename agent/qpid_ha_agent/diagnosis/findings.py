@@ -1,0 +1,299 @@
+"""All that a diagnosis can find, in one table: how urgent it is, when it is found, and what it means for users.
+
+docs/operations.md shows the table, and a test compares. The alert is the one of contrib/prometheus/alerts.yml for the
+same condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+
+class Severity(StrEnum):
+    """The most urgent first."""
+
+    CRITICAL = "critical"
+    """Users notice it now, or messages are in danger."""
+    WARNING = "warning"
+    """The next failure would be noticed."""
+    NOTICE = "notice"
+    """Somebody should know."""
+
+
+class FindingKind(NamedTuple):
+    """`when`, `meaning`: a sentence each, without its full stop."""
+
+    severity: Severity
+    when: str
+    meaning: str
+    alert: str = ""
+    """Empty: figures alone do not show it."""
+
+
+_C, _W, _N = Severity.CRITICAL, Severity.WARNING, Severity.NOTICE
+
+KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
+    {
+        "nobody-answers": FindingKind(
+            _C,
+            "no broker of `ha.brokers-url` answers here",
+            "either no client is served, or this machine is cut off from those that serve",
+        ),
+        "no-primary": FindingKind(
+            _C,
+            "none of the brokers that answer is primary",
+            "no client is served; while brokers fail over this is so for some seconds",
+            "QpidHaNoPrimary",
+        ),
+        "promotion-refused": FindingKind(
+            _C,
+            "nobody is primary, and a broker may not lead, or said why it was not promoted",
+            "that broker may lack what was confirmed, and waits for others or for an operator",
+        ),
+        "two-primaries": FindingKind(
+            _C,
+            "more than one broker says that it is primary",
+            "the one of the older generation confirms nothing; clients that are connected to it wait",
+            "QpidHaTwoPrimaries",
+        ),
+        "too-few-in-sync": FindingKind(
+            _C,
+            "fewer brokers are in sync than a write needs, of `default` or of another set",
+            "publishers are refused or wait: nothing is confirmed",
+            "QpidHaTooFewInSync",
+        ),
+        "set-without-primary": FindingKind(
+            _C,
+            "a resource set has no primary",
+            "clients of its queues are not served",
+            "QpidHaSetWithoutPrimary",
+        ),
+        "store-cannot-write": FindingKind(
+            _C,
+            "the store of a broker is full or has failed",
+            "what is published there is not confirmed",
+            "QpidHaStoreCannotWrite",
+        ),
+        "messages-unreadable": FindingKind(
+            _C,
+            "a broker cannot read messages from its disk",
+            "consumers do not get them, nor what comes after them in the same queue",
+            "QpidHaMessagesUnreadable",
+        ),
+        "store-damaged": FindingKind(
+            _C,
+            "a store of this machine, whose broker does not run, is damaged or of a newer release",
+            "the broker does not start with it, or only without that set",
+        ),
+        "data-dir-read-only": FindingKind(
+            _C,
+            "the file system of `data-dir` takes no writes",
+            "the broker of this machine ends, or cannot start",
+        ),
+        "certificate-expired": FindingKind(
+            _C,
+            "a certificate of the configuration is valid no more",
+            "new TLS connections fail, of clients and between brokers",
+        ),
+        "broker-silent": FindingKind(
+            _W,
+            "a broker answers nobody, neither here nor another broker",
+            "the cluster has one less to fail over to",
+            "QpidHaBrokerDown",
+        ),
+        "broker-not-running": FindingKind(
+            _W,
+            "the broker of this machine does not run",
+            "the cluster has one less to fail over to; alone, it serves nobody",
+            "QpidHaBrokerDown",
+        ),
+        "broker-hangs": FindingKind(
+            _W,
+            "the process of this machine's broker is there, and does not answer or was stopped by a signal",
+            "its clients wait; a primary that hangs is replaced by its agents or by Pacemaker",
+            "QpidHaBrokerDown",
+        ),
+        "link-broken": FindingKind(
+            _W,
+            "a broker answers here, and another broker cannot reach it",
+            "those two cannot follow each other, and a promotion may lack an answer",
+        ),
+        "no-backup": FindingKind(
+            _W,
+            "the primary is alone in the in-sync set of a cluster",
+            "its loss would lose the service until it is back, and without its disk the messages",
+            "QpidHaNoBackup",
+        ),
+        "backup-not-following": FindingKind(
+            _W,
+            "there is a primary, and a broker follows nobody",
+            "it is not there for a failover; its log names every address that it tried",
+        ),
+        "backup-expected": FindingKind(
+            _W,
+            "a broker of the in-sync set is not connected to the primary",
+            "publishers wait for it, for `ha.backup-timeout` at most",
+        ),
+        "backup-lags": FindingKind(
+            _W,
+            "a backup has owed an acknowledgement for more than five seconds",
+            "publishers wait for it, or it is not there for a failover",
+            "QpidHaBackupLags",
+        ),
+        "paused": FindingKind(
+            _W,
+            "an operator has all agents pause",
+            "no agent promotes, restarts or kills a broker: a primary that dies is not replaced",
+            "QpidHaPaused",
+        ),
+        "set-below-replicas": FindingKind(
+            _W,
+            "a resource set has fewer replicas in sync than it wants, or one that has a problem",
+            "the next failure costs more than it should",
+        ),
+        "sets-not-known": FindingKind(
+            _W,
+            "there are resource sets, and no controller tells of them",
+            "sets go on where they are, and nobody is made primary of one whose broker fails",
+        ),
+        "controller-stopped": FindingKind(
+            _W,
+            "the controller has met a bug and decides nothing for a while",
+            "sets go on where they are, and nobody is made primary of one whose broker fails",
+        ),
+        "coordinator-unusable": FindingKind(
+            _W,
+            "the coordinator cannot be reached from here, or its record is damaged",
+            "nobody can be promoted, and no dead backup be dropped, by who cannot read it either",
+        ),
+        "agent-not-running": FindingKind(
+            _W,
+            "the configuration has a coordinator for agents, and no agent runs on this machine",
+            "the broker of this machine is neither promoted nor started again when it must",
+        ),
+        "fails-over-often": FindingKind(
+            _W,
+            "there were more than three new primaries within an hour",
+            "clients reconnect each time; something is wrong with a machine or the network",
+            "QpidHaFailsOverOften",
+        ),
+        "memory-near-limit": FindingKind(
+            _W,
+            "a broker holds more than nine tenths of `memory-limit`",
+            "beyond it publishers get no credit",
+            "QpidHaMemoryNearLimit",
+        ),
+        "disk-nearly-full": FindingKind(
+            _W,
+            "less than a tenth of the disk of `data-dir` is free, and less than 20 GiB",
+            "when it is full, what is published is not confirmed",
+        ),
+        "certificate-expires": FindingKind(
+            _W,
+            "a certificate of the configuration is valid for less than 30 days",
+            "then new TLS connections fail",
+        ),
+        "configuration-invalid": FindingKind(
+            _W,
+            "the configuration file of this machine has a mistake",
+            "a broker that runs goes on, and does not start again",
+        ),
+        "acl-file-invalid": FindingKind(
+            _W,
+            "the file of `acl.file` has a mistake",
+            "the rules in force stay, and the broker does not start again",
+        ),
+        "acl-missing": FindingKind(
+            _W,
+            "a broker listens beyond loopback and has no `acl`",
+            "clients of other machines are refused everything",
+        ),
+        "backup-catches-up": FindingKind(
+            _N,
+            "a broker is in `catchup`",
+            "it is not there for a failover until it is level",
+        ),
+        "broker-draining": FindingKind(
+            _N,
+            "a broker is being drained, or is drained",
+            "it gets no replicas of resource sets",
+        ),
+        "coordinator-moved": FindingKind(
+            _N,
+            "the coordinator has moved, and this machine's configuration names the old one",
+            "brokers and agents find the way as long as the old one is there",
+        ),
+        "versions-differ": FindingKind(
+            _N,
+            "brokers run different versions",
+            "an upgrade is under way, or was left half done",
+        ),
+        "clock-differs": FindingKind(
+            _N,
+            "the clock of a broker differs from this machine's by more than two seconds",
+            "times in logs do not compare, and a pause ends at different moments",
+        ),
+        "messages-discarded": FindingKind(
+            _N,
+            "a broker has set messages aside that the cluster went on without",
+            "some were perhaps confirmed: only somebody who knows the application can tell",
+            "QpidHaMessagesDiscarded",
+        ),
+        "queue-is-full": FindingKind(
+            _N,
+            "a queue has reached its limit, and refuses what is published",
+            "its publishers are refused until somebody consumes",
+        ),
+        "queue-is-not-read": FindingKind(
+            _N,
+            "a queue has messages and no consumer, and grew during the look",
+            "what is in it reaches nobody, and takes room",
+            "QpidHaQueueIsNotRead",
+        ),
+    }
+)
+"""By key; of the same severity, what comes first is to be mended first."""
+_ORDER: Final = {key: place for place, key in enumerate(KINDS)}
+_URGENCY: Final = {severity: place for place, severity in enumerate(Severity)}
+
+
+def table_in_markdown() -> str:
+    """The table, as docs/operations.md shows it."""
+    heading = "| finding | severity | when | what it means | alert |\n| --- | --- | --- | --- | --- |"
+    rows = [
+        f"| `{key}` | {kind.severity} | {kind.when} | {kind.meaning} | {f'`{kind.alert}`' if kind.alert else ''} |"
+        for key, kind in KINDS.items()
+    ]
+    return "\n".join([heading, *rows])
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong. `about`: which broker, set, queue or file; empty: the cluster.
+
+    `text`: what is wrong, with names and numbers. `commands`: what helps, to be typed as they are.
+    """
+
+    key: str
+    about: str
+    text: str
+    commands: tuple[str, ...]
+
+    @property
+    def kind(self) -> FindingKind:
+        """Its row of the table."""
+        return KINDS[self.key]
+
+    @property
+    def urgency(self) -> tuple[int, int, str]:
+        """To sort by."""
+        return _URGENCY[self.kind.severity], _ORDER[self.key], self.about
+
+    def as_document(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "key": self.key, "severity": self.kind.severity.value, "about": self.about, "text": self.text,
+            "meaning": self.kind.meaning, "commands": list(self.commands), "alert": self.kind.alert or None,
+        }  # fmt: skip

@@ -1,0 +1,454 @@
+"""Finds out what can be found out within a limit of time, with half of the cluster dead, and puts it together.
+
+Asked at the same time: the broker of this machine, the others of `ha.brokers-url`, the coordinator, and this machine
+itself. What each broker sees of the others is kept, because a broker may be silent to one and not to another.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from qpid_ha_agent.activation import ActivationFacts, Assessment, RunningBroker, assess
+from qpid_ha_agent.broker_address import AddressError, find_broker, is_http
+from qpid_ha_agent.control import ControlFailure
+from qpid_ha_agent.diagnosis.facts import (
+    BackupLag,
+    BrokenLink,
+    BrokerFigures,
+    BrokerState,
+    CoordinatorState,
+    DiagnosisFacts,
+    LocalProcess,
+    QueueState,
+    SetStanding,
+    SilentBroker,
+)
+from qpid_ha_agent.diagnosis.machine import LookedAt, look_at_machine, look_at_process, read_written
+from qpid_ha_agent.diagnosis.questions import (
+    BrokerAnswers,
+    ClosableClient,
+    ask_broker,
+    ask_for_all_figures,
+    in_parallel,
+)
+from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.moved import decode_pointer
+from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView, decode_pause
+from qpid_ha_broker.coordination.registry import open_coordinator, open_place
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.store.facts import StoreFacts, by_set
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.defaults import find_file
+from qpid_ha_config.errors import ConfigError, SettingsError
+from qpid_ha_config.scalars import parse_size_bytes
+
+FIRST_SHARE: Final = 0.6
+"""Of the time for what is asked first; what follows from the answers has the rest."""
+CALL_SHARE: Final = 0.4
+"""Of the time, for each call to a broker."""
+
+MakeClient = Callable[[str | None, float], ClosableClient]
+"""For a broker as `-b` names it, or for that of this machine; with a limit for each call, in seconds."""
+
+
+@dataclass
+class Gathered:
+    """The facts, and what they were made of. `not_asked`: who was not asked, and why; what is not known because of
+    that is in no finding."""
+
+    facts: DiagnosisFacts = field(default_factory=DiagnosisFacts)
+    answers: list[BrokerAnswers] = field(default_factory=list)
+    machine: LookedAt = field(default_factory=LookedAt)
+    coordinator: CoordinatorNotes = field(default_factory=lambda: CoordinatorNotes())
+    not_asked: dict[str, str] = field(default_factory=dict)
+    is_here: bool = True
+    """This machine's broker was meant, and not one elsewhere."""
+
+    @property
+    def has_anything(self) -> bool:
+        """Whether anybody or anything could be asked: otherwise that nothing is wrong means nothing."""
+        is_configured = self.machine.written is not None or bool(self.machine.state.config_problem)
+        return bool(self.facts.brokers) or (self.is_here and is_configured)
+
+
+@dataclass
+class CoordinatorNotes:
+    """What the coordinator holds, as far as it was read."""
+
+    state: CoordinatorState = field(default_factory=CoordinatorState)
+    pause: Pause | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def gather(make_client: MakeClient, named: str | None, timeout_s: float, environment: Mapping[str, str]) -> Gathered:
+    """Everything, within about `timeout_s`. `named`: the broker of `-b`; None: that of this machine."""
+    return _Gathering(make_client, named, timeout_s, environment).run()
+
+
+class _Gathering:
+    def __init__(
+        self, make_client: MakeClient, named: str | None, timeout_s: float, environment: Mapping[str, str]
+    ) -> None:
+        self._make_client, self._named, self._environment = make_client, named, environment
+        self._timeout_s, self._began_s = timeout_s, time.monotonic()
+        self._found = Gathered()
+        self._stores: list[StoreFacts] = []
+        self._is_ours = False
+        """This machine's configuration is of the cluster that is asked."""
+
+    def run(self) -> Gathered:
+        looked, named = self._found.machine, self._named
+        path = find_file(None, self._environment)
+        if path is not None:
+            read_written(path, looked)
+        is_here = self._found.is_here = named is None or self._is_own_socket(named)
+        own = BrokerAnswers(_without_user(named or "the broker of this machine"), is_local=is_here)
+        calls = {own.where: self._asking(own, named)}
+        calls |= self._asking_listed(is_here)
+        self._is_ours = looked.written is not None and (is_here or self._is_listed(named or ""))
+        if self._is_ours:
+            calls["the coordinator"] = self._look_at_coordinator
+        if is_here:
+            calls["this machine"] = lambda: look_at_machine(looked, self._environment)
+        self._found.answers.insert(0, own)
+        self._run(calls, FIRST_SHARE)
+        self._follow_up(own, is_here)
+        self._found.not_asked |= looked.problems
+        self._found.facts = self._facts(own)
+        return self._found
+
+    # --- asking
+
+    def _is_own_socket(self, named: str) -> bool:
+        with suppress(AddressError, ControlFailure):
+            return not isinstance(find_broker(named, self._environment), Address)
+        return ":" not in named
+
+    def _is_listed(self, named: str) -> bool:
+        written = self._found.machine.written
+        with suppress(ConfigError, AddressError, ControlFailure):
+            broker = find_broker(named, self._environment)
+            if isinstance(broker, Address) and written is not None:
+                return broker.place in {each.place for each in written.get("ha.brokers-url")}
+        return False
+
+    def _asking(self, told: BrokerAnswers, broker: str | None) -> Callable[[], None]:
+        return lambda: ask_broker(lambda: self._make_client(broker, CALL_SHARE * self._timeout_s), told)
+
+    def _asking_listed(self, is_here: bool) -> dict[str, Callable[[], None]]:
+        """Those of `ha.brokers-url` but the one of this machine, for whoever asks here."""
+        written = self._found.machine.written
+        if written is None or not is_here:
+            return {}
+        with suppress(ConfigError):
+            own = {address.place for address in written.get("listen")}
+            listed: list[Address] = [each for each in written.get("ha.brokers-url") if each.place not in own]
+            return dict(self._asking_more(map(str, listed)))
+        return {}
+
+    def _asking_more(self, addresses: Iterable[str]) -> Iterable[tuple[str, Callable[[], None]]]:
+        user = self._named.rpartition("@")[0].rpartition("/")[2] if self._named and "@" in self._named else ""
+        for address in addresses:
+            told = BrokerAnswers(address)
+            self._found.answers.append(told)
+            yield address, self._asking(told, address.replace("://", f"://{user}@") if user else address)
+
+    def _run(self, calls: Mapping[str, Callable[[], None]], share: float) -> None:
+        late = in_parallel(calls, self._began_s + share * self._timeout_s)
+        for told in self._found.answers:
+            if told.where in late and told.status is None:
+                told.silence, told.timed_out = f"no answer within {share * self._timeout_s:g} s", True
+        for name in set(late) - {told.where for told in self._found.answers}:
+            self._found.not_asked[name] = f"it took longer than {share * self._timeout_s:g} s: give more --timeout"
+
+    def _follow_up(self, own: BrokerAnswers, is_here: bool) -> None:
+        """What is asked because of the answers."""
+        calls: dict[str, Callable[[], None]] = {}
+        known = {told.where for told in self._found.answers} | self._answered_addresses() | set(self._own_addresses())
+        rows = [row for told in self._found.answers for row in told.rows("status-all")]
+        if self._named is None or not is_http(self._named):
+            more = {str(row["address"]) for row in rows if row.get("address")} - known
+            calls |= dict(self._asking_more(sorted(more)))
+        names = {row.get("name") for row in rows if row.get("state") in list(State)}
+        first = next((told for told in self._found.answers if told.rows("status-all")), None)
+        if first is not None and names - {told.mapping("query").get("name") for told in self._found.answers}:
+            broker = self._named if first is own else first.where
+            make = self._make_client
+            calls["all figures"] = lambda: _quietly(
+                lambda: ask_for_all_figures(lambda: make(broker, CALL_SHARE * self._timeout_s), first)
+            )
+        looked = self._found.machine
+        if is_here and own.status is None and looked.written is not None:
+            look_at_process(looked, own.timed_out, not own.is_silent)
+            if looked.state.process is LocalProcess.ABSENT and looked.state.data_dir:
+                calls["the stores of this machine"] = self._look_at_stores
+        elif own.status is not None and looked.written is not None and is_here:
+            looked.state = replace(looked.state, process=LocalProcess.ANSWERS)
+        self._run(calls, 1.0)
+
+    def _answered_addresses(self) -> set[str]:
+        """Of brokers that answered here: each has its own address in its list."""
+        found = set()
+        for told in self._found.answers:
+            status = told.status or {}
+            own = [row for row in told.rows("status-all") if row.get("name") == status.get("name")]
+            found |= {str(row["address"]) for row in own if row.get("address")}
+        return found
+
+    def _look_at_stores(self) -> None:
+        from qpid_ha_agent.store_sources import SourceError, facts_of_source
+
+        try:
+            self._stores += facts_of_source(self._found.machine.state.data_dir)
+        except SourceError as error:
+            self._found.not_asked["the stores of this machine"] = str(error)
+
+    def _look_at_coordinator(self) -> None:
+        written, notes = self._found.machine.written, self._found.coordinator
+        if written is None:
+            return
+        try:
+            settings = written.coordinator_settings()
+        except ConfigError:
+            return  # the check of the configuration says it
+        url = str(settings.url)
+        notes.state = CoordinatorState(url)
+        if settings.url.is_none:
+            return
+        try:
+            with closing(open_place(settings)) as place:
+                pointer = decode_pointer(place.read())
+            with closing(open_coordinator(settings)) as opened:
+                record = opened.read()
+                notes.state = CoordinatorState(url, "", record, "" if pointer is None else pointer.url)
+                for name in (PAUSE_NOTE, "priorities", "history"):
+                    notes.notes[name] = opened.read_note(name)
+        except (SettingsError, CoordinatorError) as error:
+            notes.state = notes.state._replace(problem=str(error))
+        view, now_s = PauseView(), time.monotonic()
+        view.note(notes.notes.get(PAUSE_NOTE, ""), now_s)
+        notes.pause = view.at(datetime.now(UTC), now_s)
+
+    # --- putting it together
+
+    def _facts(self, own: BrokerAnswers) -> DiagnosisFacts:
+        answers, machine = self._found.answers, self._found.machine
+        brokers = _brokers(answers)
+        answering = {broker.address for broker in brokers}
+        for told in answers:
+            if told.silence and (not told.is_silent or told.where in answering):
+                self._found.not_asked[told.where] = told.silence
+            for name, why in told.refused.items():
+                if name not in ("sets", "backups", "query-all"):
+                    self._found.not_asked[f"{name} of {told.where}"] = why
+        leading = _leading_answers(answers)
+        names = _names_by_address(answers) | dict.fromkeys(self._own_addresses(), machine.state.name)
+        is_cluster = self._is_cluster(brokers)
+        coordinator = self._found.coordinator
+        state = coordinator.state
+        facts = DiagnosisFacts(
+            brokers=tuple(brokers),
+            is_cluster=is_cluster,
+            silent=tuple(self._silent(brokers, names)) if is_cluster else (),
+            broken_links=tuple(_broken_links(answers, brokers)),
+            coordinator=state,
+            pause=_pause(answers) or coordinator.pause,
+            machine=replace(machine.state, stores=tuple(self._stores)),
+            draining=tuple(sorted(_draining(answers))),
+            now_s=time.time(),
+        )
+        if leading is not None:
+            facts = _with_leading(facts, leading)
+        facts = _with_the_missing_name(facts)
+        if is_cluster and facts.primary is None and (brokers or self._stores):
+            facts = replace(facts, assessment=self._assess(answers))
+        return facts
+
+    def _is_cluster(self, brokers: list[BrokerState]) -> bool:
+        if brokers:
+            return any(each.state != State.STANDALONE for each in brokers)
+        with suppress(ConfigError):
+            written = self._found.machine.written
+            return written is not None and bool(written.get("ha.cluster"))
+        return False
+
+    def _silent(self, brokers: list[BrokerState], names: Mapping[str, str]) -> Iterable[SilentBroker]:
+        """Addresses at which nobody answers, neither here nor another broker."""
+        alive = {each.address for each in brokers}
+        seen_by: dict[str, list[str]] = {}
+        for told in self._found.answers:
+            for row in told.rows("status-all"):
+                if row.get("address") and row.get("state") not in list(State):
+                    seen_by.setdefault(str(row["address"]), []).append(str((told.status or {}).get("name")))
+        tried = {told.where: told for told in self._found.answers if "://" in told.where}
+        for address in dict.fromkeys([*tried, *seen_by, *self._own_addresses()]):
+            asked = tried.get(address)
+            if address in alive or is_http(address) or (asked is not None and not asked.is_silent):
+                continue
+            if asked is not None and asked.status is not None:
+                continue
+            why = "" if asked is None else asked.silence
+            if address in self._own_addresses() and asked is None:
+                why = "" if seen_by.get(address) else self._found.answers[0].silence
+                if self._found.machine.state.process in (LocalProcess.ABSENT, *_HANGS) and brokers:
+                    continue  # told as the broker of this machine
+            yield SilentBroker(address, names.get(address, ""), why, tuple(sorted(seen_by.get(address, ()))))
+
+    def _own_addresses(self) -> list[str]:
+        """Of this machine's broker, if it does not answer."""
+        written, own = self._found.machine.written, self._found.answers[0]
+        if written is None or not own.is_local or own.status is not None or not own.is_silent:
+            return []
+        with suppress(ConfigError):
+            places = {address.place for address in written.get("listen")}
+            return [str(each) for each in written.get("ha.brokers-url") if each.place in places]
+        return []
+
+    def _assess(self, answers: list[BrokerAnswers]) -> Assessment | None:
+        """None: whether there is a coordinator is not known."""
+        if not self._is_ours:
+            return None
+        rows: dict[str, dict[str, Any]] = {}
+        for told in answers:
+            for row in told.rows("status-all"):
+                rows.setdefault(str(row.get("name")), row)
+        rows |= {str(told.status["name"]): told.status for told in answers if told.status is not None}
+        running = [broker for row in rows.values() if (broker := RunningBroker.from_row(row)) is not None]
+        state, written = self._found.coordinator.state, self._found.machine.written
+        min_in_sync, auto_recover = 1, True
+        if written is not None:
+            with suppress(ConfigError):
+                min_in_sync, auto_recover = written.get("ha.min-in-sync"), written.get("ha.auto-recover")
+        stores = by_set(self._stores).get(DEFAULT_SET, [])
+        has_coordinator = state.url != "none"
+        return assess(
+            ActivationFacts(
+                tuple(stores), tuple(running), state.record, has_coordinator, state.problem, min_in_sync, auto_recover
+            )
+        )
+
+
+def _without_user(broker: str) -> str:
+    """What `-b` said, as it may be shown."""
+    scheme, separator, rest = broker.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+_HANGS: Final = (LocalProcess.SILENT, LocalProcess.HELD)
+
+
+def _quietly(call: Callable[[], None]) -> None:
+    """What is only nice to have."""
+    with suppress(ControlFailure, AddressError, ConfigError):
+        call()
+
+
+def _brokers(answers: list[BrokerAnswers]) -> list[BrokerState]:
+    """Those that answer here, then those that others see."""
+    found: dict[str, BrokerState] = {}
+    figures = {
+        str(row.get("name")): BrokerFigures.from_answer(row) for told in answers for row in told.rows("query-all")
+    }
+    for told in answers:
+        broker = None if told.status is None else BrokerState.from_row(told.status)
+        if broker is None or (broker.name in found and not told.is_local):
+            continue
+        rows = [row for row in told.rows("status-all") if row.get("name") == broker.name]
+        address = next((str(row["address"]) for row in rows if row.get("address")), "")
+        if not address and "://" in told.where:
+            address = told.where
+        own = BrokerFigures.from_answer(told.mapping("query"))._replace(clock_ahead_s=told.clock_ahead_s)
+        with suppress(ValueError):
+            own = own._replace(memory_limit_bytes=parse_size_bytes(told.mapping("get").get("memory-limit")))
+        found[broker.name] = broker._replace(address=address, is_local=told.is_local, figures=own)
+    for told in answers:
+        for row in told.rows("status-all"):
+            seen = BrokerState.from_row(row)
+            if seen is not None and seen.name not in found:
+                found[seen.name] = seen._replace(figures=figures.get(seen.name, BrokerFigures()))
+    return [found[name] for name in sorted(found)]
+
+
+def _leading_answers(answers: list[BrokerAnswers]) -> BrokerAnswers | None:
+    """Those of the primary of the newest generation, or of a standalone broker."""
+    leading = [
+        told
+        for told in answers
+        if told.status is not None and told.status["state"] in (State.PRIMARY, State.STANDALONE)
+    ]
+    return max(leading, key=lambda told: int((told.status or {}).get("generation") or 0), default=None)
+
+
+def _with_leading(facts: DiagnosisFacts, leading: BrokerAnswers) -> DiagnosisFacts:
+    before = {row.get("name"): row.get("messages") for row in leading.rows("queues")}
+    queues = []
+    for row in leading.rows("queues-again") or leading.rows("queues"):
+        queue = QueueState.from_row(row)
+        first = before.get(queue.name)
+        queues.append(queue._replace(grown=queue.messages - first if isinstance(first, int) else 0))
+    began = [row.get("started_at_ms") for row in leading.rows("history")]
+    return replace(
+        facts,
+        backups=tuple(map(BackupLag.from_row, leading.rows("backups"))),
+        sets=tuple(map(SetStanding.from_row, leading.rows("sets"))),
+        sets_problem=leading.refused.get("sets", ""),
+        queues=tuple(queues),
+        promotions_ms=tuple(each for each in began if isinstance(each, int)),
+    )
+
+
+def _with_the_missing_name(facts: DiagnosisFacts) -> DiagnosisFacts:
+    """Where one broker is silent, and one that is spoken of does not answer, it is that one."""
+    record = facts.coordinator.record
+    spoken_of = {name for each in facts.brokers for name in each.members} | {each.name for each in facts.backups}
+    spoken_of |= set() if record is None else set(record.members)
+    missing = spoken_of - {each.name for each in facts.brokers} - {facts.machine.name}
+    nameless = [each for each in facts.silent if not each.name]
+    if len(nameless) != 1 or len(missing - {each.name for each in facts.silent}) != 1:
+        return facts
+    (name,) = missing - {each.name for each in facts.silent}
+    named = tuple(each if each.name else each._replace(name=name) for each in facts.silent)
+    return replace(facts, silent=named)
+
+
+def _names_by_address(answers: list[BrokerAnswers]) -> dict[str, str]:
+    """By the cluster map, and by what brokers see of each other."""
+    rows = [row for told in answers for name in ("brokers", "status-all") for row in told.rows(name)]
+    return {str(row["address"]): str(row["name"]) for row in rows if row.get("address") and row.get("name")}
+
+
+def _broken_links(answers: list[BrokerAnswers], brokers: list[BrokerState]) -> Iterable[BrokenLink]:
+    """Of brokers that answer somebody; one that loads its store answers no other broker, which is no fault."""
+    for broker in brokers:
+        if not broker.address or broker.state == State.LOADING:
+            continue
+        blind = {
+            str(told.status["name"])
+            for told in answers
+            if told.status is not None
+            for row in told.rows("status-all")
+            if row.get("address") == broker.address and row.get("state") not in list(State)
+        } - {broker.name}
+        if blind:
+            yield BrokenLink(broker.name, broker.address, tuple(sorted(blind)))
+
+
+def _pause(answers: list[BrokerAnswers]) -> Pause | None:
+    for told in answers:
+        paused = (told.status or {}).get("paused")
+        if isinstance(paused, dict):
+            return decode_pause(json.dumps(paused))
+    return None
+
+
+def _draining(answers: list[BrokerAnswers]) -> set[str]:
+    rows = [row for told in answers for row in told.rows("brokers")]
+    rows += [told.status for told in answers if told.status is not None]
+    return {str(row["name"]) for row in rows if row.get("draining") and row.get("name")}

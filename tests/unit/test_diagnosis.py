@@ -1,0 +1,277 @@
+"""What a diagnosis finds: each finding for its facts, none for healthy ones, and what it says to do is a command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from qpid_ha_agent.activation import Assessment, NextStep, Standpoint
+from qpid_ha_agent.cli.admin import admin
+from qpid_ha_agent.cli.diagnose import WIDTH, diagnosis_document, diagnosis_text
+from qpid_ha_agent.diagnosis.checks import diagnose
+from qpid_ha_agent.diagnosis.facts import (
+    BackupLag,
+    BrokenLink,
+    BrokerFigures,
+    BrokerState,
+    CertificateEnd,
+    CoordinatorState,
+    DiagnosisFacts,
+    LocalProcess,
+    MachineState,
+    QueueState,
+    SetStanding,
+    SilentBroker,
+    Supervisor,
+)
+from qpid_ha_agent.diagnosis.findings import KINDS, Severity, table_in_markdown
+from qpid_ha_agent.diagnosis.gathering import Gathered
+from qpid_ha_broker.coordination.pause import Pause
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.store.facts import Integrity, StoreFacts
+from typed_commands import parse
+
+ROOT = Path(__file__).parents[2]
+NOW_S = 1_800_000_000.0
+DAY_S = 86_400.0
+NAMES = ("node1", "node2", "node3")
+FIGURES = BrokerFigures(
+    "1.0", "ok", acl_rules="12", listening=("amqps://10.0.0.1:5671",), memory_bytes=10, memory_limit_bytes=1000
+)
+NEEDS_A_TIME = {"QpidHaConfirmsSlowly", "QpidHaLoopIsLate", "QpidHaWrongTokens"}
+
+Change = Callable[[DiagnosisFacts], DiagnosisFacts]
+
+
+def broker(number: int, **changes: Any) -> BrokerState:
+    name = NAMES[number - 1]
+    state = BrokerState(
+        name, f"amqp://10.0.0.{number}:5672", "primary" if number == 1 else "ready", 4, 9, 100, NAMES, 2,
+        is_local=number == 1, figures=FIGURES,
+    )  # fmt: skip
+    return state._replace(**changes)
+
+
+HEALTHY = DiagnosisFacts(
+    brokers=(broker(1), broker(2), broker(3)),
+    backups=(BackupLag("node2", "ready", True, 3, 900, 0.1), BackupLag("node3", "ready", True)),
+    sets=(
+        SetStanding("orders", "node1", NAMES, 3, 2),
+        SetStanding("bills", "node2", NAMES[1:], 3, 2, moving_to="node3"),
+    ),
+    queues=(
+        QueueState("busy", 10, 100, 1, 11, 1000, grown=5),
+        QueueState("idle", 10, 100, 0),
+        QueueState("ring", 10, 100, 1, 10, refuses=False),
+    ),
+    promotions_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (9000, 8000, 7000, 6000, 100)),
+    coordinator=CoordinatorState("file:/shared", record=ClusterRecord("c", 4, "node1", 9, NAMES)),
+    machine=MachineState(
+        "node1", "/etc/qpid-ha/qpid-ha.yaml", data_dir="/var/lib/qpid-ha", free_bytes=50 << 30, total_bytes=100 << 30,
+        certificates=(CertificateEnd("/etc/node1.pem", NOW_S + 31 * DAY_S),), process=LocalProcess.ANSWERS,
+        supervisor=Supervisor.AGENT,
+    ),
+    now_s=NOW_S,
+)  # fmt: skip
+
+
+def with_broker(number: int, **changes: Any) -> Change:
+    def change(facts: DiagnosisFacts) -> DiagnosisFacts:
+        brokers = list(facts.brokers)
+        brokers[number - 1] = broker(number, **changes)
+        return replace(facts, brokers=tuple(brokers))
+
+    return change
+
+
+def with_figures(**changes: Any) -> Change:
+    return with_broker(2, figures=FIGURES._replace(**changes))
+
+
+def with_machine(**changes: Any) -> Change:
+    return lambda facts: replace(facts, machine=replace(facts.machine, **changes))
+
+
+def having(**changes: Any) -> Change:
+    return lambda facts: replace(facts, **changes)
+
+
+def standpoint(name: str, may_lead: bool, why: str) -> Standpoint:
+    return Standpoint(name, "", "connecting", 3, 7, 90, NAMES, 0, "", may_lead, may_lead, why)
+
+
+REFUSED = Assessment(
+    (standpoint("node2", False, "the coordinator knows a newer in-sync set"), standpoint("node1", True, "in sync")),
+    ("node3",),
+    None,
+)
+LEADERLESS = (broker(1, state="connecting"), broker(2, state="connecting"))
+SILENT = SilentBroker("amqp://10.0.0.3:5672", "node3", "connection refused", ("node1", "node2"))
+DAMAGED = StoreFacts("/var/lib/qpid-ha/default", integrity=Integrity.DAMAGED, detail="journal/1.log, offset 7")
+LONG_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+
+CASES: dict[str, Change] = {
+    "nobody-answers": having(brokers=(), silent=(SILENT,), sets=(), backups=(), queues=()),
+    "no-primary": having(brokers=LEADERLESS, silent=(SILENT,), backups=(), sets=()),
+    "promotion-refused": having(brokers=LEADERLESS, assessment=REFUSED, backups=(), sets=()),
+    "two-primaries": with_broker(2, state="primary", generation=3),
+    "too-few-in-sync": with_broker(1, members=("node1",), min_in_sync=2),
+    "set-without-primary": having(sets=(SetStanding("orders", "", NAMES, 3, 2, problem="in sync were node4"),)),
+    "store-cannot-write": with_figures(store="full"),
+    "messages-unreadable": with_figures(unreadable=4),
+    "store-damaged": with_machine(stores=(DAMAGED,)),
+    "data-dir-read-only": with_machine(is_read_only=True),
+    "certificate-expired": with_machine(certificates=(CertificateEnd("/etc/old.pem", NOW_S - 3 * DAY_S),)),
+    "broker-silent": having(brokers=HEALTHY.brokers[:2], silent=(SILENT,)),
+    "broker-not-running": with_machine(process=LocalProcess.ABSENT, last_lines=("one", "the last line")),
+    "broker-hangs": with_machine(process=LocalProcess.HELD, pid=4711),
+    "link-broken": having(broken_links=(BrokenLink("node3", "amqp://10.0.0.3:5672", ("node2",)),)),
+    "no-backup": with_broker(1, members=("node1",), min_in_sync=1),
+    "backup-not-following": with_broker(3, state="connecting", login_problem="node1 refuses the password"),
+    "backup-expected": having(backups=(BackupLag("node3", "expected", True),)),
+    "backup-lags": having(backups=(BackupLag("node2", "ready", True, 70, 90_000, 5.5),)),
+    "paused": having(pause=Pause("olga on node1", LONG_SINCE, None, "new disks")),
+    "set-below-replicas": having(sets=(SetStanding("orders", "node1", NAMES[:2], 3, 2, problem="node3: disk"),)),
+    "sets-not-known": having(sets=(), sets_problem="no controller answers"),
+    "controller-stopped": with_broker(1, controller_problem="a bug (KeyError)"),
+    "coordinator-unusable": having(coordinator=CoordinatorState("file:/shared", "/shared is not there")),
+    "agent-not-running": with_machine(has_agent=False),
+    "fails-over-often": having(promotions_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (3500, 30, 20, 10))),
+    "memory-near-limit": with_figures(memory_bytes=901),
+    "disk-nearly-full": with_machine(free_bytes=9 << 30),
+    "certificate-expires": with_machine(certificates=(CertificateEnd("/etc/node1.pem", NOW_S + 29 * DAY_S),)),
+    "configuration-invalid": with_machine(config_problem="/etc/qpid-ha/qpid-ha.yaml:3: nmae: unknown key"),
+    "acl-file-invalid": with_machine(acl_problem="/etc/qpid-ha/acl:7: 'alow': did you mean allow?"),
+    "acl-missing": with_figures(acl_rules="none"),
+    "backup-catches-up": with_broker(3, state="catchup"),
+    "broker-draining": having(draining=("node3",)),
+    "coordinator-moved": having(coordinator=CoordinatorState("file:/old", moved_to="etcd://e1:2379/orders")),
+    "versions-differ": with_figures(version="1.1"),
+    "clock-differs": with_figures(clock_ahead_s=-2.5),
+    "messages-discarded": with_figures(discarded=12),
+    "queue-is-full": having(queues=(QueueState("orders", 10, 100, 1, 10),)),
+    "queue-is-not-read": having(queues=(QueueState("orders; rm -rf", 10, 100, 0, grown=3),)),
+}
+"""What makes of healthy facts those for which each finding is."""
+
+AS_WELL: dict[str, set[str]] = {
+    "no-primary": {"broker-silent"},
+    "promotion-refused": {"no-primary"},
+    "too-few-in-sync": {"no-backup"},
+}
+"""What the same facts mean beside it."""
+
+
+def test_each_finding_has_its_facts() -> None:
+    assert set(CASES) == set(KINDS)
+
+
+def test_healthy_brokers_have_nothing_wrong() -> None:
+    assert diagnose(HEALTHY) == []
+    alone = broker(1, state="standalone", members=(), min_in_sync=0, generation=0)
+    assert diagnose(DiagnosisFacts(brokers=(alone,), is_cluster=False, now_s=NOW_S)) == []
+    assert diagnose(DiagnosisFacts()) == []
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_it_is_found_for_its_facts_and_nothing_else(key: str) -> None:
+    found = diagnose(CASES[key](HEALTHY))
+    assert {finding.key for finding in found} == {key} | AS_WELL.get(key, set())
+    (finding,) = [each for each in found if each.key == key]
+    assert finding.text
+    assert finding.commands
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_each_command_of_ours_is_one(key: str) -> None:
+    for finding in diagnose(CASES[key](HEALTHY)):
+        for command in finding.commands:
+            words = shlex.split(command, comments=True)
+            if words[0] == "qpid-ha":
+                with suppress(click.exceptions.Exit):
+                    parse(admin, words[1:])
+
+
+def test_the_most_urgent_comes_first() -> None:
+    facts = HEALTHY
+    for key in ("queue-is-full", "paused", "store-cannot-write", "backup-lags"):
+        facts = CASES[key](facts)
+    found = [finding.key for finding in diagnose(facts)]
+    assert found == ["store-cannot-write", "backup-lags", "paused", "queue-is-full"]
+    severities = [kind.severity for kind in KINDS.values()]
+    assert severities == sorted(severities, key=list(Severity).index)
+
+
+def test_who_is_named_is_whom_it_is_about() -> None:
+    (finding,) = diagnose(CASES["broker-silent"](HEALTHY))
+    assert finding.text == (
+        "node3 at amqp://10.0.0.3:5672 does not answer, seen from here, node1, node2: connection refused"
+    )
+    (finding,) = diagnose(CASES["broker-not-running"](HEALTHY))
+    assert "its log ends with: one / the last line" in finding.text
+    assert finding.commands[0] == "systemctl start qpid-ha-agent"
+    (finding,) = diagnose(CASES["two-primaries"](HEALTHY))
+    assert finding.commands == ("qpid-ha status --all", "qpid-ha -b amqp://10.0.0.2:5672 demote")
+
+
+def test_without_a_primary_the_next_step_is_that_of_the_activation() -> None:
+    step = NextStep("node3 may hold what nobody here does.", ("systemctl start qpidd   # on node3",))
+    facts = replace(HEALTHY, brokers=LEADERLESS, assessment=replace(REFUSED, next_step=step), backups=(), sets=())
+    assert {finding.commands for finding in diagnose(facts)} == {step.commands}
+    facts = replace(facts, assessment=REFUSED)
+    assert diagnose(facts)[0].commands == ("qpid-ha status --all", "qpid-ha promote")
+    assert diagnose(CASES["paused"](facts))[0].commands == ("qpid-ha resume",)
+
+
+def test_of_very_many_only_some_are_named() -> None:
+    sets = tuple(SetStanding(f"shard-{number}", "", (), 3, 2) for number in range(500))
+    queues = tuple(QueueState(f"queue-{number}", number + 1, 0, 0, 1, grown=1) for number in range(500))
+    found = diagnose(replace(HEALTHY, sets=sets, queues=queues))
+    assert len(found) == 33
+    assert sum("490 more" in finding.text for finding in found) == 3
+
+
+def test_the_sets_of_a_cluster_without_a_controller_are_known_from_the_map() -> None:
+    facts = with_broker(2, sets=2, sets_without_primary=("orders",))(replace(HEALTHY, sets=()))
+    assert [(finding.key, finding.about) for finding in diagnose(facts)] == [("set-without-primary", "orders")]
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- findings: begin -->\n")[2].partition("<!-- findings: end -->")[0]
+    assert shown == f"{table_in_markdown()}\n"
+
+
+def test_each_alert_is_a_finding_unless_it_takes_figures_over_a_time() -> None:
+    (group,) = yaml.safe_load((ROOT / "contrib" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    alerts = {rule["alert"]: rule for rule in group["rules"]}
+    assert {kind.alert for kind in KINDS.values()} - {""} == set(alerts) - NEEDS_A_TIME
+    for rule in alerts.values():
+        for words in re.findall(r"(?:^|; )qpid-ha ([a-z -]+)", rule["annotations"]["action"]):
+            with suppress(click.exceptions.Exit, click.MissingParameter, click.exceptions.NoArgsIsHelpError):
+                parse(admin, shlex.split(words.partition(" on the ")[0]))
+
+
+def test_it_is_printed_within_80_columns_and_steers_no_terminal() -> None:
+    facts = HEALTHY
+    for key in ("broker-silent", "paused", "backup-lags"):
+        facts = CASES[key](facts)
+    facts = replace(facts, pause=Pause("olga\x1b[31m", LONG_SINCE))
+    gathered = Gathered(facts, not_asked={"the coordinator": "it took longer than 6 s " * 5})
+    found = diagnose(facts)
+    lines = diagnosis_text(gathered, found).splitlines()
+    assert all(len(line) <= WIDTH for line in lines if not line.startswith("    "))
+    assert "\x1b" not in "".join(lines)
+    assert "3 findings; asked: node1, node2" in lines
+    document = diagnosis_document(gathered, found)
+    assert [entry["key"] for entry in document["findings"]] == ["broker-silent", "backup-lags", "paused"]  # type: ignore[attr-defined]
