@@ -23,7 +23,7 @@ READING = [
     ("events", {}), ("map", {}), ("queues", {}), ("queues", {"action": "read", "name": "q"}), ("exchanges", {}),
     ("sessions", {}), ("sets", {}), ("sets", {"action": "show"}), ("brokers", {}), ("replicas", {}),
     ("replicas", {"action": "list-policies"}), ("rebalance", {"plan": True}), ("rebalance", {"left": True}),
-    ("replicate", {}), ("remote-nodes", {}),
+    ("replicate", {}), ("remote-nodes", {}), ("connections", {}),
 ]  # fmt: skip
 OPERATING = [
     ("queues", {"action": "purge"}), ("queues", {"action": "delete"}), ("queues", {"action": "create"}),
@@ -31,7 +31,8 @@ OPERATING = [
     ("sessions", {"action": "end"}), ("switchover", {}), ("promote", {}), ("promote", {"force": False}), ("demote", {}),
     ("sets", {"action": "transfer"}), ("brokers", {"action": "drain"}), ("replicas", {"action": "trim"}),
     ("rebalance", {}), ("rebalance", {"plan": 1}), ("replicate", {"queue": "q"}), ("replicate", {"stop": True}),
-    ("reload-tls", {}),
+    ("reload-tls", {}), ("queues", {"action": "peek"}), ("queues", {"action": "payload"}),
+    ("queues", {"action": "move"}), ("connections", {"action": "close"}),
 ]  # fmt: skip
 ADMINISTERING = [
     ("set", {}), ("shutdown", {}), ("drop", {}), ("promote", {"force": True}), ("promote", {"force": 1}),

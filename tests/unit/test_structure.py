@@ -122,14 +122,15 @@ def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
 
 
 def test_a_disk_is_waited_for_where_it_is_known() -> None:
-    """Dead letters of a deleted queue, a change of level, both sides of a catch-up, a snapshot: nothing that serves."""
+    """Dead letters of a deleted queue, a change of level, both sides of a catch-up, a snapshot, a move in portions of a
+    read or two: nothing that serves."""
     loading = {
         module
         for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load_bodies")
     }
-    places = "model.resources model.level_change ha.browser ha.catchup store.dump"
+    places = "model.resources model.level_change model.moving ha.browser ha.catchup store.dump"
     assert loading == {f"qpid_ha_broker.{place}" for place in places.split()}
 
 

@@ -64,6 +64,14 @@ class WriteTimes:
         end = min(bisect_left(self._lsns, up_to) + 1, begin + most)
         return list(zip(self._times_ms[begin:end], self._lsns[begin:end], strict=True))
 
+    def time_of(self, lsn: int) -> int | None:
+        """When the event with that LSN had been written, less than BUCKET_MS before if that was not long ago.
+
+        None: not known, for it was in the log before the first note, as after a restart.
+        """
+        at = bisect_left(self._lsns, lsn)
+        return self._times_ms[at] if 0 < at < len(self._lsns) else None
+
     def last_before(self, time_ms: int) -> int:
         """The largest LSN of which it is noted that it was written before `time_ms`; 0: of none."""
         at = bisect_left(self._times_ms, time_ms) - 1

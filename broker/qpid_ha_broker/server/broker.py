@@ -24,6 +24,7 @@ from qpid_ha_broker.model.queue_arguments import FullPolicy
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
+from qpid_ha_broker.server.clients.connection_methods import ConnectionMethods
 from qpid_ha_broker.server.clients.listeners import Listeners
 from qpid_ha_broker.server.clients.session_methods import SessionMethods
 from qpid_ha_broker.server.control.access_rules import AccessRules
@@ -117,6 +118,7 @@ class Broker:
         name, administration = self._settings.name, self.container.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
+            "connections": ConnectionMethods(self.connections, self.schedule_turn).connections,
             **self.outside.methods(),
             **self.files.methods(),
         }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import proton
@@ -111,6 +112,14 @@ class Remotes(Protocol):
         """Have `link` attached there; None: `address` is no such node. Raises AmqpError."""
 
 
+class Opening(NamedTuple):
+    """When a client opened its connection, and the how manyth that was since the broker's start."""
+
+    number: int
+    since_ms: int
+    """Since the Unix epoch."""
+
+
 class Connections:
     """The connections of a container: those that are open, and those that have something to write.
 
@@ -124,9 +133,14 @@ class Connections:
         """None: clients are told where what they ask for is."""
         self.remotes: Remotes | None = None
         """None: there are no nodes of other brokers here."""
-        self.open: dict[Connection, None] = {}
+        self.open: dict[Connection, Opening] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
+        self._numbers = count(1)
         self._touched: dict[Connection, None] = {}
+
+    def opened(self, connection: Connection) -> None:
+        """`connection` is open, and served."""
+        self.open[connection] = Opening(next(self._numbers), self.container.now_ms)
 
     def touch(self, connection: Connection) -> None:
         """`connection` has something to write, or to do, at the end of the turn."""
@@ -287,7 +301,8 @@ class Connection:
         """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
         self._deadline_ms = 0
         self._admit = admit
-        self._sessions = 0
+        self.sessions_open = 0
+        """AMQP's own sessions."""
         self._ended = False
         self._is_lost = False
         self._is_ending_links = False
@@ -402,7 +417,7 @@ class Connection:
     def opened(self) -> None:
         refusal = self._read_open() or self._admit(self)
         if refusal is None:
-            self._connections.open[self] = None
+            self._connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
                 self._open(failed=False)
@@ -478,17 +493,17 @@ class Connection:
             if self.session is not None:
                 self.session.wait.add(told)
             return
-        self._sessions += 1
+        self.sessions_open += 1
         session.open()
         limit = self.container.settings.max_sessions_per_connection
-        if self._sessions > limit:
+        if self.sessions_open > limit:
             session.condition = proton.Condition(RESOURCE_LIMIT, f"{limit} sessions are open: end some first")
             session.close()
 
     def session_closed(self, session: proton.Session) -> None:
         if not self.is_open:
             return
-        self._sessions -= 1
+        self.sessions_open -= 1
         self.links.end_waits(session)
         endpoints = self.links.of_session(session)
         for endpoint in endpoints:

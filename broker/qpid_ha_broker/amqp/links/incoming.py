@@ -10,6 +10,7 @@ from qpid_ha_broker.amqp.nodes.access_checks import subject_of
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
@@ -132,6 +133,17 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             self._credit_due += 1
             self.connection.touch()
 
+    def state(self) -> LinkState:
+        unconfirmed, has_credit = len(self._unconfirmed), engine.credit(self.link) > 0
+        waits_for = WaitsFor.NOTHING
+        if unconfirmed:
+            waits_for = WaitsFor.COMMIT
+        elif self in self.connection.container.starved:
+            waits_for = WaitsFor.MEMORY
+        elif not has_credit:
+            waits_for = WaitsFor.CREDIT
+        return super().state()._replace(unsettled=unconfirmed, waits_for=waits_for)
+
     def waits_for(self, log: Log) -> bool:
         return any(_token(each).waits_for(log) for each in self._unconfirmed)
 
@@ -232,6 +244,12 @@ class IncomingLink(ReceivingLink):
         hosted.links[self] = None
         if relay is not None and relay.producer:
             self._end_older(relay.producer)
+
+    def state(self) -> LinkState:
+        state = super().state()
+        if self._relay is not None:
+            state = state._replace(relayed_for=self._relay.client_text)
+        return state if self._target is None else state._replace(node=self._target.node.name)
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Publish one message."""

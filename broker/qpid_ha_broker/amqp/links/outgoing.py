@@ -11,6 +11,7 @@ import proton
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.terminus import Filters
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
@@ -121,6 +122,34 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
             return self._selector.matches(self._container.sections.lookup(body))
         except AmqpError:
             return False  # a message whose properties cannot be read has none that a selector could match
+
+    # --- for operators
+
+    @property
+    def client_text(self) -> str:
+        return self._relay.client_text if self._relay is not None else self.connection.identity.text
+
+    def state(self) -> LinkState:
+        client = "" if self._relay is None else self._relay.client_text
+        waits_for = self._waits_for()
+        return LinkState(self.queue.name, self._sender.credit, len(self._unsettled), waits_for, relayed_for=client)
+
+    def _waits_for(self) -> WaitsFor:
+        """The first thing that it needs and has not, in the order in which the broker looks at them."""
+        dispatcher, position = self.queue.dispatcher, self.position
+        if self.hosted.withholds_from(self) or (self.browsing and dispatcher.awaits_commit):
+            return WaitsFor.COMMIT
+        if self._sender.credit <= 0:
+            return WaitsFor.CREDIT
+        if self in self._window.waiting_for_answers:
+            return WaitsFor.ANSWERS
+        if self.window_bytes <= 0:
+            return WaitsFor.SOCKET
+        if self.hosted.resources.is_gated and not self.browsing:
+            return WaitsFor.OTHER_CLIENTS
+        if position is None or position.peek() is None:
+            return WaitsFor.MESSAGES if self.accepts is None else WaitsFor.MATCHING_MESSAGES
+        return WaitsFor.BODIES if dispatcher.awaits_bodies else WaitsFor.NOTHING
 
     # --- credit
 

@@ -32,6 +32,7 @@ from qpid_ha_broker.amqp.links.transacted_links import (
     RelayedPublishes,
 )
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.nodes.terminus import read_filters, read_terminus
@@ -139,6 +140,14 @@ class RelayedLink(LinkEndpoint):
         far.properties = self.request().properties()
         far.open()
         return far
+
+    def state(self) -> LinkState:
+        """Whether the far end is there; what it waits for in turn, the broker there says."""
+        state, upstream = LinkEndpoint.state(self), self.upstream
+        if upstream is None:
+            return state._replace(waits_for=WaitsFor.PRIMARY)
+        waits_for = WaitsFor.CREDIT if state.credit <= 0 else WaitsFor.FAR_BROKER
+        return state._replace(waits_for=waits_for, relayed_to=upstream.engine.connection.remote_container or "")
 
     def finish(self) -> LinkEndpoint:
         """Answer the client's attach, as the primary has. Raises AmqpError."""
@@ -287,6 +296,16 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self.connection.engine.attach_receiving(self.link, self)
         self.replenish()
         return self
+
+    def state(self) -> LinkState:
+        """As of both kinds; a publisher waits for somebody only while there is something to be answered."""
+        state = super().state()
+        unsettled, has_far = len(self._kept), self.upstream is not None
+        if has_far and not unsettled and state.credit > 0:
+            state = state._replace(waits_for=WaitsFor.NOTHING)
+        elif has_far and unsettled:
+            state = state._replace(waits_for=WaitsFor.FAR_BROKER)
+        return state._replace(unsettled=unsettled)
 
     # --- from the client
 
@@ -576,6 +595,9 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     @property
     def _still_to_come(self) -> int:
         return len(self._reclaimed)
+
+    def state(self) -> LinkState:
+        return super().state()._replace(unsettled=len(self._by_near))
 
     # --- from the primary
 

@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain, islice
 from typing import Protocol
 
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
@@ -34,6 +35,8 @@ EXPIRY_S = 0.004
 """For dropping what has expired, in one turn, however much it is."""
 ASK_AGAIN_MS = 5000
 """Until the controller is asked again to have a queue deleted that nobody uses any more."""
+WITHHELD_SEEN = 500
+"""Handouts that are looked at for one consumer."""
 PORTIONS_S = 0.004
 """For all work that is done in portions, in one turn."""
 
@@ -181,6 +184,14 @@ class HostedSet:
         batch = resources.default.log.take_batch()
         self.tell_what_is_committed()
         return batch
+
+    def withholds_from(self, consumer: Consumer) -> bool:
+        """Whether messages were handed out to it that may not be sent before that is committed.
+
+        As far as can be seen in a moment: of very many handouts not all are looked at.
+        """
+        withheld = islice(chain(self._withheld, self._withheld_of_sessions), WITHHELD_SEEN)
+        return any(handout.consumer is consumer for handout in withheld)
 
     def tell_what_is_committed(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""

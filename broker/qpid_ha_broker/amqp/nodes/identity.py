@@ -17,6 +17,11 @@ class PeerIdentity(NamedTuple):
     """Marked for administration: let in everywhere, also where clients are not served."""
 
     @property
+    def text(self) -> str:
+        """Who that is, for operators."""
+        return f"{self.user or 'anonymous'} at {self.address}"
+
+    @property
     def is_local(self) -> bool:
         """Whether it has connected through loopback: from this machine."""
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import proton
 
+from qpid_ha_broker.amqp.nodes.link_state import LinkState
+from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.model.access import Access
 from qpid_ha_broker.model.log import Log
@@ -41,6 +43,17 @@ class LinkEndpoint:
     def must_end_at_once(self) -> bool:
         """Whether it may hold what others write: then it must not be told `closed` some turns later."""
         return False
+
+    def state(self) -> LinkState:
+        """What it does and waits for now, for operators."""
+        link = self.link
+        address = (link.remote_source if link.is_sender else link.remote_target).address
+        return LinkState(address or "", engine.credit(link), int(link.unsettled))
+
+    @property
+    def client_text(self) -> str:
+        """Whose it is, for operators; empty: nobody's in particular."""
+        return ""
 
     def waits_for(self, log: Log) -> bool:
         """Whether the peer is to be told something as soon as `log` has committed it."""

@@ -82,6 +82,11 @@ class RelayRequest(NamedTuple):
     session: SessionPart | None = None
     """The client's session that it is a link of; None: of none."""
 
+    @property
+    def client_text(self) -> str:
+        """Who the client is, for operators."""
+        return f"{self.user or 'anonymous'} ({self.container or 'no container id'}) at {self.path[0]}"
+
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
         of_set = {SET: self.set_name} if self.set_name else {}

@@ -6,12 +6,17 @@ answers only when what it did is as safe as a client's own command would have to
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from qpid_ha_broker.amqp.nodes.queue_messages import QueueLook, QueueMessages
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
+from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
-from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.model.paged import BodyRef, read_bodies
+from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, SLICE_S, ControlError, Method
 from qpid_ha_broker.server.control.placements import load_placement
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import BrokerSettings
@@ -113,6 +118,8 @@ def _setting_refused(error: SettingsError) -> ControlError:
 
 
 def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
+    messages = QueueMessages(administration)
+
     def create(name: object, arguments: object = None) -> Outcome[Any]:
         is_new = not administration.has_queue(name)
         return administration.create_queue(name, arguments).then(lambda made: {"created": is_new, **made})
@@ -127,6 +134,9 @@ def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
         "update": AdminAction(("name", "arguments"), administration.update_queue),
         "delete": AdminAction(("name", "if_empty", "if_unused"), administration.delete_queue),
         "purge": AdminAction(("name",), purge),
+        "peek": AdminAction(("name", "after", "count", "bytes", "body_bytes", "id"), messages.peek),
+        "payload": AdminAction(("name", "after", "offset", "bytes"), messages.payload),
+        "move": AdminAction(("name", "to", "count", "id"), messages.move),
     }
 
 
@@ -152,7 +162,22 @@ def _exchange_actions(administration: Administration) -> dict[str, AdminAction]:
     }
 
 
-_NEEDED = ("name", "kind", "queue")
+async def _seen(look: QueueLook) -> object:
+    """All that it shows. Others have their turns meanwhile, and while the disk is read."""
+    rows, budget = [], Budget(time.perf_counter, SLICE_S)
+    while (entry := look.next_entry()) is not None:
+        if isinstance(entry.body, BodyRef):
+            (read,) = await asyncio.to_thread(read_bodies, [entry.body])
+            rows.append(look.row(entry, read))
+        elif entry.body is not None:
+            rows.append(look.row(entry, entry.body))
+        if budget.is_spent:
+            await asyncio.sleep(0)
+            budget = Budget(time.perf_counter, SLICE_S)
+    return {**look.answer(rows), "messages": iter(rows)}
+
+
+_NEEDED = ("name", "kind", "queue", "to")
 """Params without a default: left out, they go in as None, and the administration says what is missing."""
 
 
@@ -165,6 +190,8 @@ async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_do
     given = {name: params.get(name) for name in action.parameters if name in params or name in _NEEDED}
     try:
         outcome = action.call(**given)
+        if isinstance(outcome, QueueLook):
+            return await _seen(outcome)
         return await wait_done(outcome) if isinstance(outcome, Done | Pending) else outcome
     except ModelError as error:
         raise _refused(error) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,14 @@ REPLY_TIMEOUT_S = 300.0
 LARGEST_REPLY_BYTES = 64 * 1024 * 1024
 OF_BROKERS: Final = frozenset({"ping", "status", "query"})
 """Methods that change nothing, and that agents ask other brokers for as `ha.username`."""
+OF_MESSAGES: Final[Mapping[str, tuple[tuple[Permission, str], ...]]] = {
+    "peek": ((Permission.BROWSE, "name"),),
+    "payload": ((Permission.BROWSE, "name"),),
+    "move": ((Permission.CONSUME, "name"), (Permission.PUBLISH, "to")),
+    "purge": ((Permission.PURGE, "name"),),
+}
+"""Actions of `queues` that are about what is in a queue: who administers the broker needs these permissions besides,
+each on the queue that the param names. So there may be administrators who do not see what clients send."""
 
 
 class RemoteControl:
@@ -66,10 +74,12 @@ class RemoteControl:
 
     def _objection_by_rules(self, identity: PeerIdentity, body: object) -> str:
         subject = Subject.logged_in(identity.user, is_local=identity.is_local)
-        if _method_of(body) in OF_BROKERS and self._access.decide(subject, Permission.REPLICATE, "").is_allowed:
+        if _read(body)[0] in OF_BROKERS and self._access.decide(subject, Permission.REPLICATE, "").is_allowed:
             return ""
         try:
             self._access.check(subject, Permission.ADMINISTER, "")
+            for permission, node in _of_messages(body):
+                self._access.check(subject, permission, node)
         except Denied as error:
             return str(error)
         return ""
@@ -96,11 +106,21 @@ async def _ask(path: Path, request: str) -> str:
         writer.close()
 
 
-def _method_of(body: object) -> str:
-    """What the request asks for; empty: it is none, and whoever reads it says so."""
+def _read(body: object) -> tuple[str, Mapping[str, object]]:
+    """The method that the request asks for, and its params; empty: it is none, and whoever reads it says so."""
     try:
         request = json.loads(body) if isinstance(body, str) else None
     except (ValueError, RecursionError):
-        return ""
-    method = request.get("method") if isinstance(request, dict) else None
-    return method if isinstance(method, str) else ""
+        return "", {}
+    if not isinstance(request, dict):
+        return "", {}
+    method, params = request.get("method"), request.get("params")
+    return method if isinstance(method, str) else "", params if isinstance(params, dict) else {}
+
+
+def _of_messages(body: object) -> list[tuple[Permission, str]]:
+    """What is needed for a request about the messages of queues, and on which; what names no queue comes to nothing."""
+    method, params = _read(body)
+    action = params.get("action")
+    needed = OF_MESSAGES.get(action, ()) if method == "queues" and isinstance(action, str) else ()
+    return [(permission, str(params.get(name) or "")) for permission, name in needed]

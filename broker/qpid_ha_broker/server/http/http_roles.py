@@ -20,9 +20,13 @@ NEEDED: Final[Mapping[str, Mapping[str, TokenRole]]] = {
     "history": {ALL: _V},
     "events": {ALL: _V},
     "map": {ALL: _V},
-    "queues": {"list": _V, "read": _V, "create": _O, "update": _O, "delete": _O, "purge": _O},
+    "queues": {
+        "list": _V, "read": _V, "create": _O, "update": _O, "delete": _O, "purge": _O,
+        "peek": _O, "payload": _O, "move": _O,  # a viewer sees figures; what is in messages is their owners' business
+    },
     "exchanges": {"list": _V, "read": _V, "create": _O, "delete": _O, "bind": _O, "unbind": _O},
     "sessions": {"list": _V, "end": _O},
+    "connections": {"list": _V, "close": _O},
     "sets": {
         "list": _V, "show": _V, "create": _O, "transfer": _O, "add-replica": _O, "remove-replica": _O,
     },

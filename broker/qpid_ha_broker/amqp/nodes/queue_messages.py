@@ -1,0 +1,242 @@
+"""What operators ask about the messages of one queue: to look at some, to have their bytes, to move them elsewhere.
+
+Each value comes from the wire and may be anything, as for `Administration`. Looking costs by the message, so it is done
+message by message, and others may have their turns in between: see `QueueLook`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Final
+
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire.message_facts import describe_message
+from qpid_ha_broker.model.administration import (
+    Administration,
+    Facts,
+    Pending,
+    checked_name,
+    checked_number,
+    committed_lsn,
+)
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet
+from qpid_ha_broker.model.moving import begin_move
+from qpid_ha_broker.model.paged import BodyDamaged
+from qpid_ha_broker.model.queue import Queue, SessionLink
+from qpid_ha_broker.model.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, Entry, Holder
+from qpid_ha_broker.model.transaction import Transaction
+
+COUNT_MOST: Final = 100
+"""Messages in one answer."""
+BODY_BYTES_MOST: Final = 64 * 1024
+"""Of one body that is shown."""
+SHOWN_BYTES_MOST: Final = 1024 * 1024
+"""Of all bodies in one answer, at least one."""
+BYTES_MOST: Final = 1024 * 1024
+"""Of payload in one answer."""
+
+
+class QueueMessages:
+    """Each method raises InvalidArgument, NotFound where there is no such queue, and ServedElsewhere where it is in a
+    set of which this broker has no replica. A replica shows what it holds."""
+
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
+
+    # --- looking
+
+    def peek(
+        self,
+        name: object,
+        after: object = 0,
+        count: object = 20,
+        bytes: object = 256 * 1024,  # as the request calls it
+        body_bytes: object = 1024,
+        id: object = None,
+    ) -> Peek:
+        """Look at committed messages by ascending ids, those that somebody has acquired, too; none is changed.
+
+        Begins behind the message `after`. At most `count`, and `bytes` of bodies, of each `body_bytes`; `id`: that one.
+        """
+        most, most_bytes = _limit(count, "count", COUNT_MOST), _limit(bytes, "bytes", SHOWN_BYTES_MOST)
+        shown = _limit(body_bytes, "body_bytes", BODY_BYTES_MOST)
+        last, wanted = _message_id(after, "after"), None if id is None else _message_id(id, "id")
+        administration, queue = self._queue(name)
+        if wanted is None:
+            return Peek(administration, queue, last, most, most_bytes, shown)
+        entry = queue.messages.find(wanted)
+        if entry is None or wanted > committed_lsn(administration.resources, queue):
+            raise NotFound(f"queue {queue.name} has no message {wanted}")
+        return Peek(administration, queue, wanted - 1, 1, most_bytes, shown)
+
+    def payload(
+        self,
+        name: object,
+        after: object = 0,
+        offset: object = 0,
+        bytes: object = BYTES_MOST,
+    ) -> PayloadLook:
+        """The bytes of committed messages behind the message `after`, as they came, `bytes` of them at most.
+
+        Of the first message from `offset` on; of the last one maybe not all: `size` is what it has.
+        """
+        last, start = _message_id(after, "after"), checked_number(offset, "offset")
+        most_bytes = _limit(bytes, "bytes", BYTES_MOST)
+        administration, queue = self._queue(name)
+        return PayloadLook(administration, queue, last, COUNT_MOST, most_bytes, start)
+
+    def _queue(self, name: object) -> tuple[Administration, Queue]:
+        checked = checked_name(name, "name")
+        administration = self._administration.of_queue(checked)
+        return administration, administration.configuration.queue(checked)
+
+    # --- moving
+
+    def move(self, name: object, to: object, count: object = None, id: object = None) -> Pending[Facts]:
+        """Move messages that nobody has acquired to the queue `to`: all, `count`, or the one with that `id`.
+
+        Raises OtherSet where the queues are in different sets, and what `begin_move` does.
+        """
+        source_name, target_name = checked_name(name, "name"), checked_name(to, "to")
+        if count is not None and id is not None:
+            raise InvalidArgument("count and id cannot be combined: give one of them")
+        most = NO_LIMIT if count is None else checked_number(count, "count")
+        if most == 0:
+            raise InvalidArgument("count is 0: give at least 1, or leave it out to move all")
+        message_id = None if id is None else _message_id(id, "id")
+        source = self._administration.of_queue(source_name, leads=True)
+        target = self._administration.of_queue(target_name, leads=True)
+        if source is not target and target.has_queue(target_name) and source.has_queue(source_name):
+            raise OtherSet(
+                f"{source_name} is in the resource set {source.resources.name}, {target_name} in"
+                f" {target.resources.name}: nothing is committed in two sets at once, so a message could be lost or be"
+                " there twice; export the queue and import it there, then purge it here"
+            )
+        found = source.configuration.queue(source_name), target.configuration.queue(target_name)
+        move = begin_move(source.resources, *found, most=most, message_id=message_id)
+        return Pending(
+            move,
+            source.resources.default.log,
+            lambda: {"name": source_name, "to": target_name, "moved": move.count, "held": move.held},
+        )
+
+
+class QueueLook:
+    """A look at the messages of a queue, one after the other.
+
+    Their bodies may be on disk alone, and are for the caller to read, who knows how to wait for a disk. Between two
+    calls anything may happen to the queue.
+    """
+
+    def __init__(self, administration: Administration, queue: Queue, after: int, count: int, most_bytes: int) -> None:
+        self.queue = queue
+        self.last = after
+        """The id of the last message that was looked at: where to go on."""
+        self.whole = False
+        """There are no more."""
+        self.left_bytes = most_bytes
+        self._left = count
+        self._resources = administration.resources
+        self._readable_lsn = committed_lsn(administration.resources, queue)
+
+    def next_entry(self) -> Entry | None:
+        """The next message; None: there are no more, or it is enough."""
+        if self._left <= 0 or self.left_bytes <= 0:
+            return None
+        # A cursor for each: between two of them the queue's messages may get other ids.
+        entry = self.queue.messages.browsing_cursor(self.last).peek()
+        if entry is None or entry.id > self._readable_lsn:
+            self.whole = True
+            return None
+        self.last, self._left = entry.id, self._left - 1
+        return entry
+
+    def row(self, entry: Entry, payload: bytes | BodyDamaged) -> Facts:
+        """What is shown of a message that `next_entry` gave, and whose body is `payload`, or cannot be read."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it shows")
+
+    def answer(self, rows: list[Facts]) -> Facts:
+        """What is said with the rows."""
+        resources = self._resources
+        facts: Facts = {"name": self.queue.name, "queue_id": str(self.queue.id), "set": resources.name}
+        facts |= {"replica": bool(resources.default.read_only), "messages": rows}
+        return facts | {"last": str(self.last), "whole": self.whole}
+
+
+class Peek(QueueLook):
+    """Shows what a message is about, and `body_bytes` of its body."""
+
+    def __init__(
+        self, administration: Administration, queue: Queue, after: int, count: int, most_bytes: int, body_bytes: int
+    ) -> None:
+        super().__init__(administration, queue, after, count, most_bytes)
+        self._body_bytes = body_bytes
+
+    def row(self, entry: Entry, payload: bytes | BodyDamaged) -> Facts:
+        header, holder, queue = entry.header, entry.holder, self.queue
+        facts: Facts = {
+            "id": str(entry.id),
+            "state": "available" if holder is None else "acquired",
+            "acquired_by": None if holder is None else _holder_text(holder),
+            "enqueued_ms": queue.log.write_times.time_of(entry.id),
+            "expires_ms": header.expires_at_ms or None,
+            "durable": header.durable,
+            "priority": header.priority,
+            "delivery_count": entry.delivery_count,
+            "redelivered": entry.acquired_before or entry.id <= queue.redelivered_below,
+        }
+        if isinstance(payload, BodyDamaged):
+            return {**facts, "unreadable": str(payload)}
+        self.left_bytes -= min(len(payload), self._body_bytes)
+        return {**facts, "size": len(payload), **describe_message(payload, self._body_bytes)}
+
+
+class PayloadLook(QueueLook):
+    """Shows the bytes of messages, from `offset` of the first one on."""
+
+    def __init__(
+        self, administration: Administration, queue: Queue, after: int, count: int, most_bytes: int, offset: int
+    ) -> None:
+        super().__init__(administration, queue, after, count, most_bytes)
+        self._offset = offset
+
+    def row(self, entry: Entry, payload: bytes | BodyDamaged) -> Facts:
+        offset, self._offset = self._offset, 0
+        facts: Facts = {"id": str(entry.id), "enqueued_ms": self.queue.log.write_times.time_of(entry.id)}
+        if isinstance(payload, BodyDamaged):
+            return {**facts, "unreadable": str(payload)}
+        piece = payload[offset : offset + self.left_bytes]
+        self.left_bytes -= len(piece)
+        encoded = b64encode(piece).decode("ascii")
+        return {**facts, "size": len(payload), "offset": offset, "payload": encoded}
+
+
+def _holder_text(holder: Holder) -> str:
+    match holder:
+        case LinkEndpoint():
+            return holder.client_text or f"a {type(holder).__name__}"
+        case SessionLink():
+            return f"session {holder.name}, link {holder.link}"
+        case Transaction():
+            return "a transaction that is open"
+    return _MARKS.get(holder, "somebody")
+
+
+_MARKS: Final = {
+    ELSEWHERE: "a client of another broker",
+    DISPLACED: "nobody: it goes, to make room",
+    EXPIRED: "nobody: it has expired",
+}
+
+
+def _limit(value: object, what: str, most: int) -> int:
+    number = checked_number(value, what)
+    if not 0 < number <= most:
+        raise InvalidArgument(f"{what} is {number}: give 1 to {most}")
+    return number
+
+
+def _message_id(value: object, what: str) -> int:
+    """Also as text: JSON has no integers of 64 bits everywhere."""
+    is_text = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20
+    return checked_number(int(str(value)) if is_text else value, what)

@@ -1,0 +1,54 @@
+"""What an administrator who asks through AMQP may do with what is in queues: the rules say it of each queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from access_support import controlled
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
+from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
+from qpid_ha_broker.server.control.remote_control import OF_MESSAGES, RemoteControl
+from qpid_ha_config.settings import BrokerSettings
+
+OLGA = PeerIdentity("10.0.0.1:5", "olga", is_admin=True)
+ALL = {"browse", "consume", "publish", "purge"}
+NEEDED = {"peek": {"browse"}, "payload": {"browse"}, "move": {"consume", "publish"}, "purge": {"purge"}}
+
+
+def is_refused(rules: list[str], method: str, **params: object) -> bool:
+    """Before it reaches the control socket, of which there is none here: whoever may, hears that."""
+    answers: list[ManagementAnswer] = []
+
+    async def story() -> None:
+        settings = BrokerSettings.from_values({"control-socket": str(Path("/nonexistent/socket"))})
+        told = asyncio.Event()
+        control = RemoteControl(lambda: settings, controlled(*rules), told.set)
+        control(OLGA, json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}), answers.append)
+        if not answers:
+            await told.wait()
+
+    asyncio.run(story())
+    (answer,) = answers
+    return answer.status == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("action", OF_MESSAGES)
+def test_each_action_on_messages_needs_its_permission_on_the_queue_besides(action: str) -> None:
+    params: dict[str, object] = {"action": action, "name": "q", "to": "other"}
+    for left_out in sorted(ALL):
+        rules = ["allow olga administer", f"allow olga {','.join(sorted(ALL - {left_out}))}"]
+        assert is_refused(rules, "queues", **params) is (left_out in NEEDED[action]), left_out
+    assert is_refused([f"allow olga {','.join(sorted(ALL))}"], "queues", **params)
+
+
+def test_it_is_asked_of_the_queue_that_is_meant() -> None:
+    rules = ["allow olga administer", "allow olga consume q", "allow olga publish,browse other"]
+    assert not is_refused(rules, "queues", action="move", name="q", to="other")
+    assert is_refused(rules, "queues", action="move", name="other", to="q")
+    assert is_refused(rules, "queues", action="peek", name="q")
+    assert not is_refused(rules, "queues", action="list")
+    assert not is_refused(rules, "connections", action="close", id=1)
