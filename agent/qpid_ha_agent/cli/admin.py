@@ -7,6 +7,7 @@ import click
 from qpid_ha_agent.cli.acl import acl
 from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
+from qpid_ha_agent.cli.connections import connections
 from qpid_ha_agent.cli.coordinator import coordinator
 from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
@@ -20,6 +21,7 @@ from qpid_ha_agent.cli.store import store
 from qpid_ha_agent.cli.support_bundle import support_bundle
 from qpid_ha_agent.cli.tls import tls
 from qpid_ha_agent.cli.token import token
+from qpid_ha_agent.cli.user import user
 from qpid_ha_agent.cli.watch import watch
 
 
@@ -61,8 +63,8 @@ def get(invocation: Invocation, key: str | None) -> None:
         print_facts(settings, invocation.format)
 
 
-single = pause, resume, watch, coordinator, queue, exchange, session, store, activation, tls, acl, token
-for command in (*commands, *set_commands, *single, diagnose_command, support_bundle):
+single = pause, resume, watch, coordinator, queue, exchange, session, connections, store, activation, tls
+for command in (*commands, *set_commands, *single, acl, token, user, diagnose_command, support_bundle):
     admin.add_command(command)
 
 

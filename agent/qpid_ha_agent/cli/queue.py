@@ -1,16 +1,23 @@
-"""`qpid-ha queue`: list, show, create, delete, purge."""
+"""`qpid-ha queue`: list, show, create, delete, purge; for their messages see `queue_messages`."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.invocation import Command, Invocation, common_options, facts_of, unexpected
-from qpid_ha_agent.cli.output import print_creation, print_facts, print_outcome, print_rows
+from qpid_ha_agent.cli.invocation import CliFailure, Command, Invocation, common_options, facts_of, unexpected
+from qpid_ha_agent.cli.output import cells_of, print_creation, print_facts, print_outcome, print_rows, table_of
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
+from qpid_ha_agent.cli.queue_messages import export_queue, import_queue, move, peek
 
 COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
+
+REFRESH_S = 1.0
 
 LEVELS = ["none", "configuration", "messages", "all"]
 
@@ -43,21 +50,67 @@ def queue() -> None:
     """Queues of the broker."""
 
 
+for of_messages in (peek, move, export_queue, import_queue):
+    queue.add_command(of_messages)
+
+
 @queue.command("list")
+@click.option("--sort", "column", type=click.Choice([*COLUMNS, "set"]), default="name", help="Figures: largest first.")
+@click.option("--filter", "pattern", metavar="PATTERN", help="Only names that match, as in 'orders.*'.")
+@click.option("--watch", "keeps_on", is_flag=True, help="Keep the table up to date until you interrupt it.")
 @common_options
 @click.pass_obj
-def list_queues(invocation: Invocation) -> None:
+def list_queues(invocation: Invocation, column: str, pattern: str | None, keeps_on: bool) -> None:
     """All queues, one per line."""
+    if not keeps_on:
+        print_rows(*_queue_table(invocation, column, pattern), invocation.format)
+        return
+    if invocation.format != "table":
+        raise click.UsageError("only a table can be kept up to date; for programs leave --watch out")
+    with suppress(KeyboardInterrupt):
+        _keep_showing(invocation, column, pattern)
+
+
+def _keep_showing(invocation: Invocation, column: str, pattern: str | None) -> None:
+    """As many queues as fit; a broker that cannot be reached may come back."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False) as live:
+        while True:
+            parts: list[Any] = [Text(time.strftime("%H:%M:%S"), style="dim")]
+            try:
+                rows, columns = _queue_table(invocation, column, pattern)
+                shown = rows[: max(live.console.height - 3, 1)]
+                parts.append(table_of(columns, cells_of(shown, columns)))
+            except CliFailure as failure:
+                parts.append(Text(failure.message, style="red"))
+            live.update(Group(*parts), refresh=True)
+            time.sleep(REFRESH_S)
+
+
+def _queue_table(
+    invocation: Invocation, column: str, pattern: str | None
+) -> tuple[Sequence[dict[str, Any]], Sequence[str]]:
+    """The queues, sorted, and the columns to show."""
     rows = invocation.call("queues", action="list")
     if not isinstance(rows, list):
         raise unexpected(rows)
+    if pattern is not None:
+        rows = [row for row in rows if fnmatchcase(str(row.get("name")), pattern)]
     columns: tuple[str, ...] = COLUMNS
     if any(row.get("set", "default") != "default" for row in rows):
         columns += ("set",)
     rows = [{**row, "bridge": bridge} if (bridge := _bridge(row)) else row for row in rows]
     if any("bridge" in row for row in rows):
         columns += ("bridge",)
-    print_rows(sorted(rows, key=lambda row: str(row.get("name"))), columns, invocation.format)
+    rows.sort(key=lambda row: str(row.get("name")))
+    if column == "set":
+        rows.sort(key=lambda row: str(row.get("set")))
+    elif column != "name":
+        rows.sort(key=lambda row: row.get(column) or 0, reverse=True)
+    return rows, columns
 
 
 def _bridge(row: dict[str, Any]) -> str:

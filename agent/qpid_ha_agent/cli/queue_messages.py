@@ -1,0 +1,237 @@
+"""`qpid-ha queue peek|move|export|import`: what is in a queue, and how it gets elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from qpid_ha_agent.broker_address import find_broker
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options, facts_of
+from qpid_ha_agent.cli.output import cell, print_document, print_outcome, print_rows
+from qpid_ha_agent.message_file import FileDamaged, MessageFile, end_line, header_line, message_line
+from qpid_ha_config.addresses import ADMIN_PORTS, Address, parse_broker
+
+COLUMNS = ("id", "state", "age_s", "size", "deliveries", "subject", "body")
+BODY_SHOWN = 40
+"""Characters of a body in a table."""
+BODY_BYTES, WHOLE_BODY_BYTES = 200, 64 * 1024
+PEEK_MOST = 100
+IMPORT_TIMEOUT_S = 60.0
+"""For one message: a failover may come in between."""
+
+
+@click.command()
+@click.argument("name")
+@click.option("--count", type=click.IntRange(1, PEEK_MOST), default=10, show_default=True, help="Messages.")
+@click.option("--after", metavar="ID", help="Begin behind this message.")
+@click.option("--id", "message_id", metavar="ID", help="This message alone, with all that is known of it.")
+@click.option("--body", "shows_body", is_flag=True, help="Bodies up to 64 KiB.")
+@common_options
+@click.pass_obj
+def peek(
+    invocation: Invocation, name: str, count: int, after: str | None, message_id: str | None, shows_body: bool
+) -> None:
+    """Look at messages, the oldest first, also those that somebody has acquired. Nothing is taken."""
+    body_bytes = WHOLE_BODY_BYTES if shows_body else BODY_BYTES
+    asked: dict[str, Any] = {"count": count, "after": after} if message_id is None else {"id": message_id}
+    answer = facts_of(
+        invocation.call("queues", action="peek", name=name, body_bytes=body_bytes, bytes=1024 * 1024, **asked)
+    )
+    if invocation.format != "table":
+        print_document(answer, invocation.format)
+        return
+    rows = answer["messages"]
+    if message_id is not None or shows_body:
+        for row in rows:
+            _print_message(row)
+        return
+    print_rows([_summary(row, time.time()) for row in rows], COLUMNS, invocation.format)
+    if answer.get("replica"):
+        click.echo("this is what a backup holds; the primary may be ahead of it", err=True)
+    if rows and not answer["whole"]:
+        click.echo(f"there are more: --after {answer['last']}", err=True)
+
+
+def _summary(row: dict[str, Any], now_s: float) -> dict[str, Any]:
+    came_ms, body = row["enqueued_ms"], row.get("body")
+    text = row.get("unreadable") or ("" if body is None else str(body["content"]))
+    return {
+        **row,
+        "age_s": None if came_ms is None else max(round(now_s - came_ms / 1000), 0),
+        "deliveries": row["delivery_count"],
+        "subject": row.get("properties", {}).get("subject", ""),
+        "body": text if len(text) <= BODY_SHOWN else f"{text[:BODY_SHOWN]}...",
+    }
+
+
+def _print_message(row: dict[str, Any]) -> None:
+    """A line for each thing that is known, and then the body."""
+    body = row.pop("body", None)
+    for name, value in row.items():
+        if value not in (None, {}):
+            click.echo(f"{name}: {cell(value)}")
+    if body is not None:
+        cut = ", cut" if body["truncated"] else ""
+        click.echo(f"body ({body['kind']}, {body['bytes']} bytes, {body['encoding']}{cut}):")
+        for line in str(body["content"]).splitlines():
+            click.echo(f"  {cell(line)}")
+    click.echo()
+
+
+@click.command()
+@click.argument("name", metavar="FROM")
+@click.argument("to")
+@click.option("--count", type=click.IntRange(min=1), help="The oldest so many only.")
+@click.option("--id", "message_id", metavar="ID", help="This message alone.")
+@common_options
+@click.pass_obj
+def move(invocation: Invocation, name: str, to: str, count: int | None, message_id: str | None) -> None:
+    """Move messages that nobody has acquired to another queue of the same resource set.
+
+    Each is in one of the two queues at any time, whatever fails. A move that was interrupted can be repeated.
+    """
+    answer = facts_of(
+        invocation.call("queues", usual_timeout_s=300.0, action="move", name=name, to=to, count=count, id=message_id)
+    )
+    held = f"; {answer['held']} stay, which consumers hold" if answer.get("held") else ""
+    print_outcome(answer, f"{answer.get('moved')} messages moved from queue {name} to {to}{held}", invocation.format)
+
+
+@click.command("export")
+@click.argument("name", metavar="QUEUE")
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="FILE may be there already.")
+@common_options
+@click.pass_obj
+def export_queue(invocation: Invocation, name: str, path: Path, force: bool) -> None:
+    """Write a copy of all messages to FILE, as their publishers sent them. Nothing is taken from the queue."""
+    if path.exists() and not force:
+        raise CliFailure(f"{path} is there already: give --force to write over it", NO)
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            count = _write_messages(invocation, name, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise CliFailure(f"cannot write {path}: {error.strerror or error}", NO) from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+    print_outcome({"queue": name, "messages": count}, f"{count} messages of queue {name} written", invocation.format)
+
+
+def _write_messages(invocation: Invocation, name: str, file: BinaryIO) -> int:
+    count = 0
+    file.write(header_line(str(uuid.uuid4()), name, at_ms=int(time.time() * 1000)))
+    for message_id, enqueued_ms, payload in _payloads(invocation, name):
+        count += 1
+        file.write(message_line(count, message_id, enqueued_ms, payload))
+    file.write(end_line(count))
+    return count
+
+
+def _payloads(invocation: Invocation, name: str) -> Iterator[tuple[str, int | None, bytes]]:
+    """Those that were there at the beginning; one that leaves before it is read, or while it is, is left out."""
+    facts = facts_of(invocation.call("queues", action="read", name=name))
+    # Of a queue of which it has no replica the broker knows no figures: asked for messages, it says who has one.
+    last, after, parts, part_id = int(facts.get("newest_message", 1 << 64)), "0", bytearray(), ""
+    while int(after) < last:
+        answer = facts_of(
+            invocation.call("queues", action="payload", name=name, after=after, offset=len(parts) or None)
+        )
+        for row in answer["messages"]:
+            if int(row["id"]) > last:
+                return
+            if "unreadable" in row:
+                raise CliFailure(f"message {row['id']} cannot be read: {row['unreadable']}", NO)
+            if row["id"] != part_id:  # the one before has left while it was read
+                parts, part_id = bytearray(), row["id"]
+            if row["offset"] != len(parts):
+                break  # another message is first now: ask for it from its beginning
+            parts += base64.b64decode(row["payload"])
+            if len(parts) < row["size"]:
+                break
+            yield row["id"], row["enqueued_ms"], bytes(parts)
+            after, parts, part_id = row["id"], bytearray(), ""
+        if answer["whole"] and not parts and not part_id:
+            return
+
+
+@click.command("import")
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("name", metavar="QUEUE")
+@click.option(
+    "--run",
+    metavar="TEXT",
+    default="",
+    help="A name for this import: with the same one, and the same FILE and QUEUE, a message comes once only.",
+)
+@common_options
+@click.pass_obj
+def import_queue(invocation: Invocation, path: Path, name: str, run: str) -> None:
+    """Publish the messages of FILE to QUEUE, which has to be there. One that was interrupted can be repeated.
+
+    Nothing is sent before the whole file was read and found whole.
+    """
+    from qpid_ha_agent.message_import import ImportFailed, QueueImport, producer_name  # Proton takes long to import
+
+    try:
+        with path.open("rb") as file:
+            count = sum(1 for _ in MessageFile(file).messages())
+    except FileDamaged as problem:
+        raise CliFailure(f"{path}, {problem}; nothing was sent", NO) from None
+    except OSError as error:
+        raise CliFailure(f"cannot read {path}: {error.strerror or error}", NO) from None
+    facts_of(invocation.call("queues", action="read", name=name))
+    sent = 0
+    try:
+        target = QueueImport(*_amqp(invocation), name, invocation.timeout_s or IMPORT_TIMEOUT_S)
+        try:
+            if not target.knows_copies:
+                click.echo("this broker knows no copies (deduplication.producers is 0): do not repeat it", err=True)
+            with path.open("rb") as file:
+                source = MessageFile(file)
+                producer = producer_name(source.export, name, run)
+                for message in source.messages():
+                    target.send(message.payload, producer, message.number)
+                    sent += 1
+        finally:
+            target.close()
+    except ImportFailed as problem:
+        again = "repeat the same command to go on without copies"
+        raise CliFailure(f"{sent} of {count} messages are in queue {name}, and then: {problem}; {again}", NO) from None
+    except FileDamaged as problem:
+        raise CliFailure(f"{path} was changed meanwhile: {problem}; {sent} of {count} messages were sent", NO) from None
+    text = f"{sent} messages are in queue {name}; what an earlier run had brought there is not there twice"
+    print_outcome({"queue": name, "messages": sent}, text, invocation.format)
+
+
+def _amqp(invocation: Invocation) -> tuple[Address, Any]:
+    """Where to publish, and as whom: at the broker's first plain listener where its control socket is meant."""
+    from qpid_ha_agent.login import Login, find_login
+
+    broker = find_broker(invocation.broker)
+    if isinstance(broker, Address):
+        if broker.scheme in ADMIN_PORTS:
+            raise CliFailure("messages are published through AMQP: give -b amqp://[USER@]HOST[:PORT]", USAGE)
+        return find_login(broker, invocation.password_file, os.environ)
+    listening = str(facts_of(invocation.call("query")).get("listening", "")).split(", ")
+    for text in listening:
+        with suppress(ValueError):
+            address = parse_broker(text)
+            if not address.is_tls:
+                wild = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+                return address._replace(host=wild.get(address.host, address.host)), Login("", None)
+    raise CliFailure(
+        f"it listens at no plain AMQP address ({cell(', '.join(listening))}): give -b amqps://USER@HOST", UNREACHABLE
+    )

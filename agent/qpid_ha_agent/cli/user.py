@@ -1,0 +1,168 @@
+"""`qpid-ha user`: the users with passwords whom a broker lets in, in the database of Cyrus SASL (`sasl.users-db`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from qpid_ha_agent.broker_address import read_config
+from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options
+from qpid_ha_agent.cli.output import print_rows
+from qpid_ha_config.errors import ConfigError
+from qpid_ha_config.settings import read_password_file
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+SETTER, LISTER = "saslpasswd2", "sasldblistusers2"
+PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where those are, whatever PATH a user has."""
+PACKAGES = "sasl2-bin (Debian) or cyrus-sasl-lib (Fedora, RHEL)"
+TIMEOUT_S = 30.0
+
+
+def _file_option(command: Command) -> Command:
+    return click.option(
+        "--sasldb",
+        "path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="The database; default: sasl.users-db of this machine's configuration.",
+    )(command)
+
+
+def _realm_option(command: Command) -> Command:
+    return click.option("--realm", metavar="REALM", help="Default: this machine's name, as for the broker.")(command)
+
+
+@click.group()
+def user() -> None:
+    """Users with passwords. The broker looks them up at each login: nothing has to be restarted."""
+
+
+@user.command()
+@click.argument("name")
+@click.option(
+    "--password-from",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the password in its first line; default: asked for, or a line from a pipe.",
+)
+@click.option("--replace", is_flag=True, help="There may be such a user already: give it this password.")
+@_realm_option
+@_file_option
+def add(name: str, password_from: Path | None, replace: bool, realm: str | None, path: Path | None) -> None:
+    """Make a user, or with --replace change its password."""
+    file = _file(path)
+    _check_name(name)
+    if not replace and file.exists() and any(_is_meant(row, name, realm) for row in _users(file)):
+        raise CliFailure(f"{file} has a user {name} already: give --replace to change the password", NO)
+    is_new = not file.exists()
+    _run(SETTER, "-p", "-c", "-f", str(file), *_of_realm(realm), name, told=_password(password_from))
+    if is_new:
+        file.chmod(0o600)
+        click.echo(f"{file} is new: let the broker's user read it, as with chown root:qpid-ha and chmod 0640", err=True)
+    click.echo(f"user {name} {'has this password' if replace else 'added'}")
+
+
+@user.command("list")
+@_file_option
+@common_options
+@click.pass_obj
+def list_users(invocation: Any, path: Path | None) -> None:
+    """Names and realms."""
+    file = _file(path)
+    if not file.exists():
+        raise CliFailure(f"there is no {file}: `qpid-ha user add` makes it", NO)
+    print_rows(_users(file), ("user", "realm"), invocation.format)
+
+
+@user.command()
+@click.argument("name")
+@_realm_option
+@_file_option
+def remove(name: str, realm: str | None, path: Path | None) -> None:
+    """Take a user out. Connections that it has stay: see `qpid-ha connections close`."""
+    file = _file(path)
+    if not file.exists() or not any(_is_meant(row, name, realm) for row in _users(file)):
+        raise CliFailure(f"{file} has no user {name}", NO)
+    _run(SETTER, "-d", "-f", str(file), *_of_realm(realm), name)
+    if any(_is_meant(row, name, realm) for row in _users(file)):
+        raise CliFailure(f"{name} is there in another realm than this machine's: say which with --realm", NO)
+    click.echo(f"user {name} removed")
+
+
+def _is_meant(row: dict[str, str], name: str, realm: str | None) -> bool:
+    return row["user"] == name and realm in (None, row["realm"])
+
+
+def _of_realm(realm: str | None) -> tuple[str, ...]:
+    return () if realm is None else ("-u", realm)
+
+
+def _check_name(name: str) -> None:
+    if not name or name.startswith("-") or "@" in name or not name.isprintable():
+        raise CliFailure(f"{name!r} is no name of a user: printable text without @ that does not begin with -", USAGE)
+
+
+def _users(file: Path) -> list[dict[str, str]]:
+    """From lines such as `olga@node1: userPassword`; a user has one for each thing that is kept of it."""
+    found: dict[tuple[str, str], None] = {}
+    for line in _run(LISTER, "-f", str(file)).splitlines():
+        who, separator, _kept = line.rpartition(": ")
+        if separator:
+            name, _, realm = who.rpartition("@")
+            found[name, realm] = None
+    return [{"user": name, "realm": realm} for name, realm in sorted(found)]
+
+
+def _password(file: Path | None) -> str:
+    """Never from an argument: those are shown to everybody on the machine."""
+    if file is not None:
+        try:
+            return read_password_file(file)
+        except (OSError, ValueError) as error:
+            raise CliFailure(f"cannot read the password in {file}: {error}", USAGE) from None
+    if sys.stdin.isatty():
+        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        return password
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise CliFailure("no password came: type one, pipe a line, or give --password-from FILE", USAGE)
+    return password
+
+
+def _file(path: Path | None) -> Path:
+    if path is not None:
+        return path
+    try:
+        config = read_config(os.environ)
+        found = None if config is None else config.get("sasl.users-db")
+    except ConfigError as error:
+        raise CliFailure(str(error), USAGE) from None
+    if not isinstance(found, Path):
+        raise CliFailure("which database? Give --sasldb, or set sasl.users-db in the configuration", USAGE)
+    return found
+
+
+def _run(program: str, *arguments: str, told: str | None = None) -> str:
+    """What `program` printed. Raises CliFailure with what it complained of."""
+    path = shutil.which(program) or shutil.which(program, path=PATHS)
+    if path is None:
+        raise CliFailure(f"{program} is not installed: it comes with {PACKAGES}", NO)
+    command: Sequence[str] = [path, *arguments]
+    try:
+        done = subprocess.run(
+            command, input=told, stdin=subprocess.DEVNULL if told is None else None, capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CliFailure(f"{program} could not be run: {error}", NO) from None
+    if done.returncode:
+        problem = (done.stderr or done.stdout).strip() or f"it ended with {done.returncode}"
+        raise CliFailure(f"{program}: {problem}; may you write the database?", NO)
+    return done.stdout
