@@ -101,6 +101,8 @@ def test_a_queue_is_exported_and_imported_and_a_second_import_makes_no_copies(
     assert done(qpid_ha(broker, "queue", "export", address, str(file))) == f"3 messages of queue {address} written\n"
     assert qpid_ha(broker, "queue", "export", address, str(file)).exit_code == 1
     assert file.stat().st_mode & 0o777 == 0o600
+    done(qpid_ha(broker, "queue", "export", address, str(tmp_path / "far"), "-b", broker.url))
+    assert (tmp_path / "far").read_bytes().splitlines()[1:] == file.read_bytes().splitlines()[1:]
     assert len(client.browse(address)) == 3
     assert "there is no queue" in qpid_ha(broker, "queue", "import", str(file), target).stderr
     done(qpid_ha(broker, "queue", "create", target))
@@ -117,7 +119,7 @@ def test_a_queue_is_exported_and_imported_and_a_second_import_makes_no_copies(
         first, second, third = client.browse(target)
         assert (first.body, first.subject, first.properties) == ("first", "s", {"k": 1})
         assert (second.body == large, third.body) == (True, "last")
-    done(qpid_ha(broker, "queue", "import", str(file), target, "--run", "again"))
+    done(qpid_ha(broker, "queue", "import", str(file), target, "--run", "again", "-b", broker.url))
     assert len(client.browse(target)) == 6
 
 

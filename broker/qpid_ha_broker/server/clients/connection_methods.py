@@ -33,7 +33,7 @@ class ConnectionMethods:
             return connection_rows(self._connections)
         if action != "close":
             raise ControlError(INVALID_PARAMS, f"no action {action!r:.80}; there are list and close")
-        check_known(params, ("action", "id", "reason", "cause"))
+        check_known(params, ("action", "id", "reason"))
         reason = params.get("reason", DEFAULT_REASON)
         if not isinstance(reason, str) or not 0 < len(reason) <= REASON_LENGTH or not reason.isprintable():
             raise ControlError(INVALID_PARAMS, f"reason is what its client is told: 1 to {REASON_LENGTH} characters")
