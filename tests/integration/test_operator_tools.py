@@ -40,7 +40,7 @@ def test_connections_are_shown_and_one_is_closed(broker: RunningBroker, client: 
         (row,) = as_json(qpid_ha(broker, "connections", "list", "--node", address, "--format", "json"))
         assert (row["kind"], [link["node"] for link in row["links"]]) == ("client", [address])
         shown = done(qpid_ha(broker, "connections", "list"))
-        assert max(map(len, shown.splitlines())) <= 120
+        assert max(map(len, shown.splitlines())) <= 80
         assert str(row["address"]) in shown
         assert "from client" in done(qpid_ha(broker, "connections", "list", "--links"))
         told = done(qpid_ha(broker, "connections", "close", str(row["id"]), "--reason", "maintenance"))

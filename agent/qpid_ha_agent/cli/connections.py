@@ -10,7 +10,7 @@ import click
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import print_outcome, print_rows
 
-COLUMNS = ("id", "kind", "user", "address", "container", "for_s", "links", "unsettled", "waits_for")
+COLUMNS = ("id", "kind", "user", "address", "for_s", "links", "unsettled", "waits_for")
 LINK_COLUMNS = ("id", "direction", "node", "credit", "unsettled", "waits_for")
 
 
