@@ -168,7 +168,7 @@ def _payloads(invocation: Invocation, name: str) -> Iterator[tuple[str, int | No
 
 
 @click.command("import")
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("name", metavar="QUEUE")
 @click.option(
     "--run",
