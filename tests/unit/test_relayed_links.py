@@ -12,6 +12,7 @@ from paired_engines import PairedBroker, PairedClient
 from paired_links import condition
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -440,6 +441,36 @@ def test_a_lost_client_gives_its_messages_back_as_failed() -> None:
     proxied.settle_down()
     (entry,) = proxied.primary.queue("q").messages
     assert (entry.holder, entry.delivery_count) == (None, 1)
+
+
+def test_what_a_lost_client_held_does_not_go_to_its_own_link_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The primary may have time for a delivery between what the proxy says of its messages and the end of its link."""
+    proxied = PairedProxy()
+    client = proxied.client()
+    send(proxied, client, sender(proxied, client), "a")
+    texts(client, receiver(proxied, client, 10))
+    client.vanish()
+    proxied.proxy.settle_down()
+    upstream, accepted, delivered = proxied.upstream, proxied.accepted, list[object]()
+    assert upstream is not None
+    assert accepted is not None
+    monkeypatch.setattr(OutgoingLink, "deliver", lambda endpoint, entries: delivered.extend(entries))
+    for frame in frames(upstream.take_output()):
+        accepted.receive(frame)
+        proxied.primary.settle_down()
+    assert delivered == []
+    (entry,) = proxied.primary.queue("q").messages
+    assert (entry.holder, entry.delivery_count) == (None, 1)
+
+
+def frames(data: bytes) -> list[bytes]:
+    """What it consists of."""
+    found = []
+    while data:
+        size = int.from_bytes(data[:4])
+        found.append(data[:size])
+        data = data[size:]
+    return found
 
 
 def test_a_browser_is_told_when_its_place_is_lost() -> None:

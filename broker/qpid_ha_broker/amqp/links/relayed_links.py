@@ -850,6 +850,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         """What the client has not answered goes back, and so does all that is still on its way; `lost`: as failed."""
         self.stop()
         self._near_ended()
+        if lost and self.far is not None and engine.credit(self.far) > 0 and not self._credit.is_draining:
+            self._drain(self.far, 0)  # before what goes back: else that could come here again, to nobody
         for held in self._by_near.values():
             self._count(-1, -held.size)
             held.near = None
