@@ -58,6 +58,9 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
     ("queues", {"action": "create", "name": "q"}, True),
     ("queues", {"action": "update", "name": "q", "arguments": {}}, True),
     ("queues", {"action": "purge", "name": "q"}, True),
+    ("queues", {"action": "peek", "name": "q"}, False),
+    ("queues", {"action": "payload", "name": "q", "after": 0}, False),
+    ("queues", {"action": "move", "name": "q", "to": "none"}, True),
     ("queues", {"action": "delete", "name": "none"}, True),
     ("exchanges", {}, False),
     ("exchanges", {"action": "read", "name": "amq.topic"}, False),
@@ -67,6 +70,8 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
     ("exchanges", {"action": "delete", "name": "x"}, True),
     ("sessions", {}, False),
     ("sessions", {"action": "end", "name": "none"}, True),
+    ("connections", {}, False),
+    ("connections", {"action": "close", "id": 0}, True),
     ("sets", {}, False),
     ("sets", {"action": "show", "name": "none"}, False),
     ("sets", {"action": "create", "name": "default"}, True),
@@ -109,6 +114,8 @@ def test_each_changing_request_has_one_line_with_its_result_and_a_look_none(tmp_
             broker = cluster.brokers["a"]
             broker.files.audit.path = path
             for method, params, changes in REQUESTS:
+                if method not in broker.control.methods:  # nobody could have asked for it
+                    continue
                 before = len(lines(path)) if path.exists() else 0
                 request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
                 answer = json.loads((await broker.control.answer(json.dumps(request).encode(), OLGA)).reply or b"")
@@ -135,7 +142,7 @@ async def check_rows_are_whole(methods: Mapping[str, Any]) -> None:
             continue
         with pytest.raises(ControlError) as refused:
             await call({"action": "~"})
-        actions = set(re.findall(r"[a-z][a-z-]*", refused.value.message.partition(":")[2])) or {"list", "end"}
+        actions = set(re.findall(r"[a-z][a-z-]*", refused.value.message.partition(":")[2])) or set(AUDITED[method])
         assert actions <= set(AUDITED[method]), (method, refused.value.message)
         assert {(method, action) for action in actions} - tried <= {(method, "list"), (method, "plan")}
 
