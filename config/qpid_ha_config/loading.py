@@ -83,6 +83,9 @@ def check_files(settings: BrokerSettings) -> None:
             read_file(settings.access.file)
         except ConfigError as error:
             raise SettingsError("acl.file", str(error)) from None
+    if settings.audit.file is not None:
+        check_unchangeable("audit.file", settings.audit.file)
+        check_unshared("audit.file", settings.audit.file.parent)
     _check_tls(tls)
     _check_logins_elsewhere(settings.remote)
     if settings.admin.tokens is not None:

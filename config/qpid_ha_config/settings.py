@@ -107,6 +107,14 @@ class AccessSettings:
 
 
 @dataclass(frozen=True)
+class AuditSettings:
+    """Of the audit log."""
+
+    file: Path | None = setting("audit.file", PATH)
+    """A line for each administrative act is added to it; None: there is none."""
+
+
+@dataclass(frozen=True)
 class StoreSettings:
     """Of a broker with a data-dir; without one there is no store, whatever they say."""
 
@@ -312,6 +320,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "tls": TlsSettings,
         "sasl": SaslSettings,
         "access": AccessSettings,
+        "audit": AuditSettings,
         "store": StoreSettings,
         "deduplication": DeduplicationSettings,
         "sessions": SessionSettings,
@@ -382,6 +391,7 @@ class BrokerSettings:
     tls: TlsSettings = TlsSettings()
     sasl: SaslSettings = SaslSettings()
     access: AccessSettings = AccessSettings()
+    audit: AuditSettings = AuditSettings()
     store: StoreSettings = field(default_factory=StoreSettings)
     deduplication: DeduplicationSettings = DeduplicationSettings()
     sessions: SessionSettings = SessionSettings()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -52,6 +54,7 @@ def broker(directory: Path) -> Iterator[RunningBroker]:
     values: dict[str, object] = {
         "sasl.users-db": directory / "users",
         "acl.file": directory / "rules",
+        "audit.file": directory / "audit",
         "ha.username": "replicator",
         "ha.password-file": directory / "password",
     }
@@ -138,10 +141,36 @@ def test_other_rules_are_in_force_at_once_and_bad_ones_never(broker: RunningBrok
 
 def test_sighup_reads_the_rules_again(broker: RunningBroker, rules: Path) -> None:
     rules.write_text("allow all browse\n")
+    (rules.parent / "audit").rename(rules.parent / "audit.1")  # as logrotate does
     os.kill(broker.pid, signal.SIGHUP)
     assert broker.await_log("read again: 1 rules", PLENTY_S)
     with client_of(broker, "alice") as alice, pytest.raises(LinkDetached, match="alice may not publish"):
         alice.send("alice.in", "x")
+    acts = [json.loads(line) for line in (rules.parent / "audit").read_text().splitlines()]
+    assert [(act["channel"], act["act"], act["result"]) for act in acts] == [
+        ("signal", "reload-tls", "done"),
+        ("signal", "reload-acl", "done"),
+    ]
+
+
+def test_who_did_what_by_which_way_is_in_the_audit_log(broker: RunningBroker, directory: Path) -> None:
+    assert qpid_ha(broker, "queue", "create", "mine").returncode == 0
+    assert qpid_ha(broker, "set", "log-level", "info", user="olga").returncode == 0
+    with client_of(broker, "olga") as olga, client_of(broker, "alice") as alice:
+        assert Management(olga).ask("PURGE", type="queue", name="mine").status == 200
+        assert Management(alice).ask("DELETE", type="queue", name="mine").status == 401
+    text = (directory / "audit").read_text()
+    acts = [json.loads(line) for line in text.splitlines()][-4:]
+    assert [(act["channel"], act["user"], act["act"], act["result"]) for act in acts] == [
+        ("control-socket", pwd.getpwuid(os.getuid()).pw_name, "queues create", "done"),
+        ("amqp", "olga", "set", "done"),
+        ("management", "olga", "queue PURGE", "done"),
+        ("management", "alice", "queue DELETE", "denied"),
+    ]
+    assert (acts[0]["uid"], acts[0]["params"]) == (os.getuid(), {"name": "mine", "arguments": {}})
+    assert acts[1]["params"] == {"key": "log-level", "value": "info"}
+    assert all(act["address"].startswith("127.0.0.1:") for act in acts[1:])
+    assert PASSWORD not in text
 
 
 def test_a_broker_does_not_start_with_rules_that_it_cannot_read(tmp_path: Path) -> None:

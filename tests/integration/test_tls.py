@@ -16,7 +16,7 @@ from pathlib import Path
 import proton
 import pytest
 from proton import SSLDomain
-from proton.utils import BlockingConnection
+from proton.utils import BlockingConnection, LinkDetached
 
 from blocking_client import BlockingClient, bodies
 from certificate_authority import Authority
@@ -140,6 +140,36 @@ def test_external_logs_in_with_the_clients_certificate(demanding: Served, author
         client.send("external", "signed")
         assert client.connection.conn.transport.sasl().mech == "EXTERNAL"
         assert bodies(client.consume("external")) == ["signed"]
+
+
+@pytest.mark.direct_only("the rules are those of the broker that is asked")
+def test_the_subject_of_a_certificate_is_a_user_of_the_access_control_list(
+    authority: Authority, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("group writers CN=alice\nallow @writers publish,create orders\nallow CN=bob consume orders\n")
+    certificate, key = authority.issue("server")
+    settings = {
+        "tls.certificate": certificate,
+        "tls.key": key,
+        "tls.ca": authority.certificate,
+        "tls.require-client-certificate": True,
+        "sasl.allow-anonymous": False,
+        "acl.file": rules,
+        "listen": "amqps://127.0.0.1:0",
+    }
+
+    def log_in(broker: RunningBroker, name: str) -> BlockingClient:
+        domain = showing(authority, authority, name)
+        return BlockingClient(f"amqps://localhost:{broker.port}", ssl_domain=domain, allowed_mechs="EXTERNAL")
+
+    with RunningBroker(settings) as broker, log_in(broker, "alice") as alice, log_in(broker, "bob") as bob:
+        alice.send("orders", "signed")
+        assert bodies(bob.consume("orders")) == ["signed"]
+        with pytest.raises(LinkDetached, match=r"CN=alice may not consume orders.*allow 'CN=alice' consume orders"):
+            alice.consume("orders")
+        with pytest.raises(LinkDetached, match="CN=bob may not publish orders"):
+            bob.send("orders", "forged")
 
 
 def test_external_is_not_offered_where_no_certificate_is_asked_for(secure: Served, authority: Authority) -> None:

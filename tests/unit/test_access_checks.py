@@ -174,6 +174,41 @@ def test_what_attaching_makes_has_to_be_allowed_beside_its_use() -> None:
         assert ("new" in broker.container.default.resources.catalog.queues) is is_made
 
 
+SOURCE, PROXY = "amqp://partner/their-orders", "amqp://partner/orders"
+MOVING: dict[str, tuple[str, str, set[str]]] = {
+    "dead letters": ("qpid.alternate_exchange", "amq.fanout", {"publish"}),
+    "a queue that is filled from another broker": ("qpid.cluster.source", SOURCE, {"consume"}),
+    "a queue that stands for another broker's node": ("qpid.cluster.proxy", PROXY, {"publish", "consume"}),
+}
+"""Arguments by which a queue moves messages by itself, and what is needed for the node that they name."""
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_who_may_make_queues_has_none_move_messages_past_his_permissions(name: str) -> None:
+    argument, node, needed = MOVING[name]
+    own = "allow all create,manage,publish,consume mine*"
+    for allowed in (set(), *({each} for each in sorted(needed)), needed):
+        broker = PairedBroker()
+        broker.container.default.configuration.declare_queue("mine", {})
+        rules = [f"allow all {each} {node}" for each in sorted(allowed)]
+        put_in_force(broker, own, "allow all create temporary.", "allow all consume amq.topic", *rules)
+        client = broker.connect()
+        is_let = allowed == needed
+        body = {"arguments": {argument: node}}
+        for operation, queue in (("CREATE", "mine.1"), ("UPDATE", "mine")):
+            assert (status(client, operation, body, type=QUEUE, name=queue) != UNAUTHORIZED) is is_let
+        asked: dict[str, Any] = {"properties": {argument: node}}
+        links = [
+            subscribe(client, "mine.2", "made", **asked),
+            subscribe(client, None, "dynamic", dynamic=True, **asked),
+            subscribe(client, "amq.topic", "subscriber", **asked),
+            subscribe(client, "amq.topic", "durable", durable=True, **asked),
+        ]
+        assert [condition(link) != UNAUTHORIZED_ACCESS for link in links] == [is_let] * 4
+        plain = subscribe(client, None, "without", dynamic=True)
+        assert is_attached(plain)
+
+
 def test_a_binding_needs_both_of_its_ends() -> None:
     for rules, is_bound in ((("allow all bind q",), False), (("allow all bind q", "allow all bind amq.*"), True)):
         broker = PairedBroker()

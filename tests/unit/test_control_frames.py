@@ -33,7 +33,7 @@ FRAMES: st.SearchStrategy[cf.ControlFrame] = st.one_of(
     st.builds(cf.Reported, REPORT),
     st.builds(cf.RecordAsked, U64, TEXT, st.none() | RECORD, st.none() | RECORD),
     st.builds(cf.OrderDone, U64, st.booleans(), TEXT),
-    st.builds(cf.Asked, U64, TEXT, ARGUMENTS),
+    st.builds(cf.Asked, U64, TEXT, ARGUMENTS, ARGUMENTS),
     st.builds(cf.Ordered, U64, TEXT, st.sampled_from(ms.OrderKind), TEXT, TEXT, st.booleans()),
     st.just(cf.ReportAsked()),
     st.builds(cf.RecordTold, U64, st.booleans(), st.none() | RECORD, TEXT),
@@ -64,7 +64,10 @@ VECTORS: list[tuple[str, cf.ControlFrame]] = [
     ),
     ('["record",5,"orders",null,null]', cf.RecordAsked(5, "orders")),
     ('["order-done",9,false,"this broker is catchup"]', cf.OrderDone(9, False, "this broker is catchup")),
-    ('["ask",2,"set-transfer",{"set":"orders","to":"b2"}]', cf.Asked(2, "set-transfer", {"set": "orders", "to": "b2"})),
+    (
+        '["ask",2,"set-transfer",{"set":"orders","to":"b2"},{"user":"olga"}]',
+        cf.Asked(2, "set-transfer", {"set": "orders", "to": "b2"}, {"user": "olga"}),
+    ),
     (
         '["order",9,"orders","promote","","b1 is gone",true]',
         cf.Ordered(9, "orders", ms.OrderKind.PROMOTE, "", "b1 is gone", True),

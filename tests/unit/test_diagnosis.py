@@ -48,7 +48,7 @@ NAMES = ("node1", "node2", "node3")
 FIGURES = BrokerFigures(
     "1.0", "ok", acl_rules="12", listening=("amqps://10.0.0.1:5671",), memory_bytes=10, memory_limit_bytes=1000
 )
-NEEDS_A_TIME = {"QpidHaConfirmsSlowly", "QpidHaLoopIsLate", "QpidHaWrongTokens"}
+NEEDS_A_TIME = {"QpidHaAuditLinesLost", "QpidHaConfirmsSlowly", "QpidHaLoopIsLate", "QpidHaWrongTokens"}
 
 Change = Callable[[DiagnosisFacts], DiagnosisFacts]
 

@@ -11,6 +11,7 @@ import pytest
 from access_support import controlled
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
+from qpid_ha_broker.server.control.control import ControlServer
 from qpid_ha_broker.server.control.remote_control import OF_MESSAGES, RemoteControl
 from qpid_ha_config.settings import BrokerSettings
 
@@ -20,13 +21,13 @@ NEEDED = {"peek": {"browse"}, "payload": {"browse"}, "move": {"consume", "publis
 
 
 def is_refused(rules: list[str], method: str, **params: object) -> bool:
-    """Before it reaches the control socket, of which there is none here: whoever may, hears that."""
+    """Before it reaches a control method, of which there are none here: whoever may, hears that."""
     answers: list[ManagementAnswer] = []
 
     async def story() -> None:
-        settings = BrokerSettings.from_values({"control-socket": str(Path("/nonexistent/socket"))})
-        told = asyncio.Event()
-        control = RemoteControl(lambda: settings, controlled(*rules), told.set)
+        settings, told = BrokerSettings.from_values({}), asyncio.Event()
+        server = ControlServer(Path("/nonexistent/socket"), {})
+        control = RemoteControl(lambda: settings, controlled(*rules), told.set, lambda: server)
         control(OLGA, json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}), answers.append)
         if not answers:
             await told.wait()

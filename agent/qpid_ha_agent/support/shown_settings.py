@@ -29,6 +29,7 @@ _SHOWN: Final = """
 """
 _WITHHELD: Final = """
     sasl.mechanisms sasl.users-db sasl.allow-anonymous sasl.allow-insecure-plain acl.rules acl.file tls.key admin.tokens
+    audit.file
     ha.username ha.password ha.password-file remote-nodes remote-brokers
     ha.coordinator-username ha.coordinator-password-file ha.coordinator-key ha.on-promoted ha.on-demoted
 """

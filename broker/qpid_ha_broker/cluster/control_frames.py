@@ -58,6 +58,8 @@ class Asked(NamedTuple):
     number: int
     method: str
     params: Mapping[str, Any]
+    caller: Mapping[str, Any] = {}
+    """Who has asked the broker for it, for the audit log, which it is told with; empty: nobody, or it is no act."""
 
 
 # --- from the controller to a broker

@@ -69,6 +69,8 @@ BROKER: Final = _table(
         "Requests of operators and agents that were refused.",
         ("method", "reason"),
     ),
+    Family("qpid_ha_access_denied_total", _C, "What access control has denied, by action.", ("action",)),
+    Family("qpid_ha_audit_lines_lost_total", _C, "Lines that could not be written to the audit log."),
     Family("qpid_ha_http_requests_total", _C, "Answers of the HTTP port.", ("path", "status")),
     Family("qpid_ha_http_wrong_tokens_total", _C, "Requests with a token that nobody has."),
     Family("qpid_ha_http_refused_connections_total", _C, "HTTP connections for which there was no room."),

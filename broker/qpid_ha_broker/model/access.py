@@ -110,6 +110,22 @@ class NodePattern(NamedTuple):
                 return re.fullmatch(text, node) is not None
 
 
+def permissions_of_arguments(arguments: Mapping[str, object]) -> list[tuple[Permission, str]]:
+    """What who gives a queue these arguments has to be allowed beside: with the nodes to which, or from which, it moves
+    messages by itself. A node of another broker is called by its URL, as it is written."""
+    needed: list[tuple[Permission, str]] = []
+    for name, actions in _MOVING.items():
+        node = arguments.get(name)
+        if isinstance(node, str) and node:
+            needed += [(action, node) for action in actions]
+    return needed
+
+
+_MOVING: Final[Mapping[str, tuple[Permission, ...]]] = {
+    "qpid.alternate_exchange": (Permission.PUBLISH,),
+    "qpid.cluster.source": (Permission.CONSUME,),
+    "qpid.cluster.proxy": (Permission.PUBLISH, Permission.CONSUME),
+}
 EVERY_NODE: Final = NodePattern(PatternKind.PREFIX, "")
 
 

@@ -130,6 +130,11 @@ def check_settable(arguments: Iterable[str]) -> None:
         raise InvalidArgument(f"{SUBSCRIPTION} is for the broker to set: subscribe to an exchange, or leave it out")
 
 
+def is_known_argument(name: str) -> bool:
+    """Whether the broker has a meaning for it; others are the application's own."""
+    return name.startswith(PREFIX) and name.removeprefix(PREFIX) in _CONVERTERS
+
+
 def replication_argument(arguments: Arguments) -> Replicate | None:
     """The level that the arguments of an exchange or a binding ask for. Raises InvalidArgument for one unknown."""
     name = f"{PREFIX}replicate"

@@ -29,6 +29,7 @@ from qpid_ha_broker.server.clients.listeners import Listeners
 from qpid_ha_broker.server.clients.session_methods import SessionMethods
 from qpid_ha_broker.server.control.access_rules import AccessRules
 from qpid_ha_broker.server.control.administration import control_methods
+from qpid_ha_broker.server.control.audit_log import AuditLog
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError, ControlServer, Method
 from qpid_ha_broker.server.control.reloaded_files import ReloadedFiles
@@ -95,10 +96,15 @@ class Broker:
         self.notices = NoticeLog()
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         access = AccessRules(settings, self.container.access, self.connections)
-        self.files = ReloadedFiles(Engines(self.current), access)
+        audit = AuditLog(settings.audit.file, settings.name)
+        self.files = ReloadedFiles(Engines(self.current), access, audit)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
-        self.container.management.control = RemoteControl(self.current, self.container.access, self.schedule_turn)
+        management = self.container.management
+        management.control = RemoteControl(
+            self.current, self.container.access, self.schedule_turn, lambda: self.control
+        )
+        management.record = None if settings.audit.file is None else audit.record
         self.membership: Membership
         """Since the store is loaded."""
         self.sets: SetCluster | None = None
@@ -110,7 +116,7 @@ class Broker:
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
         """While the store is loaded; nobody may touch the container's resources then."""
-        self.control = ControlServer(settings.control_socket, self._own_methods())
+        self.control = ControlServer(settings.control_socket, self._own_methods(), record=audit.request)
         """Answers what operators and agents ask, through its socket or otherwise."""
 
     def _own_methods(self) -> dict[str, Method]:
@@ -436,6 +442,7 @@ class Broker:
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
             **self.outside.facts(),
             **self.container.access.facts(),
+            **self.files.audit.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "time_ms": int(time.time() * 1000),

@@ -15,6 +15,7 @@ import click
 import uvloop
 
 from qpid_ha_broker import __version__
+from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
 from qpid_ha_broker.server.control.control import ControlError
 from qpid_ha_broker.server.control.placements import load_placement
@@ -103,7 +104,7 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _told_to_stop, broker, stop)
     loop.add_signal_handler(signal.SIGHUP, broker.files.reload)
     ends = [loop.create_task(event.wait()) for event in (stop, broker.ended)]
     starting = loop.create_task(broker.start())
@@ -121,6 +122,12 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
     await broker.stop()
     if broker.failure:
         raise BrokerFailed(broker.failure)
+
+
+def _told_to_stop(broker: Broker, stop: asyncio.Event) -> None:
+    if not stop.is_set():
+        broker.files.audit.record(AuditedAct(Caller(AuditChannel.SIGNAL), "stop", {}, AuditResult.DONE))
+    stop.set()
 
 
 def _tame_garbage_collector() -> None:

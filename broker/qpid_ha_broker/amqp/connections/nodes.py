@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.nodes.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE, Filters, Terminus
 from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.access import AccessControl, Permission, Subject
+from qpid_ha_broker.model.access import AccessControl, Permission, Subject, permissions_of_arguments
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
@@ -113,13 +113,19 @@ class Nodes:
         """An address of its own for replies of `$management`; no node, and nobody can publish to it."""
         return f"$management/{self._unique_name()}"
 
-    def temporary_queue(self, terminus: Terminus) -> Queue:
+    def check_arguments(self, subject: Subject, terminus: Terminus) -> None:
+        """Raises Denied where `subject` may not have a queue move messages as the terminus asks for."""
+        for action, node in permissions_of_arguments(terminus.arguments):
+            self._access.check(subject, action, node)
+
+    def temporary_queue(self, terminus: Terminus, subject: Subject) -> Queue:
         """A queue with a name of its own, for a dynamic terminus. Raises AmqpError or ModelError."""
         self._check_serves(self._host.default, "")
         if terminus.topic:
             raise AmqpError(
                 NOT_IMPLEMENTED, "there are no temporary topics: create an exchange, and delete it afterwards"
             )
+        self.check_arguments(subject, terminus)
         arguments = {**self.settings.temporary_arguments(terminus.arguments), "qpid.auto_delete": True}
         return self._configuration.declare_queue(f"{TEMPORARY}{self._unique_name()}", arguments, by_rule=False)
 
@@ -186,6 +192,8 @@ class Nodes:
                 NOT_FOUND, f"there is no queue or exchange {address}, and auto-create is off: create it first"
             )
         self._access.check(subject, Permission.CREATE, address)
+        if terminus is not None:
+            self.check_arguments(subject, terminus)
         if terminus is not None and terminus.topic:
             return self._configuration.declare_exchange(address, ExchangeKind.TOPIC, {})
         arguments = {**self.settings.auto_create_arguments, **(terminus.arguments if terminus else {})}

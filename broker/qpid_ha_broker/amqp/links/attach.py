@@ -263,7 +263,9 @@ def _publisher(
         own = _own_queue(connection, relay)
         if own is not None:
             own.returned()
-        target = Target(connection.container.default, own or nodes.temporary_queue(terminus))
+        target = Target(
+            connection.container.default, own or nodes.temporary_queue(terminus, subject_of(connection, relay))
+        )
     elif terminus.address:
         target = nodes.find(terminus.address, subject_of(connection, relay), terminus)
         _check_one_way(connection, target.hosted, terminus.address)
@@ -328,7 +330,9 @@ def _attach_consumer(
     if is_replica:
         handler = _browser_of_replica(connection, link, terminus, filters)
     elif terminus.dynamic:
-        queue = _own_queue(connection, relay) or connection.container.nodes.temporary_queue(terminus)
+        queue = _own_queue(connection, relay) or connection.container.nodes.temporary_queue(
+            terminus, subject_of(connection, relay)
+        )
         default = connection.container.default
         handler = _consumer_of_queue(connection, link, default, queue, terminus, filters, relay)
         handler.owned_queue = queue
@@ -403,6 +407,7 @@ def _consumer_of_node(
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
+    nodes.check_arguments(subject_of(connection, relay), terminus)
     route = nodes.route(target, filters)
     own = _own_queue(connection, relay)
     if terminus.durable:

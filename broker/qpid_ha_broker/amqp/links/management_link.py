@@ -27,6 +27,7 @@ from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, NOT_FOUND, AmqpErr
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, Sender
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.model.access import Permission
+from qpid_ha_broker.model.audit import AuditChannel, Caller
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import COMMITTED, Log
 from qpid_ha_broker.model.transaction import Message
@@ -72,7 +73,7 @@ class ManagementLink(ReceivingLink):
             return
         self.connection.container.flush_accepted()
         subject, others = subject_of(self.connection, self._relay), None if self._others is None else self._others.ask
-        reply = self.connection.container.management.handle(whole, subject, others)
+        reply = self.connection.container.management.handle(whole, subject, others, self._caller())
         if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
             self.hosted.unconfirmed[self] = None
             self.connection.touch()
@@ -86,6 +87,12 @@ class ManagementLink(ReceivingLink):
             self._elsewhere[reply] = None
         elif isinstance(reply, LaterReply) or reply.reply_to is not None:
             self._waiting.append(reply)
+
+    def _caller(self) -> Caller:
+        """Who asks, for the audit log: with the brokers by which another one's client comes."""
+        identity, relay = self.connection.identity, self._relay
+        user, via = (identity.user, ()) if relay is None else (relay.user, relay.path)
+        return Caller(AuditChannel.MANAGEMENT, user, identity.address, via=via)
 
     def _carry_out(self, control: Control, request: Request) -> None:
         """A control method may take its time: its answer waits for nobody, and nobody for it.
@@ -164,6 +171,9 @@ class ManagementLink(ReceivingLink):
             self._led.forget(self)
         if self._others is not None:
             self._others.close()
+        for reply in (*self._waiting, *self._elsewhere):
+            if isinstance(reply, LaterReply):
+                reply.abandon()
         self._waiting.clear()
         self._elsewhere.clear()
 

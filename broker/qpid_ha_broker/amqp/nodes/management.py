@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.management_control import Control
@@ -36,6 +37,15 @@ from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, UNAUTHORIZED_ACCE
 from qpid_ha_broker.model import errors
 from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
+from qpid_ha_broker.model.audit import (
+    AuditChannel,
+    AuditedAct,
+    AuditedParameters,
+    AuditResult,
+    Caller,
+    RecordAct,
+    audited,
+)
 from qpid_ha_broker.model.log import CommitToken
 
 NODE_TYPE = "org.amqp.management"
@@ -52,6 +62,9 @@ ROW_WEIGHT = 5
 TEXT_PER_WEIGHT = 64
 """Characters that weigh as much as one value."""
 
+_AUDIT_RESULTS: Final[Mapping[int, AuditResult]] = {0: AuditResult.UNKNOWN, UNAUTHORIZED: AuditResult.DENIED}
+NOBODY: Final = Caller(AuditChannel.MANAGEMENT)
+
 _STATUS = {
     errors.InvalidArgument: BAD_REQUEST,
     errors.NotFound: NOT_FOUND,
@@ -60,6 +73,15 @@ _STATUS = {
     errors.Unavailable: UNAVAILABLE,
 }
 
+
+AUDITED: Final[Mapping[str, AuditedParameters]] = {
+    "CREATE": ("name", "kind", "arguments", "exchange", "queue", "key"),
+    "UPDATE": ("name", "identity", "arguments"),
+    "DELETE": ("name", "identity", "if_empty", "if_unused"),
+    "PURGE": ("name", "identity"),
+}
+"""Operations that are administrative acts, and what the audit log has of their properties and bodies. All others change
+nothing, but ACCEPT, which is what consumers do."""
 
 AskElsewhere = Callable[[Request, ServedElsewhere], Outcome[ManagementAnswer]]
 
@@ -79,7 +101,9 @@ class Reply(NamedTuple):
 class LaterReply:
     """The reply to a command whose work goes on in the turns to come: ask at the end of each turn."""
 
-    def __init__(self, request: Request, outcome: Outcome[ManagementAnswer]) -> None:
+    def __init__(self, request: Request, outcome: Outcome[ManagementAnswer], told: Callable[[int], None]) -> None:
+        """`told`: takes the status, or 0 where nobody waits for it any more."""
+        self._told: Callable[[int], None] | None = told
         self._request = request
         self._outcome = outcome
         self.is_elsewhere = isinstance(outcome, Pending) and outcome.is_elsewhere
@@ -90,8 +114,22 @@ class LaterReply:
         try:
             done = self._outcome.done()
         except errors.ModelError as error:
-            return _reply(self._request, _refused(error))
-        return None if done is None else _reply(self._request, done.result._replace(written=done.written))
+            answer = _refused(error)
+        else:
+            if done is None:
+                return None
+            answer = done.result._replace(written=done.written)
+        self._tell(answer.status)
+        return _reply(self._request, answer)
+
+    def abandon(self) -> None:
+        """Nobody asks any more."""
+        self._tell(0)
+
+    def _tell(self, status: int) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            told(status)
 
 
 class Management:
@@ -100,6 +138,8 @@ class Management:
     def __init__(self, administration: Administration, name: str, access: AccessControl) -> None:
         self.control: Control | None = None
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
+        self.record: RecordAct | None = None
+        """Who keeps the audit log; the driver sets it. None: nobody."""
         self._name = name
         self.access = access
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
@@ -114,9 +154,16 @@ class Management:
         }
 
     def handle(
-        self, request_bytes: bytes, subject: Subject, elsewhere: AskElsewhere | None = None
+        self,
+        request_bytes: bytes,
+        subject: Subject,
+        elsewhere: AskElsewhere | None = None,
+        caller: Caller = NOBODY,
     ) -> Reply | LaterReply | None:
-        """Carry out one request of `subject`, or begin to; `elsewhere`: has the broker that is needed for it do so."""
+        """Carry out one request of `subject`, or begin to; `elsewhere`: has the broker that is needed for it do so.
+
+        `caller`: who that is, for the audit log.
+        """
         request = read_request(request_bytes)
         if request is None:
             return None
@@ -130,9 +177,24 @@ class Management:
         except errors.ModelError as error:
             answer = _refused(error)
         if isinstance(answer, ManagementAnswer):
+            self._audit(request, caller, answer.status)
             return _reply(request, answer)
-        later = LaterReply(request, answer)
+        later = LaterReply(request, answer, partial(self._audit, request, caller))
         return later.ready() or later
+
+    def _audit(self, request: Request, caller: Caller, status: int) -> None:
+        """`status` 0: it is not known what came of it."""
+        operation = request.properties.get("operation")
+        names = AUDITED.get(operation) if isinstance(operation, str) else None
+        if self.record is None or names is None:
+            return
+        given = request.properties.get("type")
+        kind = self._types.get(self._short_names.get(given, given) if isinstance(given, str) else "")
+        body = request.body if isinstance(request.body, dict) else {}
+        act = f"{'unknown type' if kind is None else kind.short_name} {operation}"
+        result = _AUDIT_RESULTS.get(status, AuditResult.DONE if 200 <= status < 300 else AuditResult.REFUSED)
+        reason = "" if result in (AuditResult.DONE, AuditResult.UNKNOWN) else str(status)
+        self.record(AuditedAct(caller, act, audited({**body, **request.properties}, names), result, reason))
 
     def _carry_out(self, request: Request, subject: Subject) -> ManagementAnswer | Outcome[ManagementAnswer]:
         if request.problem:

@@ -21,7 +21,7 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
     Request,
     RequestRefusal,
 )
-from qpid_ha_broker.model.access import Permission
+from qpid_ha_broker.model.access import Permission, permissions_of_arguments
 from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
 from qpid_ha_broker.model.browsing_requests import BrowsingRequests
 from qpid_ha_broker.model.level_change import MOVED_MOST
@@ -136,6 +136,14 @@ class QueueType(EntityType):
             "UPDATE": self._update, "PURGE": self._purge, "ACCEPT": self._accept, "MEASURE": self._measure,
             "LOCATE": self._locate, "TIMES": self._times,
         }  # fmt: skip
+
+    def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
+        """Beside the queue itself also what it is to move messages to or from."""
+        needed = super().needs(operation, request)
+        if operation in ("CREATE", "UPDATE"):
+            arguments = self._body(request, self.settable).get("arguments")
+            needed += permissions_of_arguments(arguments) if isinstance(arguments, dict) else []
+        return needed
 
     @property
     def count(self) -> int:

@@ -17,10 +17,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from qpid_ha_broker.model.audit import AuditResult, Caller
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
 from qpid_ha_config.errors import nearest
@@ -87,6 +89,10 @@ class _Request:
     params: dict[str, object]
 
 
+CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Who has made the request that is carried out: for methods that have another broker do it."""
+RecordRequest = Callable[[Caller, str, Mapping[str, object], AuditResult, str], None]
+"""Takes who asked, the method, its params, what came of it, and a word for why it was not done."""
 Permit = Callable[[str, dict[str, object]], None]
 """Raises ControlError for a method, with its params, that whoever asks may not use."""
 
@@ -113,6 +119,8 @@ class ControlServer:
     limits: ControlLimits = ControlLimits()
     not_yet: Callable[[str], ControlError] | None = None
     """What is said of a method that is not there, while there are to be more of them."""
+    record: RecordRequest | None = None
+    """Who keeps the audit log; None: nobody."""
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By method and reason: how many requests were refused that a broker can carry out."""
     _server: asyncio.Server | None = None
@@ -184,12 +192,13 @@ class ControlServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
     ) -> None:
         """Until the caller goes. What is not JSON ends the connection: nobody knows where the next request starts."""
+        caller = PeerCredentials.of(writer.get_extra_info("socket")).caller()
         while self._server is not None and self._server.is_serving():
             line = await self._next_line(reader)
             if line == b"":
                 return
             self._connections[task] = True
-            reply, goes_on, stream = await self.answer(line)
+            reply, goes_on, stream = await self.answer(line, caller)
             try:
                 if reply is not None:
                     await self._send(writer, reply)
@@ -232,7 +241,7 @@ class ControlServer:
         async with asyncio.timeout(self.limits.idle_timeout_s):
             await writer.drain()
 
-    async def answer(self, line: bytes | None, permit: Permit | None = None) -> ControlAnswer:
+    async def answer(self, line: bytes | None, caller: Caller, permit: Permit | None = None) -> ControlAnswer:
         """What one request comes to, wherever it came from; None stands for one that is too long."""
         try:
             document = self._decode(line)
@@ -242,7 +251,7 @@ class ControlServer:
             request = _read_request(document)
         except ControlError as error:
             return ControlAnswer(_error(_identity(document), error))
-        reply, stream = await self._call(request, permit)
+        reply, stream = await self._call(request, caller, permit)
         return ControlAnswer(reply if request.wants_reply else None, stream is None, stream)
 
     def _decode(self, line: bytes | None) -> object:
@@ -255,8 +264,10 @@ class ControlServer:
             raise ControlError(PARSE_ERROR, problem) from None
         return document
 
-    async def _call(self, request: _Request, permit: Permit | None) -> tuple[bytes, Stream | None]:
+    async def _call(self, request: _Request, caller: Caller, permit: Permit | None) -> tuple[bytes, Stream | None]:
         method = self.methods.get(request.method)
+        CALLER.set(caller)
+        outcome = AuditResult.UNKNOWN, ""  # also where the broker ends meanwhile
         try:
             if permit is not None:
                 permit(request.method, request.params)
@@ -265,17 +276,23 @@ class ControlServer:
             result = method(request.params)
             if inspect.isawaitable(result):
                 result = await result
+            outcome = AuditResult.DONE, ""
             stream = result if isinstance(result, Stream) else None
             answer = result if stream is None else stream.answer
             return await encode_answer(request.identity, answer), stream
         except ControlError as error:
+            outcome = (AuditResult.DENIED if error.code == NOT_ALLOWED else AuditResult.REFUSED), _reason(error)
             if method is not None:
                 self.refused[request.method, _reason(error)] += 1
             return _error(request.identity, error), None
         except Exception as error:  # a bug in one method costs its caller an answer, and nobody else anything
+            outcome = AuditResult.FAILED, "bug"
             logger.exception("control method %s failed", request.method)
             problem = f"{request.method} failed because of a bug ({type(error).__name__}); the broker's log has it"
             return _error(request.identity, ControlError(INTERNAL_ERROR, problem)), None
+        finally:
+            if self.record is not None and (method is not None or self.not_yet is not None):
+                self.record(caller, request.method, request.params, *outcome)
 
     def _no_method(self, name: str) -> ControlError:
         if self.not_yet is not None:

@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from qpid_ha_broker.model.audit import AuditChannel, Caller
 from qpid_ha_config.errors import SettingsError
 
 _KEY = "control-socket"
@@ -33,9 +34,20 @@ class PeerCredentials:
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return cls(*_CREDENTIALS.unpack(raw))
 
+    def caller(self) -> Caller:
+        """For the audit log."""
+        return Caller(AuditChannel.CONTROL_SOCKET, _name_of(self.uid), pid=self.pid, uid=self.uid)
+
     def may_administer(self, socket_gid: int) -> bool:
         """Root, the broker's own user, and members of the socket's group."""
         return self.uid in (0, os.geteuid()) or self.gid == socket_gid or socket_gid in _groups_of(self.uid, self.gid)
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _groups_of(uid: int, gid: int) -> list[int]:

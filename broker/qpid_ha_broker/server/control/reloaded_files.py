@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 
+from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.control.access_rules import AccessRules
 from qpid_ha_broker.server.control.administration import check_known
+from qpid_ha_broker.server.control.audit_log import AuditLog
 from qpid_ha_broker.server.control.control import REFUSED, ControlError, Method
 from qpid_ha_broker.server.runtime.engines import Engines
 from qpid_ha_config.errors import SettingsError
@@ -17,9 +19,10 @@ log = logging.getLogger("broker")
 class ReloadedFiles:
     """The promise: a file that cannot be used changes nothing."""
 
-    def __init__(self, engines: Engines, access: AccessRules) -> None:
+    def __init__(self, engines: Engines, access: AccessRules, audit: AuditLog) -> None:
         self.engines = engines
         self.access = access
+        self.audit = audit
 
     def methods(self) -> dict[str, Method]:
         """Of the control socket."""
@@ -38,7 +41,11 @@ class ReloadedFiles:
         return {"listeners": listeners, "certificate": None if certificate is None else str(certificate)}
 
     def reload(self) -> None:
-        """All of them, each for itself; the log says what cannot be used."""
-        for reload in (self.reload_tls, self.access.reload):
+        """SIGHUP: all of them, each for itself; the log says what cannot be used."""
+        self.audit.reopen()
+        for name, reload in (("reload-tls", self.reload_tls), ("reload-acl", self.access.reload)):
+            result = AuditResult.REFUSED
             with contextlib.suppress(ControlError):
                 reload({})
+                result = AuditResult.DONE
+            self.audit.record(AuditedAct(Caller(AuditChannel.SIGNAL), name, {}, result))

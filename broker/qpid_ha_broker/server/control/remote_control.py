@@ -1,6 +1,6 @@
 """Who may administer the broker through AMQP, and how a request gets from there to the control methods.
 
-It goes through the broker's own control socket: so there is one place that reads requests and bounds what they cost.
+It is answered as what comes through the control socket, but for who has asked.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_control import Done
 from qpid_ha_broker.amqp.nodes.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, UNAVAILABLE, ManagementAnswer
 from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
+from qpid_ha_broker.model.audit import AuditChannel, AuditResult, Caller
+from qpid_ha_broker.server.control.control import ControlServer
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_config.settings import BrokerSettings
 
@@ -23,6 +24,8 @@ logger = logging.getLogger("connection")
 
 REPLY_TIMEOUT_S = 300.0
 LARGEST_REPLY_BYTES = 64 * 1024 * 1024
+UNDER_WAY_MOST: Final = 64
+"""Requests that are carried out at the same time."""
 OF_BROKERS: Final = frozenset({"ping", "status", "query"})
 """Methods that change nothing, and that agents ask other brokers for as `ha.username`."""
 OF_MESSAGES: Final[Mapping[str, tuple[tuple[Permission, str], ...]]] = {
@@ -44,21 +47,39 @@ class RemoteControl:
     `wake` is called when an answer is ready to be written.
     """
 
-    def __init__(self, settings: Callable[[], BrokerSettings], access: AccessControl, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Callable[[], BrokerSettings],
+        access: AccessControl,
+        wake: Callable[[], None],
+        control: Callable[[], ControlServer],
+    ) -> None:
         self._settings = settings
         self._access = access
         self._wake = wake
+        self._control = control
+        self._under_way = 0
         self._tasks = BackgroundTasks()
 
     def __call__(self, identity: PeerIdentity, body: object, done: Done) -> None:
         """Carry out one request; to be called in the broker's event loop."""
         problem = self._objection(identity, body)
+        caller = Caller(AuditChannel.AMQP, identity.user, identity.address)
         if problem:
+            self._denied(caller, body)
             done(ManagementAnswer(UNAUTHORIZED, problem, ""))
         elif not isinstance(body, str):
             done(ManagementAnswer(BAD_REQUEST, "the body is the text of a JSON-RPC 2.0 request", ""))
+        elif self._under_way >= UNDER_WAY_MOST:
+            done(ManagementAnswer(UNAVAILABLE, f"{UNDER_WAY_MOST} requests are under way: ask again later", ""))
         else:
-            self._tasks.start(self._carry_out(body, done))
+            self._under_way += 1
+            self._tasks.start(self._carry_out(caller, body, done))
+
+    def _denied(self, caller: Caller, body: object) -> None:
+        control, (method, params) = self._control(), _read(body)
+        if control.record is not None and method in control.methods:
+            control.record(caller, method, params, AuditResult.DENIED, "not-allowed")
 
     def _objection(self, identity: PeerIdentity, body: object) -> str:
         """Empty, or why not."""
@@ -84,26 +105,24 @@ class RemoteControl:
             return str(error)
         return ""
 
-    async def _carry_out(self, body: str, done: Done) -> None:
+    async def _carry_out(self, caller: Caller, body: str, done: Done) -> None:
         try:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
-                answer = ManagementAnswer(OK, "OK", await _ask(self._settings().control_socket, body))
-        except (OSError, ValueError, asyncio.IncompleteReadError) as error:  # TimeoutError is an OSError
-            logger.warning("a request through AMQP could not be carried out: %s", error or type(error).__name__)
-            answer = ManagementAnswer(UNAVAILABLE, f"the control socket gave no answer ({type(error).__name__})", "")
+                # What was begun goes on when nobody waits any more: as through the control socket.
+                line = body.encode("utf-8", errors="surrogatepass")
+                reply, _, stream = await asyncio.shield(self._control().answer(line, caller))
+            if stream is not None:
+                stream.close()
+            answer = ManagementAnswer(OK, "OK", (reply or b"").decode("ascii").rstrip())
+            if len(reply or b"") > LARGEST_REPLY_BYTES:
+                answer = ManagementAnswer(UNAVAILABLE, f"the answer is over {LARGEST_REPLY_BYTES} bytes", "")
+        except TimeoutError:
+            logger.warning("a request through AMQP had no answer within %g s", REPLY_TIMEOUT_S)
+            answer = ManagementAnswer(UNAVAILABLE, f"there was no answer within {REPLY_TIMEOUT_S:g} s", "")
+        finally:
+            self._under_way -= 1
         done(answer)
         self._wake()
-
-
-async def _ask(path: Path, request: str) -> str:
-    """One line there, one line back. A line break in JSON means no more than a space."""
-    reader, writer = await asyncio.open_unix_connection(path, limit=LARGEST_REPLY_BYTES)
-    try:
-        writer.write(request.replace("\n", " ").encode("utf-8") + b"\n")
-        await writer.drain()
-        return (await reader.readuntil(b"\n")).decode("utf-8").rstrip()
-    finally:
-        writer.close()
 
 
 def _read(body: object) -> tuple[str, Mapping[str, object]]:

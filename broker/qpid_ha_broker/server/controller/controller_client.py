@@ -164,14 +164,14 @@ class ControllerClient:
             return ""
         return f"{NO_CONTROLLER}: {self._why_closed}" if self._why_closed else NO_CONTROLLER
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> cf.Told:
-        """Have the controller do it. Raises ControllerGone."""
+    async def ask(self, method: str, params: Mapping[str, Any], caller: Mapping[str, Any] = {}) -> cf.Told:
+        """Have the controller do it; `caller`: see `Asked`. Raises ControllerGone."""
         if not self._is_open:
             raise ControllerGone(self.problem)
         number = next(self._numbers)
         told: asyncio.Future[cf.Told] = asyncio.get_running_loop().create_future()
         self._requests[number] = told
-        self._send(cf.Asked(number, method, params))
+        self._send(cf.Asked(number, method, params, caller))
         try:
             return await told
         finally:

@@ -21,6 +21,7 @@ from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.administration import Outcome
+from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller, audited
 from qpid_ha_broker.model.errors import REASONS, ModelError, NotPrimary, OtherSet, Unavailable, reason_of
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.resource_set import ResourceSet
@@ -44,6 +45,11 @@ PROBES: Final = 3
 _LEAST_S: Final = 0.001
 """A socket takes 0 for not waiting at all."""
 Answer = Callable[[ms.AnswerRequest], None]
+AUDITED: Final = (
+    *("name", "set", "broker", "to", "force", "lost", "why", "preferred", "replicas", "min_replicas", "min_in_sync"),
+    *("policies", "begin_only"),
+)
+"""What the audit log has of the params of a request that another broker passes on for somebody."""
 
 
 class ControllerCore(Protocol):
@@ -296,12 +302,13 @@ class ControllerService:
                 self._feed(ms.RecordRequested(name, number, set_name, expected, wanted))
             case cf.OrderDone(number, done, text):
                 self._feed(ms.OrderAnswered(name, number, done, text))
-            case cf.Asked(number, method, params):
-                self._asked(name, number, method, params)
+            case cf.Asked():
+                self._asked(name, frame)
             case _:
                 raise cf.ControlFrameError(f"{type(frame).__name__} is for brokers")
 
-    def _asked(self, name: str, number: int, method: str, params: Mapping[str, Any]) -> None:
+    def _asked(self, name: str, asked: cf.Asked) -> None:
+        number, method, params, caller = asked
         kind = ms.REQUESTS.get(method)
         if kind is None:
             self._send(name, cf.Told(number, False, f"this release knows no {method}"))
@@ -311,7 +318,15 @@ class ControllerService:
         except cf.ControlFrameError as error:
             self._send(name, cf.Told(number, False, str(error)))
             return
-        self.request(request, lambda told: self._send(name, cf.Told(number, told.done, told.text, told.result)))
+
+        def answer(told: ms.AnswerRequest) -> None:
+            record = self._broker.container.management.record
+            if caller and name != self._name and record is not None and params.get("plan_only") is not True:
+                result = AuditResult.DONE if told.done else AuditResult.REFUSED
+                record(AuditedAct(_caller_of(caller, name), method, audited(params, AUDITED), result))
+            self._send(name, cf.Told(number, told.done, told.text, told.result))
+
+        self.request(request, answer)
 
     def closed(self, channel: Channel, reason: str) -> None:
         """It is gone."""
@@ -417,3 +432,14 @@ def _refuses(place: tuple[str, int]) -> bool:
     except OSError:  # a time that is over is one, too
         pass
     return False
+
+
+def _caller_of(facts: Mapping[str, Any], broker: str) -> Caller:
+    """Whom `broker` names as the one who has asked it."""
+    user, address = facts.get("user"), facts.get("address")
+    return Caller(
+        AuditChannel.CLUSTER,
+        user if isinstance(user, str) else "",
+        address if isinstance(address, str) else "",
+        via=(broker,),
+    )

@@ -20,6 +20,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
+from qpid_ha_broker.model.audit import AuditChannel, Caller
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
@@ -223,8 +224,9 @@ class AdminPort:
                 problem = f"{entry.name} has the role {entry.role}, and {asked} takes {role}"
                 raise ControlError(NOT_ALLOWED, problem)
 
+        caller = Caller(AuditChannel.HTTP, entry.name, request.remote or "")
         # What was begun goes on when its caller goes: as through the control socket.
-        reply, _, stream = await asyncio.shield(self._broker.control.answer(body, permit))
+        reply, _, stream = await asyncio.shield(self._broker.control.answer(body, caller, permit))
         if stream is not None:
             return await self._stream(request, reply or b"", stream)
         if reply is None:

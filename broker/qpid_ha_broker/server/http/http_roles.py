@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
+from qpid_ha_broker.server.control.audited_requests import ALL, DEFAULT_ACTIONS, LOOKING
 from qpid_ha_config.tokens import TokenRole
 
 _V, _O = TokenRole.VIEWER, TokenRole.OPERATOR
-ALL: Final = ""
-"""Stands for every action that has no row of its own."""
 
 NEEDED: Final[Mapping[str, Mapping[str, TokenRole]]] = {
     "ping": {ALL: _V},
@@ -41,13 +40,6 @@ NEEDED: Final[Mapping[str, Mapping[str, TokenRole]]] = {
     "reload-tls": {ALL: _O},
 }  # fmt: skip
 """By method, and by `action` among its params."""
-LOOKING: Final[Mapping[str, Callable[[Mapping[str, object]], bool]]] = {
-    "rebalance": lambda params: params.get("plan") is True or params.get("left") is True,
-    "replicate": lambda params: not params,
-}
-"""Methods without actions that change nothing with such params: these a viewer may use."""
-DEFAULT_ACTIONS: Final[Mapping[str, str]] = {"replicas": "plan"}
-"""What a method does without `action`; of the others that have one: `list`."""
 
 
 def needed_role(method: str, params: Mapping[str, object]) -> TokenRole:

@@ -18,6 +18,7 @@ from qpid_ha_broker.metrics.exposition import Samples, check_kind, family_text
 from qpid_ha_broker.metrics.families import BROKER, PROCESS, SETS
 from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, queue_pieces
+from qpid_ha_broker.model.access import Permission
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -176,6 +177,10 @@ class MetricsSource:
             **samples,
             "qpid_ha_build_info": {(__version__,): 1},
             "qpid_ha_state": _states(broker.membership.member.status.state),
+            "qpid_ha_access_denied_total": {
+                (action.value,): broker.container.access.denied[action.value] for action in Permission
+            },
+            "qpid_ha_audit_lines_lost_total": {(): broker.files.audit.lost},
             "qpid_ha_requests_refused_total": {
                 (method, reason): number for (method, reason), number in broker.control.refused.items()
             },

@@ -11,13 +11,15 @@ from typing import Any, Final, NamedTuple
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
 from qpid_ha_broker.server.control.administration import Params, check_known
-from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller.controller_client import ControllerGone
 from qpid_ha_broker.server.sets.set_cluster import SetCluster
 from qpid_ha_config.errors import nearest
 
 log = logging.getLogger("controller")
 
+LOOKS: Final = ("cluster-show", "cluster-history", "replicas-plan")
+"""What is asked of the controller that changes nothing."""
 REQUEST_LIMIT_S: Final = 25.0
 """After so long nobody waits for the controller any more."""
 
@@ -192,11 +194,13 @@ class SetMethods:
 
     async def _done(self, method: str, params: Mapping[str, Any] | None = None, cause: object = None) -> Told:
         """Raises ControlError when it was refused."""
+        who = CALLER.get()
+        caller = who.facts() if who is not None and method not in LOOKS else {}
         if cause is not None:
             log.info("%s %s %.100s", method, dict(params or {}), cause)
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
-                told = await self._cluster.client.ask(method, params or {})
+                told = await self._cluster.client.ask(method, params or {}, caller)
         except (ControllerGone, TimeoutError) as error:
             raise _no_controller(error) from None
         if not told.done:
