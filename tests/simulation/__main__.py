@@ -12,7 +12,7 @@ import click
 
 from simulation.cluster import Outcome
 from simulation.proxies_world import ProxiesOutcome
-from simulation.runs import AnyOutcome, AnyPlan, plan_of, run_many, run_plan, run_seed
+from simulation.runs import DRAWS, AnyOutcome, AnyPlan, run_many, run_plan, run_seed
 from simulation.sets_runs import SetsOutcome
 from simulation.shrink import shrink
 
@@ -22,29 +22,38 @@ SHOWN_FAILURES = 3
 @click.command()
 @click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many clusters.")
 @click.option("--seed", default=None, type=int, help="The first seed; without --seeds, this one alone.")
+@click.option("--only", type=click.Choice(list(DRAWS)), help="Clusters of this kind, one for each seed.")
 @click.option("--trace", is_flag=True, help="Show everything that happened (in one run; with many, of the failures).")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1), help="Processes.")
 @click.option("--shrink/--no-shrink", "wants_shrinking", default=True, help="Look for the faults that matter.")
 @click.pass_context
-def main(context: click.Context, seeds: int, seed: int | None, trace: bool, jobs: int, wants_shrinking: bool) -> None:
+def main(
+    context: click.Context,
+    seeds: int,
+    seed: int | None,
+    only: str | None,
+    trace: bool,
+    jobs: int,
+    wants_shrinking: bool,
+) -> None:
     """Simulate whole clusters under seeded faults, and check that every promise was kept."""
     is_single = seed is not None and context.get_parameter_source("seeds") is click.core.ParameterSource.DEFAULT
     first = seed if seed is not None else 0
     count = 1 if is_single else seeds
     began_s = time.monotonic()
-    outcomes = _run_with_progress(range(first, first + count), 1 if is_single else jobs, began_s)
+    outcomes = _run_with_progress(range(first, first + count), only, 1 if is_single else jobs, began_s)
     failures = [outcome for outcome in outcomes if outcome.problem]
     for outcome in failures[:SHOWN_FAILURES]:
-        _show_failure(outcome, wants_shrinking, trace)
+        _show_failure(outcome, wants_shrinking, trace, only)
     if is_single and trace and not failures:
-        click.echo("\n".join(run_plan(plan_of(first), with_trace=True).trace))
+        click.echo("\n".join(run_plan(outcomes[0].plan, with_trace=True).trace))
     _show_summary(outcomes, failures, time.monotonic() - began_s)
     sys.exit(1 if failures else 0)
 
 
-def _run_with_progress(seeds: range, jobs: int, began_s: float) -> list[AnyOutcome]:
+def _run_with_progress(seeds: range, only: str | None, jobs: int, began_s: float) -> list[AnyOutcome]:
     outcomes = []
-    for outcome in run_many(run_seed, seeds, jobs):
+    for outcome in run_many(partial(run_seed, only=only), seeds, jobs):
         outcomes.append(outcome)
         if outcome.problem:
             click.echo(f"seed {outcome.plan.seed} FAILED: {outcome.problem.strip().splitlines()[-1][:300]}")
@@ -73,7 +82,7 @@ def _shrunk(outcome: AnyOutcome) -> AnyPlan:
     return shrink(outcome.plan, fails)
 
 
-def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool) -> None:
+def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool, only: str | None) -> None:
     plan = _shrunk(outcome) if wants_shrinking else outcome.plan
     again = run_plan(plan, with_trace=True)
     click.echo(f"\nseed {plan.seed}: {outcome.problem}")
@@ -82,7 +91,7 @@ def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool) -> No
     click.echo(plan.describe())
     if trace:
         click.echo("\n".join(again.trace))
-    click.echo(f"replay: ./dev simulate --seed {plan.seed} --trace")
+    click.echo(f"replay: ./dev simulate --seed {plan.seed}{f' --only {only}' if only else ''} --trace")
 
 
 def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], took_s: float) -> None:
@@ -113,7 +122,11 @@ def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], to
             f" {sum(outcome.handed_out for outcome in of_proxies)} delivered,"
             f" {sum(outcome.generations for outcome in of_proxies)} generations; again came"
             f" {sum(outcome.ended for outcome in of_proxies)} of links that had ended, and"
-            f" {sum(outcome.late for outcome in of_proxies)} of proxies that were late"
+            f" {sum(outcome.late for outcome in of_proxies)} of proxies that were late;"
+            f" {sum(outcome.plan.sessions for outcome in of_proxies)} clients with sessions in"
+            f" {sum(outcome.plan.sessions > 0 for outcome in of_proxies)} clusters came back"
+            f" {sum(outcome.resumed for outcome in of_proxies)} times, and"
+            f" {sum(outcome.lost for outcome in of_proxies)} times too late"
         )
 
 

@@ -39,6 +39,7 @@ class Talk(asyncio.Protocol):
         self._collector = proton.Collector()
         self.connection.collect(self._collector)
         self.connection.container = name
+        self.connection.properties = client.open_properties()
         self.transport.bind(self.connection)
         self.connection.open()
         self.session: Any = self.connection.session()
@@ -165,6 +166,14 @@ class AmqpClient:
 
     # --- what a kind of client does
 
+    def open_properties(self) -> dict[Any, Any] | None:
+        """Of the open of its next connection."""
+        return None
+
+    def away_s(self) -> float:
+        """How long it stays away when its connection is gone."""
+        return self.draw.uniform(0.02, 0.6)
+
     def begin(self, talk: Talk) -> None:
         """The connection is open."""
 
@@ -221,7 +230,7 @@ class AmqpClient:
         if self.talk is talk:
             self.talk = None
             self.ended(talk)
-            self.shop.schedule.after(self.draw.uniform(0.02, 0.6), self._connect)
+            self.shop.schedule.after(self.away_s(), self._connect)
 
     def _act_later(self) -> None:
         self.shop.schedule.after(_ACT_WITHIN_S * (0.2 + self.draw.random()), self._act)

@@ -38,6 +38,21 @@ class Sent(NamedTuple):
 
 
 @dataclass(eq=False)
+class ClientSession:
+    """A session of a client."""
+
+    name: str
+    """Its UUID."""
+    timeout_s: float
+    attached_s: float = math.inf
+    """When its primary was seen last to count it as connected; inf: never."""
+    may_end: bool = False
+    """Its client goes for good."""
+    has_ended: bool = False
+    """Its client, or the primary that leads `default` in the newest generation, has ended it."""
+
+
+@dataclass(eq=False)
 class Reading:
     """A consumer's link."""
 
@@ -48,6 +63,8 @@ class Reading:
     has_ended: bool = False
     latest: dict[str, Handout] = field(default_factory=dict)
     """By publisher: what came last for the first time."""
+    session: ClientSession | None = None
+    """In which it goes on on other connections, and nothing goes out before it is confirmed whose it is."""
 
 
 @dataclass(eq=False)
@@ -148,6 +165,8 @@ class Ledger:
 
     def _died_with_its_primary(self, handout: Handout) -> bool:
         """Whether the message may have been lost before it was confirmed, and sent again by a proxy."""
+        if handout.reading.session is not None:
+            return False
         if handout.is_outdated:
             return True
         accepted_s = self.accepted.get(handout.sent, math.inf)
@@ -202,6 +221,8 @@ class Ledger:
             if sent in self.refused:
                 raise Violation(f"{sent} was refused, and is there")
             for handout in self.handouts.get(sent, ()):
+                if handout.reading.session is not None and handout.is_confirmed and handout.is_consumed:
+                    raise Violation(f"{sent} was consumed in session {handout.reading.client}, and is there")
                 is_lost = self._died_with_its_primary(handout)
                 if handout.is_confirmed and not is_lost and self._custodian.is_its_own(handout):
                     raise Violation(f"{sent} was consumed by {handout.reading.client}, and is there")

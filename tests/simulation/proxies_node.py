@@ -28,6 +28,7 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.clients.cluster_clients import ClientAccess
@@ -65,6 +66,7 @@ class Terms:
         attached: Attached,
         ends_to_lead: Callable[[int], None],
         map_events: Callable[[], Sequence[ev.MapEvent]],
+        session_ends: Callable[[ProxyNode, Session], None],
     ) -> None:
         self.streams = streams
         self.publisher_credit = publisher_credit
@@ -74,6 +76,8 @@ class Terms:
         """Told of the generation whose primary serves nobody any more, before its links end."""
         self.map_events = map_events
         """What a broker that starts knows of the cluster map; empty: there is one set."""
+        self.session_ends = session_ends
+        """Told of each session that the broker is about to end."""
 
 
 class _Process:
@@ -160,6 +164,13 @@ class ProxyNode(Node):
         self.container.clock = self.clock.monotonic_s
         self.container.management.access.change(EVERYBODY, "")
         self.container.default.read_only = True
+        end = self.container.sessions.end
+
+        def seen_end(session: Session, *, failed: bool) -> None:
+            self.terms.session_ends(self, session)
+            end(session, failed=failed)
+
+        setattr(self.container.sessions, "end", seen_end)  # noqa: B010 - a method, which mypy lets nobody replace
         super().prepare(self.container.default.resources)
         self.configuration = self.container.default.configuration
         self.connections = Connections(self.container, self._attach)

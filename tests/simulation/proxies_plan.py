@@ -64,6 +64,8 @@ class ProxiesPlan:
     """Clients that work in transactions."""
     anonymous: int
     """Publishers by anonymous relays, each to all queues."""
+    sessions: int
+    """Clients with sessions."""
     delay_s: float
     """Of the network, on average."""
     socket_bytes: int
@@ -91,7 +93,7 @@ def is_of_proxies(seed: int) -> bool:
 
 
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
-    """2 to 4 brokers, 1 to 4 sets, and 3 to 17 clients."""
+    """2 to 4 brokers, 1 to 4 sets, and 3 to 19 clients."""
     draw = random.Random(f"{seed}/proxies plan")
     brokers = draw.randint(2, 4)
     replicas = _draw_replicas(random.Random(f"{seed}/proxies sets"), brokers)
@@ -106,6 +108,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         draw.randint(0, 1),
         random.Random(f"{seed}/proxies transactions").choice((0, 0, 1, 2)),
         random.Random(f"{seed}/proxies anonymous").choice((0, 0, 1)),
+        random.Random(f"{seed}/proxies sessions").choice((0, 0, 0, 1, 2)),
         draw.choice((0.0005, 0.003, 0.015)),
         draw.choice((2_000, 60_000, 1_000_000)),
         draw.choice((5, 40, 1000)),

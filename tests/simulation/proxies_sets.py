@@ -124,6 +124,8 @@ class PlacedSet:
     def why_something_is_held(self) -> str:
         """What a consumer has, when there is none; empty: nothing."""
         for node in self.nodes:
+            if len(node.resources.catalog.holdings):
+                return f"{node.name} has messages of {self.name} that are held for sessions"
             for queue in node.resources.catalog.queues.values():
                 if node.is_primary and (queue.dispatcher.consumers or queue.messages.acquired):
                     return f"{queue.name}: {queue.messages.acquired} messages are held, and nobody is there"

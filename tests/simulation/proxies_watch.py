@@ -18,7 +18,7 @@ from simulation.proxies_ledger import Handout, Reading, Sent
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
 
-_SENT = re.compile(rb"([apt]\d+-\d+) (\d+) (\w+) ")
+_SENT = re.compile(rb"([apst]\d+-\d+) (\d+) (\w+) ")
 
 
 def queued(node: Node) -> dict[str, list[Sent]]:
@@ -89,7 +89,7 @@ class Watch:
         deliver, generation = endpoint.deliver, key[2]
 
         def seen_deliver(entries: list[Entry]) -> None:
-            if generation == self.generation:
+            if generation == self.generation and not endpoint._ended:  # else nothing goes out
                 for entry in entries:
                     self.gives(sent_in(entry.resident_body()), client)
             deliver(entries)
@@ -128,6 +128,8 @@ class Watch:
     def is_its_own(self, handout: Handout) -> bool:
         """Its link lives, and was attached, once, in each generation since, in time for what it had."""
         reading = handout.reading
+        if reading.session is not None:
+            return not (reading.has_ended or reading.session.has_ended)
         if reading.has_ended or handout.generation > self.generation:
             return False
         for generation in range(handout.generation, self.generation + 1):

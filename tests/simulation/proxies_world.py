@@ -27,6 +27,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.store.errors import StoreError
 from simulation.amqp_client import BEGAN_MS
 from simulation.custody import Custody
@@ -40,10 +41,11 @@ from simulation.proxies_clients import (
     LinkClient,
     PublishingClient,
 )
-from simulation.proxies_ledger import Sent
+from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_node import ProxyNode, Terms
 from simulation.proxies_plan import FAULTS_END_S, ProxiesPlan
 from simulation.proxies_replica import SetReplica
+from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import PlacedSet, ToldRegister, map_events, record_of
 from simulation.proxies_transactions import TransactingClient
 from simulation.proxies_trouble import ProxiesTrouble
@@ -59,10 +61,11 @@ QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
 }
 """Of `default`, with their arguments."""
 QUEUES_OF_OTHERS = ("plain", "small")
+AnyClient = LinkClient | TransactingClient | SessionClient
 CHECK_S = 0.05
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
-GONE_WITHIN_S = 8.0
+GONE_WITHIN_S = 12.0
 """After the last client has gone: those who died without a word are noticed by their silence."""
 
 
@@ -82,6 +85,9 @@ class ProxiesOutcome:
     """Transactions that were committed."""
     unknown: int
     """Transactions of which their client does not know whether they were."""
+    resumed: int
+    lost: int
+    """How often a client came back to its session in time, and too late."""
     generations: int
     trace: tuple[str, ...]
     fingerprint: str
@@ -110,6 +116,7 @@ class ProxiesWorld:
             self._attached,
             self.default.watch.ends_to_lead,
             lambda: map_events(self.brokers, self.sets),
+            self._session_ends,
         )
         self.nodes = [self._node(around, index, terms) for index in range(plan.brokers)]
         self.default.nodes += self.nodes
@@ -118,7 +125,9 @@ class ProxiesWorld:
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
         self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.sets)
         self._news = self._draw("news")
-        self.clients: list[LinkClient | TransactingClient] = []
+        self.clients: list[AnyClient] = []
+        self._sessions: dict[str, ClientSession] = {}
+        """By UUID."""
 
     def _draw(self, what: str) -> random.Random:
         return random.Random(f"{self.plan.seed}/{what}")
@@ -182,14 +191,14 @@ class ProxiesWorld:
     def now_ms(self) -> int:
         return BEGAN_MS + int(self.schedule.now_s * 1000)
 
-    def _make_clients(self) -> list[LinkClient | TransactingClient]:
+    def _make_clients(self) -> list[AnyClient]:
         plan, queues = self.plan, self._draw("queues")
         kinds: list[tuple[str, type[LinkClient], int]] = [
             ("p", PublishingClient, plan.publishers),
             ("c", ConsumingClient, plan.consumers),
             ("b", BrowsingClient, plan.browsers),
         ]
-        clients: list[LinkClient | TransactingClient] = []
+        clients: list[AnyClient] = []
         for letter, kind, count in kinds:
             for number in range(count):
                 placed, queue = self._pick(queues)
@@ -204,7 +213,44 @@ class ProxiesWorld:
         for number in range(plan.anonymous):
             name = f"a{number}"
             clients.append(AnonymousClient(self, name, self._draw(name), ledgers))
+        lasting = {queue: ledger for queue, ledger in ledgers.items() if queue != DELETED}
+        for number in range(plan.sessions):
+            name = f"s{number}"
+            clients.append(SessionClient(self, name, self._draw(name), lasting, self._session_begins))
         return clients
+
+    # --- sessions
+
+    def _session_begins(self, session: ClientSession) -> None:
+        self._sessions[session.name] = session
+
+    def _session_ends(self, node: ProxyNode, session: Session) -> None:
+        """At its timeout, and no sooner, unless its client has ended it."""
+        known = self._sessions[session.name]
+        if node.member.status.generation != self.default.watch.generation or known.has_ended:
+            return
+        known.has_ended = True
+        away_s = self.schedule.now_s - known.attached_s
+        if not known.may_end and away_s < known.timeout_s - 2 * CHECK_S:
+            raise Violation(f"{node.name} ends session {session.name}, whose client was there {away_s:.3f} s ago")
+
+    def _look_at_sessions(self) -> None:
+        primary = self.default.primary
+        if primary is not None:
+            for session in primary.resources.default.state.sessions.by_id.values():
+                if session.is_attached:
+                    self._sessions[session.name].attached_s = self.schedule.now_s
+
+    def _why_sessions_differ(self) -> str:
+        """Of what brokers know; empty: they know the same."""
+        registries = [node.resources.default.state.sessions.by_id for node in self.nodes]
+        return "" if all(each == registries[0] for each in registries) else f"brokers know sessions {registries}"
+
+    def _why_sessions_are_not_at_rest(self) -> str:
+        names = {client.session.name for client in self.clients if isinstance(client, SessionClient)}
+        found = self.nodes[0].resources.default.state.sessions.by_name
+        attached = {name for name, session in found.items() if session.is_attached}
+        return self._why_sessions_differ() or ("" if attached == names else f"attached are {attached}, not {names}")
 
     def _pick(self, draw: random.Random) -> tuple[PlacedSet, str]:
         placed = draw.choice(self.sets) if len(self.sets) > 1 else self.default
@@ -234,6 +280,7 @@ class ProxiesWorld:
         self.schedule.after(CHECK_S, self._check)
         for placed in self.sets:
             placed.watch.may_be_outdated()
+        self._look_at_sessions()
         for node in self.nodes:
             if node.is_up and not node.is_paused and not node.is_in_turn:
                 self._check_links(node)
@@ -274,6 +321,7 @@ class ProxiesWorld:
         for client in self.clients:
             client.is_quiet = True
         self._until(self._why_not_at_rest, REST_WITHIN_S)
+        self._until(self._why_sessions_are_not_at_rest, REST_WITHIN_S)
         for client in self.clients:
             client.stop()
         self._until(self._why_somebody_is_there, GONE_WITHIN_S)
@@ -307,6 +355,8 @@ class ProxiesWorld:
             held = node.container.unsettled_bytes, node.container.partial_bytes
             if held != (0, 0):
                 return f"{node.name} still holds {held} bytes of messages, and has no clients"
+            if len(node.resources.default.state.sessions):
+                return f"{node.name} still has sessions: {node.resources.default.state.sessions.by_name}"
         return next(filter(None, [placed.why_something_is_held() for placed in self.sets]), "")
 
 
@@ -337,6 +387,7 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
         world.trace.add("PROBLEM", problem)
     ledgers = [placed.ledger for placed in world.sets]
     transacting = [client for client in world.clients if isinstance(client, TransactingClient)]
+    with_sessions = [client for client in world.clients if isinstance(client, SessionClient)]
     outcome = ProxiesOutcome(
         plan,
         problem,
@@ -347,6 +398,8 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
         sum(each.late for each in ledgers),
         sum(each.committed for each in transacting),
         sum(len(each.unknown) for each in transacting),
+        sum(each.resumed for each in with_sessions),
+        sum(each.lost for each in with_sessions),
         sum(each.generations for each in world.sets),
         tuple(world.trace.lines),
         world.trace.fingerprint(),

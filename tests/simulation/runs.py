@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from simulation.cluster import Outcome, run
 from simulation.plan import Plan, draw_plan
@@ -18,6 +18,12 @@ A = TypeVar("A")
 B = TypeVar("B")
 AnyPlan = Plan | SetsPlan | ProxiesPlan
 AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome
+DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
+    "one-set": draw_plan,
+    "sets": draw_sets_plan,
+    "proxies": draw_proxies_plan,
+}
+"""How clusters of one kind are drawn from a seed."""
 
 
 def jobs_of_a_test() -> int:
@@ -39,9 +45,9 @@ def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)
 
 
-def run_seed(seed: int) -> AnyOutcome:
-    """The run of one seed."""
-    return run_plan(plan_of(seed))
+def run_seed(seed: int, only: str | None = None) -> AnyOutcome:
+    """The run of one seed; `only`: of that kind (`DRAWS`), whatever kind the seed would be of."""
+    return run_plan(plan_of(seed) if only is None else DRAWS[only](seed))
 
 
 def run_many(work: Callable[[A], B], items: Iterable[A], jobs: int) -> Iterable[B]:

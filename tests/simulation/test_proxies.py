@@ -12,19 +12,25 @@ import pytest
 
 from qpid_ha_broker.amqp.links import relayed_links
 from qpid_ha_broker.amqp.links.incoming import IncomingLink
-from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
+from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
 from qpid_ha_broker.amqp.relaying.relayed_transactions import RelayedTransaction
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
+from qpid_ha_broker.model.resources import release_held
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.proxying import TICK_S, Proxying
 from simulation.proxies_plan import ProxiesKind, ProxiesPlan, draw_proxies_plan
 from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.runs import jobs_of_a_test, plan_of, run_many
 
 CLUSTERS = 8
+WITH_SESSIONS = (7, 10, 11)
+"""Seeds of clusters that have clients with sessions."""
 
 
 def test_clusters_of_proxies_keep_their_promises() -> None:
@@ -36,6 +42,7 @@ def test_clusters_of_proxies_keep_their_promises() -> None:
     assert sum(outcome.handed_out for outcome in outcomes) > 300 * CLUSTERS
     assert sum(outcome.generations for outcome in outcomes) > 2 * CLUSTERS
     assert sum(outcome.committed for outcome in outcomes) > 5 * CLUSTERS
+    assert sum(outcome.resumed for outcome in outcomes) > 0
     assert {len(outcome.plan.replicas) for outcome in outcomes} >= {0, 2, 3}
 
 
@@ -48,6 +55,11 @@ def test_a_seed_of_proxies_tells_the_same_story_twice() -> None:
 
 def test_every_kind_of_fault_of_proxies_is_drawn() -> None:
     assert {fault.kind for seed in range(60) for fault in draw_proxies_plan(seed).faults} == set(ProxiesKind)
+
+
+def test_some_clusters_of_proxies_have_clients_with_sessions() -> None:
+    assert 60 < sum(draw_proxies_plan(seed).sessions > 0 for seed in range(200)) < 100
+    assert all(draw_proxies_plan(seed).sessions for seed in WITH_SESSIONS)
 
 
 def test_some_seeds_are_of_proxies() -> None:
@@ -122,3 +134,31 @@ def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: p
     monkeypatch.setattr(RelayedTransaction, "fail", fail_unless_gone)
 
     assert "a transaction that is not over" in found_by(monkeypatch, [114]).problem
+
+
+def test_a_message_of_a_session_that_is_given_back_when_its_connection_is_lost_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SessionConsumer, "_give_back", _gives_all_back)
+
+    found_by(monkeypatch, WITH_SESSIONS)
+
+
+def test_a_held_message_that_does_not_come_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionConsumer, "_sending_again", _sends_nothing_again)
+
+    found_by(monkeypatch, WITH_SESSIONS)
+
+
+def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:
+    abandon(entries)
+    held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
+    if held is not None and not self.hosted.resources.default.read_only:
+        release_held(self.hosted.resources, held, failed=False)
+
+
+def _sends_nothing_again(self: SessionConsumer) -> Task:
+    self._again.clear()
+    self._is_sending_again = False
+    self.credit = self._sender.credit
+    yield
