@@ -32,6 +32,7 @@ NEEDED: Final[Mapping[str, Mapping[str, TokenRole]]] = {
     },
     "brokers": {"list": _V, "drain": _O, "undrain": _O},
     "replicas": {"plan": _V, "list-policies": _V, "trim": _O, "policies": _O},
+    "pause": {"show": _V, "begin": _O, "end": _O},
     "remote-nodes": {ALL: _V},
     "rebalance": {ALL: _O},
     "replicate": {ALL: _O},
@@ -46,7 +47,7 @@ LOOKING: Final[Mapping[str, Callable[[Mapping[str, object]], bool]]] = {
     "replicate": lambda params: not params,
 }
 """Methods without actions that change nothing with such params: these a viewer may use."""
-DEFAULT_ACTIONS: Final[Mapping[str, str]] = {"replicas": "plan"}
+DEFAULT_ACTIONS: Final[Mapping[str, str]] = {"replicas": "plan", "pause": "show"}
 """What a method does without `action`; of the others that have one: `list`."""
 
 
