@@ -6,11 +6,12 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from proton import Message
+from proton import Message, ProtonException
 
 from blocking_client import BlockingClient
 from chromium import Chromium
@@ -125,6 +126,56 @@ def test_the_list_of_queues_is_sorted_filtered_and_made_of_what_is_in_sight(site
     page.wait(f"{first} === 'orders.290'")
 
 
+def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_it(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, VIEWER)
+    site.go("queue/orders.7")
+    page.wait_text("the role viewer")
+    assert page.evaluate("document.querySelector('#browse').disabled")
+    site.log_in(primary, OPERATOR)
+    site.go("queue/orders.7")
+    page.click("#browse")
+    page.wait_text("5 messages. Browsing changes nothing.")
+    page.screenshot(SHOTS / "messages.png")
+    page.click("button[aria-label^='Look at']")
+    page.wait("document.querySelector('dialog pre:last-of-type').textContent === '<script>alert(2)</script>'")
+    assert page.evaluate("document.querySelector('dialog script')") is None
+    page.screenshot(SHOTS / "message.png")
+    page.press("Escape")
+    page.wait("!document.querySelector('dialog').open")
+    page.click("button[aria-label^='Move message']")
+    page.type("orders.8")
+    page.press("Enter")
+    page.wait_text("1 messages were moved to orders.8")
+    page.press("Enter")
+    page.wait_text("4 messages. Browsing changes nothing.")
+    page.click("#move")
+    page.type("no-such-queue")
+    page.press("Enter")
+    page.wait("document.querySelector('dialog .problem').textContent.includes('no-such-queue')")
+    page.press("Escape")
+    assert [primary.ask("queues", action="read", name=name)["messages"] for name in ("orders.7", "orders.8")] == [4, 1]
+    primary.ask("queues", action="move", name="orders.8", to="orders.7")
+
+
+def test_connections_show_what_their_links_wait_for_and_an_operator_closes_one(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    client = BlockingClient(site.cluster.urls[site.cluster.brokers.index(primary)])
+    client.receiver("orders.7", 0)
+    site.log_in(primary, OPERATOR)
+    site.go("connections")
+    page.wait_text("no credit")
+    page.screenshot(SHOTS / "connections.png")
+    page.click("button.close")
+    page.wait_text("amqp:connection:forced")
+    page.click("dialog button[type=submit]")
+    page.wait_text("was closed.")
+    page.press("Enter")
+    page.wait("!document.body.innerText.includes('no credit')")
+    with suppress(ProtonException):  # it was closed
+        client.connection.close()
+
+
 def test_a_queue_is_purged_once_that_is_confirmed(site: Site) -> None:
     page, primary = site.page, site.cluster.the_primary()
     site.log_in(primary, OPERATOR)
@@ -213,6 +264,7 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             ("cluster", "Brokers"),
             ("queues", "301 of 301"),
             ("queue/orders.7", "Purge"),
+            ("connections", "of all kinds"),
             ("history", "Generation"),
         ):
             site.go(view)

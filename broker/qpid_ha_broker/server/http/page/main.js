@@ -2,6 +2,7 @@
 
 import * as broker from "./broker.js";
 import { ClusterView } from "./cluster.js";
+import { ConnectionsView } from "./connections.js";
 import { announce, el, setText, show, time } from "./dom.js";
 import { HistoryView } from "./history.js";
 import { stateKind } from "./problems.js";
@@ -108,6 +109,7 @@ function showState(state) {
 // --- views
 
 const VIEWS = { cluster: () => new ClusterView(), queues: () => new QueuesView(), history: () => new HistoryView(),
+  connections: () => new ConnectionsView(),
   queue: (name) => new QueueView(name) };
 
 function place() {

@@ -3,6 +3,7 @@
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
 import { bytes, count, el, rate, seconds, setText, spark } from "./dom.js";
+import { Messages, moveMessages } from "./messages.js";
 
 export class QueueView {
   refreshMs = 3000;
@@ -14,10 +15,13 @@ export class QueueView {
     this.facts = el("dl", { class: "summary" });
     this.why = el("p", { class: "quiet" });
     this.purge = el("button", { type: "button", id: "purge", class: "danger", disabled: true, onclick: () => this.#purge() }, "Purge…");
+    this.move = el("button", { type: "button", id: "move", disabled: true, onclick: () => this.#move() }, "Move messages…");
+    this.messages = new Messages(name, () => this.onDue?.());
     this.element = el("div", {},
       el("p", {}, el("a", { href: "#/queues" }, "All queues")),
       el("h2", { id: "queue-title" }, name),
-      this.facts, this.trend, this.why, el("div", { class: "tools" }, this.purge));
+      this.facts, this.trend, this.why, el("div", { class: "tools" }, this.move, this.purge),
+      this.messages.element);
   }
 
   async refresh() {
@@ -25,7 +29,8 @@ export class QueueView {
     const row = rows[0];
     if (!row) {
       setText(this.why, "There is no such queue here. It may be gone, or in a set of which this broker has no replica.");
-      this.purge.disabled = true;
+      for (const button of [this.purge, this.move]) button.disabled = true;
+      this.messages.allow(false);
       return null;
     }
     this.row = row;
@@ -42,8 +47,14 @@ export class QueueView {
     this.trend.replaceChildren(spark(row.depths, sampleS, true));
     const may = broker.mayChange();
     setText(this.why, may ? "" : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
-    this.purge.disabled = !may;
+    for (const button of [this.purge, this.move]) button.disabled = !may;
+    this.messages.allow(may);
     return null;
+  }
+
+  async #move() {
+    await moveMessages(this.name, { available: this.row.messages - this.row.acquired });
+    this.onDue?.();
   }
 
   async #purge() {
