@@ -146,7 +146,7 @@ def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_i
     page.click("button[aria-label^='Move message']")
     page.type("orders.8")
     page.press("Enter")
-    page.wait_text("1 messages were moved to orders.8")
+    page.wait_text("1 message moved to orders.8")
     page.press("Enter")
     page.wait_text("4 messages. Browsing changes nothing.")
     page.click("#move")
@@ -190,7 +190,7 @@ def test_a_queue_is_purged_once_that_is_confirmed(site: Site) -> None:
     page.click("#purge")
     page.press("Tab")
     page.press("Enter")
-    page.wait_text(f"3 messages were removed from {HTML_NAME}.")
+    page.wait_text(f"3 messages removed from {HTML_NAME}.")
     assert primary.ask("queues", action="read", name=HTML_NAME)["messages"] == 0
     page.press("Enter")
     page.wait("!document.querySelector('dialog').open")

@@ -21,7 +21,7 @@ export class ClusterView {
     this.wrongs = el("ul", { class: "wrongs", "aria-label": "What is wrong" });
     this.summary = el("dl", { class: "summary" });
     this.brokers = new Table("Brokers", [
-      { title: "Broker", value: (row) => row.name ?? row.address, classes: (row) => (row.follows ? "follows" : "") },
+      { title: "Broker", long: true, value: (row) => row.name ?? row.address, classes: (row) => (row.follows ? "follows" : "") },
       { title: "State", value: (row) => stateMark(row.state, stateKind(row.state)), id: (row) => row.state },
       { title: "Follows", value: (row) => row.follows ?? "" },
       { title: "In sync", value: (row) => (row.in_sync === undefined ? "" : row.in_sync ? "yes" : "no"),
@@ -31,15 +31,15 @@ export class ClusterView {
       { title: "LSN", value: (row) => count(row.lsn), number: true },
       { title: "Messages", value: (row) => count(row.messages), number: true },
       { title: "Connections", value: (row) => count(row.connections), number: true },
-      { title: "Address", value: (row) => row.address ?? "" },
+      { title: "Address", long: true, value: (row) => row.address ?? "" },
     ], { key: (row) => row.address ?? row.name });
     this.sets = new Table("Resource sets", [
-      { title: "Set", value: (row) => row.name },
+      { title: "Set", long: true, value: (row) => row.name },
       { title: "State", value: (row) => stateMark(row.state, row.state === "ok" ? "good" : row.state === "no primary" ? "bad" : "warn"),
         id: (row) => row.state },
       { title: "Primary", value: (row) => row.primary },
       { title: "In sync", value: (row) => row.in_sync.join(", ") },
-      { title: "Replicas", value: (row) => Object.entries(row.replicas).map(([name, state]) => `${name}${state ? ` (${state})` : ""}`).join(", ") },
+      { title: "Replicas", long: true, value: (row) => Object.entries(row.replicas).map(([name, state]) => `${name}${state ? ` (${state})` : ""}`).join(", ") },
       { title: "Lag", value: (row) => Object.entries(row.lags).map(([name, lag]) => `${name}: ${count(lag)}`).join(", ") },
       { title: "Generation", value: (row) => count(row.generation), number: true },
       { title: "Queues", value: (row) => count(row.queues), number: true },

@@ -2,7 +2,7 @@
 
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { count, el, setText, Table, time } from "./dom.js";
+import { count, el, plural, setText, Table, time } from "./dom.js";
 
 const ROWS_MAX = 200;
 // What a link waits for when all is well: a consumer for messages, and nobody for anything.
@@ -15,12 +15,12 @@ export class ConnectionsView {
 
   constructor() {
     this.table = new Table("Links", [
-      { title: "Client", value: (row) => `${row.user ?? "nobody"} at ${row.address}` },
-      { title: "Container", value: (row) => row.container ?? "" },
+      { title: "Client", long: true, value: (row) => `${row.user ?? "nobody"} at ${row.address}` },
+      { title: "Container", long: true, value: (row) => row.container ?? "" },
       { title: "Kind", value: (row) => row.kind },
       { title: "Since", value: (row) => time(row.since_ms) },
       { title: "Direction", value: (row) => row.link.direction ?? "" },
-      { title: "Node", value: (row) => row.link.node ?? "" },
+      { title: "Node", long: true, value: (row) => row.link.node ?? "" },
       { title: "Credit", value: (row) => count(row.link.credit), number: true },
       { title: "Unsettled", value: (row) => count(row.link.unsettled ?? row.unsettled), number: true },
       { title: "Waits for", value: (row) => row.link.waits_for ?? "", classes: (row) => (isWaiting(row) ? "warn" : "quiet") },
@@ -51,7 +51,7 @@ export class ConnectionsView {
       [row.user, row.address, row.container, row.link.node].some((text) => (text ?? "").toLowerCase().includes(part)));
     const more = found.length > ROWS_MAX ? `; the first ${ROWS_MAX} are shown: filter to see others` : "";
     const waiting = found.filter(isWaiting).length;
-    setText(this.said, `${count(found.length)} links of ${count(this.connections)} connections of all kinds; ${count(waiting)} wait for more than messages${more}`);
+    setText(this.said, `${plural(found.length, "link")}; ${count(waiting)} waiting for something else than messages; ${plural(this.connections, "connection")} of all kinds${more}`);
     this.table.update(found.slice(0, ROWS_MAX));
   }
 

@@ -66,7 +66,7 @@ export class Table {
 
   #line() {
     return el("tr", { role: "row" }, ...this.columns.map((column) =>
-      el("td", { role: "cell", "data-label": column.title, class: column.number ? "number" : null })));
+      el("td", { role: "cell", "data-label": column.title, class: ownClass(column) })));
   }
 
   #fill(line, row) {
@@ -83,7 +83,12 @@ export function fillCell(cell, column, row) {
   } else {
     setText(cell, column.value(row));
   }
-  if (column.classes) cell.className = `${column.number ? "number " : ""}${column.classes(row) ?? ""}`;
+  if (column.classes) cell.className = `${ownClass(column) ?? ""} ${column.classes(row) ?? ""}`;
+}
+
+/** `long`: it may be broken anywhere, because nobody knows how long it is. */
+function ownClass(column) {
+  return column.number ? "number" : column.long ? "long" : null;
 }
 
 /** How a depth went, oldest first. */
@@ -117,6 +122,10 @@ const ONE_DIGIT = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
 export function count(number) {
   return typeof number === "number" ? WHOLE.format(number) : "";
+}
+
+export function plural(number, word) {
+  return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }
 
 export function rate(number) {

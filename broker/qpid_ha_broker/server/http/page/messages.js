@@ -2,7 +2,7 @@
 
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { bytes, count, el, setText, show, Table, time } from "./dom.js";
+import { bytes, count, el, plural, setText, show, Table, time } from "./dom.js";
 
 const PAGE = 20;
 const PREVIEW_BYTES = 120;
@@ -18,12 +18,12 @@ export class Messages {
     this.moved = moved;
     this.table = new Table("Messages", [
       { title: "Message", value: (row) => row.id },
-      { title: "State", value: (row) => (row.acquired_by ? `${row.state} by ${row.acquired_by}` : row.state) },
+      { title: "State", long: true, value: (row) => (row.acquired_by ? `${row.state} by ${row.acquired_by}` : row.state) },
       { title: "Came", value: (row) => time(row.enqueued_ms) || "not known" },
       { title: "Expires", value: (row) => time(row.expires_ms) },
       { title: "Deliveries", value: (row) => `${count(row.delivery_count)}${row.redelivered ? ", redelivered" : ""}` },
       { title: "Size", value: (row) => bytes(row.size), number: true },
-      { title: "Body", value: (row) => preview(row) },
+      { title: "Body", long: true, value: (row) => preview(row) },
       { title: "Actions", value: (row) => this.#buttons(row), id: (row) => row.id },
     ], { key: (row) => row.id });
     this.problem = el("p", { class: "problem", role: "alert" });
@@ -59,7 +59,7 @@ export class Messages {
       show(this.before, starts.length > 1);
       setText(this.first, "Browse from the first");
       const replica = told.replica ? ", as this broker's replica has them" : "";
-      setText(this.said, told.messages.length ? `${told.messages.length} messages${replica}. Browsing changes nothing.` : "There are no messages.");
+      setText(this.said, told.messages.length ? `${plural(told.messages.length, "message")}${replica}. Browsing changes nothing.` : "There are no messages.");
     } catch (error) {
       setText(this.problem, error.message);
     }
@@ -108,7 +108,8 @@ export function moveMessages(queue, { id = null, available = 0 }) {
       if (id !== null) params.id = id;
       else if (most) params.count = Number(most);
       const { moved, held } = await broker.call("queues", params);
-      return `${count(moved)} messages were moved to ${to}${held ? `; ${count(held)} stay, because consumers have them` : ""}.`;
+      const stay = held ? `; ${plural(held, "message")} acquired by consumers stayed` : "";
+      return `${plural(moved, "message")} moved to ${to}${stay}.`;
     },
   });
 }

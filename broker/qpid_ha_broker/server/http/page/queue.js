@@ -2,7 +2,7 @@
 
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { bytes, count, el, rate, seconds, setText, spark } from "./dom.js";
+import { bytes, count, el, plural, rate, seconds, setText, spark } from "./dom.js";
 import { Messages, moveMessages } from "./messages.js";
 
 export class QueueView {
@@ -44,7 +44,7 @@ export class QueueView {
       setText(part.children[0], title);
       setText(part.children[1], value);
     });
-    this.trend.replaceChildren(spark(row.depths, sampleS, true));
+    this.trend.replaceChildren(...(row.depths.length > 1 ? [spark(row.depths, sampleS, true)] : []));
     const may = broker.mayChange();
     setText(this.why, may ? "" : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
     for (const button of [this.purge, this.move]) button.disabled = !may;
@@ -67,7 +67,7 @@ export class QueueView {
       danger: true,
       run: async () => {
         const { purged } = await broker.call("queues", { action: "purge", name });
-        return `${count(purged)} messages were removed from ${name}.`;
+        return `${plural(purged, "message")} removed from ${name}.`;
       },
     });
     this.onDue?.();
