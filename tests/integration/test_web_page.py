@@ -42,8 +42,8 @@ class Site(NamedTuple):
         found: list[str] = re.findall(r"monitoring are answered on (\S+)", broker.log())
         return f"{found[-1].rstrip(',')}/"
 
-    def log_in(self, broker: LocalBroker, role: TokenRole) -> None:
-        """As somebody who uses the keyboard alone, on a page that was never seen before."""
+    def log_in(self, broker: LocalBroker, role: TokenRole, rows: int = 3) -> None:
+        """As somebody who uses the keyboard alone, on a page that was never seen before; `rows`: brokers, and sets."""
         page = self.page
         page.open(self.url(broker))
         if page.evaluate("sessionStorage.length"):
@@ -53,7 +53,7 @@ class Site(NamedTuple):
         page.type(self.tokens[role])
         page.press("Enter")
         page.wait_text(f"{role} ({role})")
-        page.wait("document.querySelectorAll('main table tbody tr').length === 3")
+        page.wait(f"document.querySelectorAll('main table tbody tr').length === {rows}")
 
     def go(self, view: str) -> None:
         """By the address, as a bookmark does."""
@@ -275,6 +275,18 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
         site.go("cluster")
         page.wait_text("Actions")
         page.screenshot(SHOTS / f"cluster-{scheme}.png")
+
+
+def test_resource_sets_are_shown_with_their_primaries_and_what_was_done_about_them(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    primary.ask("sets", action="create", name="audit", replicas=[broker.name for broker in site.cluster.brokers])
+    site.log_in(primary, VIEWER, rows=4)
+    page.wait("[...document.querySelectorAll('table')][1].querySelector('tbody tr').innerText.includes('ok')")
+    page.wait_text("Nothing is wrong.")
+    page.screenshot(SHOTS / "sets.png")
+    site.go("history")
+    page.wait_text("What the controller did about resource sets")
+    page.wait("[...document.querySelectorAll('.timeline')][1].innerText.includes('audit')")
 
 
 def test_the_page_asks_the_broker_that_served_it_and_nobody_else(site: Site) -> None:
