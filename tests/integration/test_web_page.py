@@ -55,6 +55,14 @@ class Site(NamedTuple):
         page.wait_text(f"{role} ({role})")
         page.wait(f"document.querySelectorAll('main table tbody tr').length === {rows}")
 
+    def close_done(self, text: str) -> None:
+        """What was confirmed is done, and the dialog that says so is closed."""
+        page = self.page
+        page.wait("document.querySelector('dialog h2').textContent === 'Done'")
+        assert text in page.evaluate("document.querySelector('dialog p').textContent")
+        page.press("Enter")
+        page.wait("!document.querySelector('dialog').open")
+
     def go(self, view: str) -> None:
         """By the address, as a bookmark does."""
         self.page.evaluate(f"location.hash = {json.dumps('#/' + view)}")
@@ -146,8 +154,7 @@ def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_i
     page.click("button[aria-label^='Move message']")
     page.type("orders.8")
     page.press("Enter")
-    page.wait_text("1 message moved to orders.8")
-    page.press("Enter")
+    site.close_done("1 message moved to orders.8")
     page.wait_text("4 messages. Browsing changes nothing.")
     page.click("#move")
     page.type("no-such-queue")
@@ -169,8 +176,7 @@ def test_connections_show_what_their_links_wait_for_and_an_operator_closes_one(s
     page.click("button.close")
     page.wait_text("amqp:connection:forced")
     page.click("dialog button[type=submit]")
-    page.wait_text("was closed.")
-    page.press("Enter")
+    site.close_done("was closed.")
     page.wait("!document.body.innerText.includes('no credit')")
     with suppress(ProtonException):  # it was closed
         client.connection.close()
@@ -190,10 +196,8 @@ def test_a_queue_is_purged_once_that_is_confirmed(site: Site) -> None:
     page.click("#purge")
     page.press("Tab")
     page.press("Enter")
-    page.wait_text(f"3 messages removed from {HTML_NAME}.")
+    site.close_done(f"3 messages removed from {HTML_NAME}.")
     assert primary.ask("queues", action="read", name=HTML_NAME)["messages"] == 0
-    page.press("Enter")
-    page.wait("!document.querySelector('dialog').open")
 
 
 def test_an_operator_pauses_the_agents_and_lets_them_go_on(site: Site) -> None:
@@ -203,14 +207,12 @@ def test_an_operator_pauses_the_agents_and_lets_them_go_on(site: Site) -> None:
     page.wait_text("What could be lost")
     page.screenshot(SHOTS / "pause.png")
     page.press("Enter")
-    page.wait_text("agents are paused by operator on the web page of")
-    page.press("Enter")
+    site.close_done("agents are paused by operator on the web page of")
     page.wait_text("a primary that dies is not replaced")
     page.click("#pause")
     page.press("Tab")
     page.press("Enter")
-    page.wait_text("agents go on; it was paused by operator")
-    page.press("Enter")
+    site.close_done("agents go on; it was paused by operator")
     page.wait_text("Nothing is wrong.")
 
 
@@ -248,11 +250,11 @@ def test_an_operator_switches_over_to_a_backup(site: Site) -> None:
     )
     page.screenshot(SHOTS / "switchover.png")
     page.click("dialog button[type=submit]")
-    page.wait("document.querySelector('dialog h2').textContent === 'Done'")
-    page.press("Enter")
+    site.close_done("")
     page.wait(f"document.querySelector('table.cards td').textContent === {json.dumps(to)}")
+    page.wait_text(f"It is asked of the primary: open the page of {to}.")
+    cluster.wait_whole()
     assert cluster.the_primary().name == to
-    assert f"It is asked of the primary: open the page of {to}." in page.text()
 
 
 def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site) -> None:
