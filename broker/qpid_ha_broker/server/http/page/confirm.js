@@ -47,8 +47,12 @@ export function confirmAction(action) {
 
   dialog.replaceChildren(form);
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(isDone), { once: true });
     dialog.showModal();
+    dialog.addEventListener("close", function closed() {
+      if (dialog.open) return; // the event of the dialog before comes late
+      dialog.removeEventListener("close", closed);
+      resolve(isDone);
+    });
     (form.querySelector("select, input") ?? cancel).focus(); // what changes something is never a slip of Enter away
   });
 }
