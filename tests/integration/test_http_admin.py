@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import ssl
@@ -20,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from certificate_authority import Authority
 from http_port import PATIENCE_S, HttpPort, error_of, http_url, status_of, write_tokens
 from qpid_ha_broker.metrics.families import all_families
+from qpid_ha_broker.server.http.state_news import LISTENERS_MAX
 from qpid_ha_config.tokens import TokenRole
 from running_broker import RunningBroker
 
@@ -125,11 +128,71 @@ def test_a_page_of_another_site_can_ask_for_nothing(port: HttpPort, headers: dic
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
 
 
+# --- the web page
+
+
+def test_the_page_is_served_to_everybody_and_can_run_nothing_but_its_own_scripts(port: HttpPort) -> None:
+    page = port.get("/")
+    assert (page.status_code, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    named = re.findall(r'(?:src|href)="(/[^"]*)"', page.text)
+    assert len(named) >= 2
+    for path in ("/", *named):
+        headers = port.get(path).headers
+        policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+        assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
+    assert "<script>" not in page.text
+    assert "style=" not in page.text
+
+
+@pytest.mark.parametrize("path", ["/events", "/queues"])
+def test_what_the_page_asks_for_takes_a_token_of_a_viewer_and_a_page_of_this_broker(port: HttpPort, path: str) -> None:
+    assert port.get(path).status_code == 401
+    assert port.get(path, METRICS).status_code == 403
+    foreign = {**port.headers(ADMIN), "Origin": "https://evil.example"}
+    assert port.session.get(port.url + path, headers=foreign, timeout=PATIENCE_S).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "query", ["sort=x", "count=101", "count=-1", "offset=x", "descending=yes", "only=x", "x=1", "filter=" + "a" * 257]
+)
+def test_a_list_of_queues_with_a_slip_is_refused(port: HttpPort, query: str) -> None:
+    assert port.get(f"/queues?{query}", VIEWER).status_code == 400
+
+
+def test_so_many_pages_listen_and_no_more_and_each_hears_who_it_is(port: HttpPort) -> None:
+    streams = []
+    for _ in range(LISTENERS_MAX):
+        stream = port.session.get(f"{port.url}/events", headers=port.headers(VIEWER), timeout=PATIENCE_S, stream=True)
+        streams.append(stream)
+        assert (stream.status_code, stream.headers["Content-Type"]) == (200, "text/event-stream")
+    lines = streams[0].iter_lines()
+    assert next(lines) == b"event: hello"
+    assert json.loads(next(lines).removeprefix(b"data: "))["role"] == "viewer"
+    assert port.get("/events", VIEWER).status_code == 503
+    for stream in streams:
+        stream.close()
+    port.wait_status_of("/events", VIEWER, 200)
+
+
 # --- bad requests
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/metrics/", "//rpc", "/rpc/../metrics", "/live%00"]
+    "path",
+    [
+        "/page/",
+        "/page/../http_admin.py",
+        "/page/%2e%2e/http_admin.py",
+        "/page/page.css%00.js",
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/metrics/",
+        "//rpc",
+        "/rpc/../metrics",
+        "/live%00",
+    ],
 )
 def test_other_paths_lead_nowhere(port: HttpPort, path: str) -> None:
     answer = port.send_raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())

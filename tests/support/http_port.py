@@ -67,6 +67,19 @@ class HttpPort:
                 raise AssertionError(f"{self.url}{path} answers {found}, not {status}")
             time.sleep(0.05)
 
+    def wait_status_of(self, path: str, role: TokenRole, status: int) -> None:
+        """The same with a token, of what may go on without an end."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        found = 0
+        while found != status:
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"{self.url}{path} answers {found}, not {status}")
+            with self.session.get(
+                self.url + path, headers=self.headers(role), timeout=PATIENCE_S, stream=True
+            ) as answer:
+                found = answer.status_code
+            time.sleep(0.05)
+
     def open_socket(self) -> socket.socket:
         """A connection by hand."""
         host, _, port = self.url.partition("://")[2].partition(":")

@@ -287,3 +287,14 @@ def test_a_backup_acknowledges_nothing_of_the_stream_while_it_is_sent_what_it_la
     assert {chunks for lsn, chunks in acknowledged if lsn == 0} >= set(range(1, 10))
     cluster.settle()
     assert c.bodies("q") == numbers(count)
+
+
+def test_the_lag_of_a_replica_is_how_long_ago_it_heard_its_primary_whatever_time_its_clock_began_with() -> None:
+    cluster = three()  # its time begins with that of a machine that runs for 1000 s
+    cluster.settle()
+    cluster.wait(1)
+    b = cluster["b"].member
+    heard_s = b.replica_lag_s(cluster.now_s)
+    assert heard_s is not None
+    assert heard_s < 2.0
+    assert b.replica_lag_s(cluster.now_s + 3.0) == pytest.approx(heard_s + 3.0)

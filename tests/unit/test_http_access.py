@@ -23,7 +23,7 @@ READING = [
     ("events", {}), ("map", {}), ("queues", {}), ("queues", {"action": "read", "name": "q"}), ("exchanges", {}),
     ("sessions", {}), ("sets", {}), ("sets", {"action": "show"}), ("brokers", {}), ("replicas", {}),
     ("replicas", {"action": "list-policies"}), ("rebalance", {"plan": True}), ("rebalance", {"left": True}),
-    ("replicate", {}), ("remote-nodes", {}), ("connections", {}),
+    ("replicate", {}), ("remote-nodes", {}), ("connections", {}), ("pause", {}), ("pause", {"action": "show"}),
 ]  # fmt: skip
 OPERATING = [
     ("queues", {"action": "purge"}), ("queues", {"action": "delete"}), ("queues", {"action": "create"}),
@@ -33,6 +33,7 @@ OPERATING = [
     ("rebalance", {}), ("rebalance", {"plan": 1}), ("replicate", {"queue": "q"}), ("replicate", {"stop": True}),
     ("reload-tls", {}), ("queues", {"action": "peek"}), ("queues", {"action": "payload"}),
     ("queues", {"action": "move"}), ("connections", {"action": "close"}),
+    ("pause", {"action": "begin"}), ("pause", {"action": "end"}),
 ]  # fmt: skip
 ADMINISTERING = [
     ("set", {}), ("shutdown", {}), ("drop", {}), ("promote", {"force": True}), ("promote", {"force": 1}),

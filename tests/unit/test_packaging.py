@@ -10,6 +10,7 @@ import pytest
 
 import qpid_ha_broker
 import qpid_ha_client
+from qpid_ha_broker.server.http.page_files import read_page_files
 
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = [home for name in ("agent", "broker", "client", "config", "pipeline") if (home := ROOT / name).is_dir()]
@@ -61,6 +62,14 @@ def test_the_homes_are_not_packages_themselves(home: Path) -> None:
 def test_types_are_shipped() -> None:
     tops = [path for name, path in packages_on_disk().items() if "." not in name]
     assert [top for top in tops if not (top / "py.typed").exists()] == []
+
+
+def test_the_files_of_the_web_page_are_shipped(setup_cfg: configparser.ConfigParser) -> None:
+    """They are in a folder that is no package: undeclared, the wheel would have a port without its page."""
+    assert setup_cfg["options.package_data"]["qpid_ha_broker.server.http"] == "page/*"
+    page = ROOT / "broker" / "qpid_ha_broker" / "server" / "http" / "page"
+    assert {path.suffix for path in page.iterdir() if path.is_file()} == {".html", ".css", ".js"}
+    assert set(read_page_files()) == {"/"} | {f"/page/{path.name}" for path in page.iterdir() if path.suffix != ".html"}
 
 
 def test_every_command_has_its_function(setup_cfg: configparser.ConfigParser) -> None:

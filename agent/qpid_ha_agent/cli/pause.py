@@ -18,13 +18,10 @@ from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.pause_note import find_coordinator
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.coordination.coordinator import Coordinator
     from qpid_ha_broker.coordination.pause import Pause
 
 HEEDED_AFTER_S = 1.0
 """Agents that work have heard of it by then, so whoever waits for this command may pull a plug."""
-ATTEMPTS = 5
-"""Of two operators at once, one is later."""
 config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -118,6 +115,7 @@ def _read_time(text: str, now: datetime) -> datetime:
 def _replace(invocation: Invocation, config: Path | None, note: str) -> Pause | None:
     """Write the note; what it was. Raises CliFailure."""
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
+    from qpid_ha_broker.coordination.pause_change import PauseContended, replace_pause
     from qpid_ha_broker.coordination.registry import open_coordinator
     from qpid_ha_config.errors import SettingsError
 
@@ -125,19 +123,10 @@ def _replace(invocation: Invocation, config: Path | None, note: str) -> Pause | 
         raise click.UsageError("the coordinator keeps a pause, no broker does: leave -b out, see --config")
     try:
         with closing(open_coordinator(find_coordinator(config))) as coordinator:
-            return _replace_note(coordinator, note)
+            return replace_pause(coordinator, note)
+    except PauseContended as error:
+        raise CliFailure(str(error), NO) from None
     except SettingsError as error:
         raise CliFailure(str(error), USAGE) from None
     except CoordinatorError as error:
         raise CliFailure(str(error), UNREACHABLE) from None
-
-
-def _replace_note(coordinator: Coordinator, note: str) -> Pause | None:
-    """Raises CoordinatorError, CliFailure."""
-    from qpid_ha_broker.coordination.pause import PAUSE_NOTE, decode_pause
-
-    for _ in range(ATTEMPTS):
-        before = coordinator.read_note(PAUSE_NOTE)
-        if before == note or coordinator.replace_note(PAUSE_NOTE, before, note):
-            return decode_pause(before)
-    raise CliFailure("somebody else changes the pause at the same time: look at `qpid-ha status`, and try again", NO)

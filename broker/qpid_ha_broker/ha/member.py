@@ -133,7 +133,10 @@ class Member:
         state = self.status.state
         if state in LEADING:
             return 0.0
-        return max(now_s - self._parts.channel.heard_s, 0.0) if state is State.READY else None
+        if state is not State.READY:
+            return None
+        since_last_input_s = max(now_s - self._ctx.now_s, 0.0)  # the core's own clock does not count what a stop took
+        return max(self._ctx.clock_s + since_last_input_s - self._parts.channel.heard_s, 0.0)
 
     def answer(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
         """What this broker answers to another one."""

@@ -312,6 +312,11 @@ class Broker:
         self._listeners.close()
         self.files.engines.close()
 
+    @property
+    def is_loaded(self) -> bool:
+        """Its store is loaded, so there is something to ask about."""
+        return self.loading is None and hasattr(self, "membership")
+
     # --- clients
 
     @property

@@ -68,6 +68,7 @@ AUDITED: Final[Mapping[str, Mapping[str, AuditedParameters | None]]] = {
         "forget": ("name", "cause"),
     },
     "replicas": {"plan": LOOK, "list-policies": LOOK, "trim": ("name", "cause"), "policies": ("policies", "cause")},
+    "pause": {"show": LOOK, "begin": ("for_s", "reason", "by"), "end": ("by",)},
     "rebalance": {ALL: ("begin", "cause")},
     "replicate": {ALL: ("queue", "address", "stop")},
     "set": {ALL: ("key", "value")},
@@ -85,7 +86,7 @@ LOOKING: Final[Mapping[str, Callable[[Mapping[str, object]], bool]]] = {
     "replicate": lambda params: not params,
 }
 """Methods without actions that change nothing with such params."""
-DEFAULT_ACTIONS: Final[Mapping[str, str]] = {"replicas": "plan"}
+DEFAULT_ACTIONS: Final[Mapping[str, str]] = {"replicas": "plan", "pause": "show"}
 """What a method does without `action`; of the others that have one: `list`."""
 
 

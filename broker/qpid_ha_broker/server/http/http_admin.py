@@ -1,4 +1,4 @@
-"""The HTTP port: JSON-RPC for administrators, answers for load balancers, metrics. `admin.listen` turns it on.
+"""The HTTP port: JSON-RPC for administrators, a web page, answers for load balancers, metrics. On with `admin.listen`.
 
 Nothing else of the broker imports this module, or aiohttp, before that.
 """
@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from qpid_ha_broker import __version__
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
+from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
 from qpid_ha_broker.model.audit import AuditChannel, Caller
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlError, Stream, note_line
@@ -27,6 +29,9 @@ from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConn
 from qpid_ha_broker.server.http.http_roles import needed_role
 from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
 from qpid_ha_broker.server.http.metrics_source import MetricsSource, process_pieces
+from qpid_ha_broker.server.http.page_files import PAGE_HEADERS, PREFIX, PageFile, read_page_files
+from qpid_ha_broker.server.http.queue_lists import QueueLists
+from qpid_ha_broker.server.http.state_news import LISTENERS_MAX, StateNews, event_text
 from qpid_ha_config.tokens import TokenEntry, TokenRole
 
 if TYPE_CHECKING:
@@ -76,8 +81,12 @@ class AdminPort:
         self._connections = HttpConnections(self._handle, broker.current)
         self._answers: Counter[tuple[str, str]] = Counter()
         self._scrape: asyncio.Task[list[bytes]] | None = None
+        self._news = StateNews(broker)
+        self._queue_lists = QueueLists(broker)
         looking = ("GET", "HEAD")
         self._pages: dict[str, Page] = {
+            "/events": Page(("GET",), self._events),
+            "/queues": Page(("GET",), self._queues),
             "/rpc": Page(("POST",), self._rpc),
             "/metrics": Page(looking, self._metrics),
             "/live": Page(looking, self._health(health.is_live)),
@@ -85,6 +94,7 @@ class AdminPort:
             "/primary": Page(looking, self._health(health.is_primary)),
             "/replica": Page(looking, self._replica),
             "/in-sync": Page(looking, self._health(health.is_in_sync)),
+            **{path: Page(looking, _file(file)) for path, file in read_page_files().items()},
         }
 
     async def start(self) -> None:
@@ -97,6 +107,8 @@ class AdminPort:
             raise
         self._connections.start()
         self._source.start()
+        self._news.start()
+        self._queue_lists.start()
         log.info("administrators and monitoring are answered on %s", ", ".join(self._connections.addresses))
 
     @property
@@ -107,6 +119,8 @@ class AdminPort:
     async def close(self) -> None:
         """Answer nobody any more."""
         self._source.stop()
+        self._news.stop()
+        self._queue_lists.stop()
         await self._connections.close()
 
     # --- every request
@@ -136,7 +150,8 @@ class AdminPort:
 
     async def _answer(self, request: web.BaseRequest, page: Page | None) -> web.StreamResponse:
         if page is None:
-            raise HttpRefusal(404, f"there are {', '.join(self._pages)}")
+            there = ", ".join(path for path in self._pages if not path.startswith(PREFIX))
+            raise HttpRefusal(404, f"there are {there}")
         allowed = ", ".join((*page.methods, "OPTIONS"))
         if request.method == "OPTIONS":
             return web.Response(status=204, headers={"Allow": allowed, **_HEADERS})
@@ -192,7 +207,7 @@ class AdminPort:
     def _now(self) -> health.BrokerHealth:
         broker = self._broker
         name = broker.current().name
-        if not _is_loaded(broker):
+        if not broker.is_loaded:
             return health.BrokerHealth(name, State.LOADING, failure=broker.failure)
         membership = broker.membership
         status = membership.member.status
@@ -246,6 +261,41 @@ class AdminPort:
         finally:
             stream.close()
         return response
+
+    # --- the web page
+
+    async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Who asks (`hello`), and an event for each change, until the caller goes or its token is taken away."""
+        _check_same_site(request)
+        entry = await self._authorize(request, TokenRole.VIEWER)
+        token = request.headers["Authorization"].partition(" ")[2].strip()
+        listener = self._news.listen()
+        if listener is None:
+            problem = f"{LISTENERS_MAX} pages listen already: close one"
+            raise HttpRefusal(503, problem, {"Retry-After": "5"})
+        hello = {"token": entry.name, "role": entry.role.value, "broker": self._broker.current().name}
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        try:
+            await response.prepare(request)
+            await response.write(event_text("hello", {**hello, "version": __version__}))
+            async for text in listener.texts():
+                if self._tokens.find(token) != entry:
+                    break
+                async with asyncio.timeout(ANSWER_LIMIT_S):
+                    await response.write(text)
+            await response.write_eof()
+        finally:
+            self._news.leave(listener)
+        return response
+
+    async def _queues(self, request: web.BaseRequest) -> web.StreamResponse:
+        _check_same_site(request)
+        await self._authorize(request, TokenRole.VIEWER)
+        try:
+            asked = QueueListing.read(request.query)
+        except ListingError as error:
+            raise HttpRefusal(400, str(error)) from None
+        return _json(200, await self._queue_lists.page(asked))
 
     # --- metrics
 
@@ -302,8 +352,14 @@ async def open_admin_port(broker: Broker) -> AdminPort:
     return port
 
 
-def _is_loaded(broker: Broker) -> bool:
-    return broker.loading is None and hasattr(broker, "membership")
+def _file(file: PageFile) -> Handler:
+    """Without a token: what is in it is in every release."""
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        headers = {**_HEADERS, **PAGE_HEADERS}
+        return web.Response(body=file.content, content_type=file.content_type, charset="utf-8", headers=headers)
+
+    return handler
 
 
 def _check_same_site(request: web.BaseRequest) -> None:

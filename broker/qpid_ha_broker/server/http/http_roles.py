@@ -31,6 +31,7 @@ NEEDED: Final[Mapping[str, Mapping[str, TokenRole]]] = {
     },
     "brokers": {"list": _V, "drain": _O, "undrain": _O},
     "replicas": {"plan": _V, "list-policies": _V, "trim": _O, "policies": _O},
+    "pause": {"show": _V, "begin": _O, "end": _O},
     "remote-nodes": {ALL: _V},
     "rebalance": {ALL: _O},
     "replicate": {ALL: _O},

@@ -76,7 +76,7 @@ class MetricsSource:
             due_s = time.perf_counter() + LAG_LOOK_S
             await asyncio.sleep(LAG_LOOK_S)
             self.loop_lag.observe(max(time.perf_counter() - due_s, 0.0))
-            if self._events is None and self._broker.loading is None and hasattr(self._broker, "membership"):
+            if self._events is None and self._broker.is_loaded:
                 self._events = asyncio.get_running_loop().create_task(self._watch_states())
 
     async def _watch_states(self) -> None:
@@ -111,7 +111,7 @@ class MetricsSource:
 
         While the store is loaded there is little.
         """
-        if self._broker.loading is not None or not hasattr(self._broker, "membership"):
+        if not self._broker.is_loaded:
             state: dict[str, Samples] = {
                 "qpid_ha_state": _states(State.LOADING),
                 "qpid_ha_build_info": {(__version__,): 1.0},

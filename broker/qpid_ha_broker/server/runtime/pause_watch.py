@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
-from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView
+from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView, encode_pause
+from qpid_ha_broker.coordination.pause_change import replace_pause
 
 log = logging.getLogger("coordinator")
 
@@ -39,6 +40,17 @@ class PauseWatch:
     def now(self) -> Pause | None:
         """The pause that is in force, by this machine's clock."""
         return self._view.at(datetime.now(UTC), time.monotonic())
+
+    def replace(self, pause: Pause | None) -> Pause | None:
+        """Begin this pause, or end the one there is; what it was. Blocks: not on the loop.
+
+        Raises CoordinatorError, PauseContended.
+        """
+        note = "" if pause is None else encode_pause(pause)
+        before = replace_pause(self._coordinator, note)
+        self._view.note(note, time.monotonic())
+        self._is_due.set()
+        return before
 
     def _look_forever(self) -> None:
         stop_watching = self._coordinator.watch(self._is_due.set)

@@ -19,6 +19,7 @@ from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
 from qpid_ha_broker.server.controller.cluster_facts import FROM_STREAM
 from qpid_ha_broker.server.sets.membership import Membership
+from qpid_ha_broker.server.sets.pause_control import PauseControl
 
 REQUEST_LIMIT_S = 25.0
 """After so long nobody waits for a promotion any more."""
@@ -48,6 +49,7 @@ def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapp
         "backups": control.backups,
         "history": control.history,
         "events": control.events,
+        "pause": PauseControl(membership).pause,
         "queues": control.on_primary(others["queues"]),
         "exchanges": control.on_primary(others["exchanges"]),
         "sessions": control.on_primary(others["sessions"]),

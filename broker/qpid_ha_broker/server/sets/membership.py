@@ -70,7 +70,8 @@ class Membership(MemberDriver):
         self.clients = ClientAccess(broker, member, self.feed, lambda: self._publish("primary"))
         self._records = RecordRequests(coordinator, self.feed)
         has_agents = not self.is_standalone and is_heeded_with(broker.current().coordinator.url)
-        self._pause = PauseWatch(coordinator) if has_agents else None
+        self.pause = PauseWatch(coordinator) if has_agents else None
+        """The pause of all agents; None: there are none that heed it."""
         self._tasks = BackgroundTasks()
         self._phase = member.status.phase
         """As the core told it last."""
@@ -99,8 +100,8 @@ class Membership(MemberDriver):
         if not self.is_standalone:
             self._tasks.start(self._tick_forever())
             self.questions.start()
-        if self._pause is not None:
-            self._pause.start()
+        if self.pause is not None:
+            self.pause.start()
 
     def stop(self) -> None:
         """The process will end; what the core still wants is sent before the channels are closed."""
@@ -110,8 +111,8 @@ class Membership(MemberDriver):
         self._is_stopped = True
         self.clients.stop()
         self._records.stop()
-        if self._pause is not None:
-            self._pause.stop()
+        if self.pause is not None:
+            self.pause.stop()
         self._tasks.cancel()
         self.links.close_all("the broker is stopping")
         self.questions.close()
@@ -173,5 +174,5 @@ class Membership(MemberDriver):
 
     def summary(self) -> dict[str, object]:
         """What `status` tells."""
-        paused = None if self._pause is None else self._pause.now()
+        paused = None if self.pause is None else self.pause.now()
         return summary(self.member, shut_down=self._is_shut_down, paused=paused)

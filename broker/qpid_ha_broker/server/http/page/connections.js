@@ -1,0 +1,84 @@
+// Who is connected to this broker, and what each link waits for: those that wait come first.
+
+import * as broker from "./broker.js";
+import { confirmAction } from "./confirm.js";
+import { count, el, plural, setText, Table, time } from "./dom.js";
+
+const ROWS_MAX = 200;
+// What a link waits for when all is well: a consumer for messages, and nobody for anything.
+const AT_REST = new Set(["", "no message", "no message that its selector takes"]);
+
+export class ConnectionsView {
+  title = "Connections";
+  refreshMs = 5000;
+  #rows = [];
+
+  constructor() {
+    this.table = new Table("Links", [
+      { title: "Client", long: true, value: (row) => `${row.user ?? "nobody"} at ${row.address}` },
+      { title: "Container", long: true, value: (row) => row.container ?? "" },
+      { title: "Kind", value: (row) => row.kind },
+      { title: "Since", value: (row) => time(row.since_ms) },
+      { title: "Direction", value: (row) => row.link.direction ?? "" },
+      { title: "Node", long: true, value: (row) => row.link.node ?? "" },
+      { title: "Credit", value: (row) => count(row.link.credit), number: true },
+      { title: "Unsettled", value: (row) => count(row.link.unsettled ?? row.unsettled), number: true },
+      { title: "Waits for", value: (row) => row.link.waits_for ?? "", classes: (row) => (isWaiting(row) ? "warn" : "quiet") },
+      { title: "Actions", value: (row) => this.#close(row), id: (row) => [row.id, broker.mayChange()] },
+    ], { key: (row) => `${row.id}/${row.number}` });
+    this.filter = el("input", { type: "search", id: "connection-filter", autocomplete: "off", spellcheck: "false",
+      placeholder: "user, address, node", oninput: () => this.#show() });
+    this.kind = el("select", { onchange: () => this.#show() }, el("option", { value: "" }, "all"),
+      ...["client", "administrator", "broker", "proxy"].map((kind) => el("option", { value: kind, selected: kind === "client" }, kind)));
+    this.said = el("p", { class: "quiet", role: "status" });
+    this.element = el("div", {}, el("h2", { class: "unseen" }, "Connections and links"),
+      el("div", { class: "tools" }, el("label", {}, "Filter", this.filter), el("label", {}, "Kind", this.kind)),
+      this.said, this.table.element);
+  }
+
+  async refresh() {
+    const connections = await broker.call("connections");
+    this.#rows = connections.flatMap((row) => (row.links.length ? row.links : [{}]).map((link, number) => ({ ...row, link, number })));
+    this.#rows.sort((one, other) => isWaiting(other) - isWaiting(one));
+    this.connections = connections.length;
+    this.#show();
+    return null;
+  }
+
+  #show() {
+    const part = this.filter.value.toLowerCase();
+    const found = this.#rows.filter((row) => (!this.kind.value || row.kind === this.kind.value) &&
+      [row.user, row.address, row.container, row.link.node].some((text) => (text ?? "").toLowerCase().includes(part)));
+    const more = found.length > ROWS_MAX ? `; the first ${ROWS_MAX} are shown: filter to see others` : "";
+    const waiting = found.filter(isWaiting).length;
+    setText(this.said, `${plural(found.length, "link")}; ${count(waiting)} waiting for something else than messages; ${plural(this.connections, "connection")} of all kinds${more}`);
+    this.table.update(found.slice(0, ROWS_MAX));
+  }
+
+  #close(row) {
+    if (row.number > 0) return null;
+    return el("button", { type: "button", class: "plain close", disabled: !broker.mayChange(),
+      "aria-label": `Close the connection of ${row.user ?? "nobody"} at ${row.address}`,
+      onclick: () => this.#askToClose(row) }, "Close…");
+  }
+
+  async #askToClose(row) {
+    await confirmAction({
+      title: `Close the connection of ${row.user ?? "nobody"} at ${row.address}`,
+      does: ["The client is told amqp:connection:forced with the reason. What it has not settled goes back into its queues. Most clients connect again."],
+      loses: "No message. What it has acquired is delivered again, to it or to others.",
+      verb: "Close it",
+      danger: true,
+      fields: [{ name: "reason", label: "Reason, which the client is told", maxlength: 200, value: "closed by an operator" }],
+      run: async ({ reason }) => {
+        await broker.call("connections", { action: "close", id: row.id, reason });
+        return `The connection of ${row.user ?? "nobody"} at ${row.address} was closed.`;
+      },
+    });
+    this.onDue?.();
+  }
+}
+
+function isWaiting(row) {
+  return Number(!AT_REST.has(row.link.waits_for ?? ""));
+}

@@ -1,0 +1,56 @@
+// What is wrong, the worst first: from what the brokers say of themselves. Pure.
+
+const STATE_KIND = { primary: "good", standalone: "good", ready: "good", active: "good", observer: "good", unreachable: "bad" };
+
+export function stateKind(state) {
+  return STATE_KIND[state] ?? "warn";
+}
+
+/** [{severity: "bad" | "warning", text, help}], of what `cluster` has: {status, brokers, backups, facts, sets}. */
+export function problemsOf({ status, brokers, backups, facts, sets }) {
+  const found = [];
+  const bad = (text, help = "") => found.push({ severity: "bad", text, help });
+  const warn = (text, help = "") => found.push({ severity: "warning", text, help });
+  const inCluster = status.state !== "standalone";
+  const primary = brokers.find((row) => row.state === "primary");
+
+  if (inCluster && !primary && status.state !== "primary") {
+    bad("The cluster has no primary: no client is served.", "An agent promotes a backup by itself; else: Promote, below.");
+  }
+  const members = (primary ?? status).members ?? [];
+  if (inCluster && status.min_in_sync && members.length < status.min_in_sync) {
+    bad(`${members.length} of at least ${status.min_in_sync} brokers are in sync: nothing is confirmed to publishers.`,
+      "Start the brokers that are missing.");
+  }
+  for (const row of facts) {
+    if (row.store && row.store !== "off" && row.health && row.health !== "ok") bad(`${row.name}: its store is ${row.health}.`);
+  }
+  for (const row of brokers) {
+    if (row.state === "unreachable") bad(`${row.name ?? "The broker"} at ${row.address} cannot be reached.`, "systemctl status qpid-ha, on that machine");
+  }
+  for (const row of [status, ...facts.filter((row) => row.name !== status.name)]) {
+    if (row.problem) bad(`${row.name}: ${row.problem}`);
+    if (row.controller_problem) bad(`${row.name}: ${row.controller_problem}`);
+    if (row.login_problem) bad(`${row.name}: ${row.login_problem}`);
+  }
+  for (const row of sets) {
+    if (row.state === "no primary") bad(`The resource set ${row.name} has no primary.`, row.problem);
+    else if (row.state === "too few in sync") warn(`The resource set ${row.name} has too few replicas in sync.`, row.problem);
+    else if (row.problem) warn(`The resource set ${row.name}: ${row.problem}`);
+  }
+  if (status.paused) {
+    const until = status.paused.until ?? "somebody resumes";
+    const reason = status.paused.reason ? ` (${status.paused.reason})` : "";
+    warn(`Agents are paused by ${status.paused.by} until ${until}${reason}: a primary that dies is not replaced.`);
+  }
+  for (const row of backups) {
+    if (row.state === "expected") warn(`The primary waits for ${row.name}, which is in the in-sync set and not connected.`);
+    else if (row.state === "catchup") warn(`${row.name} catches up: ${row.lag_messages} events to go.`);
+    else if (row.lag_s >= 5) warn(`${row.name} has owed an acknowledgement for ${row.lag_s} s.`);
+  }
+  if (inCluster && brokers.length > 1 && primary && members.length === 1) {
+    warn(`Only ${members[0]} is in sync: if it is lost, there is nobody to fail over to without loss.`);
+  }
+  if (status.draining) warn(`${status.name} is drained: it gets no replicas.`, `qpid-ha undrain ${status.name}`);
+  return [...found.filter((one) => one.severity === "bad"), ...found.filter((one) => one.severity !== "bad")];
+}

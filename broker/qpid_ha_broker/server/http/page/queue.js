@@ -1,0 +1,75 @@
+// One queue: its figures, and what an operator may do to it.
+
+import * as broker from "./broker.js";
+import { confirmAction } from "./confirm.js";
+import { bytes, count, el, plural, rate, seconds, setText, spark } from "./dom.js";
+import { Messages, moveMessages } from "./messages.js";
+
+export class QueueView {
+  refreshMs = 3000;
+
+  constructor(name) {
+    this.name = name;
+    this.title = name;
+    this.trend = el("div");
+    this.facts = el("dl", { class: "summary" });
+    this.why = el("p", { class: "quiet" });
+    this.purge = el("button", { type: "button", id: "purge", class: "danger", disabled: true, onclick: () => this.#purge() }, "Purge…");
+    this.move = el("button", { type: "button", id: "move", disabled: true, onclick: () => this.#move() }, "Move messages…");
+    this.messages = new Messages(name, () => this.onDue?.());
+    this.element = el("div", {},
+      el("p", {}, el("a", { href: "#/queues" }, "All queues")),
+      el("h2", { id: "queue-title" }, name),
+      this.facts, this.trend, this.why, el("div", { class: "tools" }, this.move, this.purge),
+      this.messages.element);
+  }
+
+  async refresh() {
+    const { rows, sample_interval_s: sampleS } = await broker.get("/queues", { name: this.name });
+    const row = rows[0];
+    if (!row) {
+      setText(this.why, "There is no such queue here. It may be gone, or in a set of which this broker has no replica.");
+      for (const button of [this.purge, this.move]) button.disabled = true;
+      this.messages.allow(false);
+      return null;
+    }
+    this.row = row;
+    const shown = [
+      ["Messages", count(row.messages)], ["Bytes", bytes(row.bytes)], ["Acquired", count(row.acquired)],
+      ["Consumers", count(row.consumers)], ["In", rate(row.in_rate)], ["Out", rate(row.out_rate)],
+      ["Oldest message", row.messages ? seconds(row.age_s) : "none"], ["Resource set", row.set],
+    ];
+    shown.forEach(([title, value], at) => {
+      const part = this.facts.children[at] ?? this.facts.appendChild(el("div", {}, el("dt"), el("dd")));
+      setText(part.children[0], title);
+      setText(part.children[1], value);
+    });
+    this.trend.replaceChildren(...(row.depths.length > 1 ? [spark(row.depths, sampleS, true)] : []));
+    const may = broker.mayChange();
+    setText(this.why, may ? "" : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
+    for (const button of [this.purge, this.move]) button.disabled = !may;
+    this.messages.allow(may);
+    return null;
+  }
+
+  async #move() {
+    await moveMessages(this.name, { available: this.row.messages - this.row.acquired });
+    this.onDue?.();
+  }
+
+  async #purge() {
+    const { name, row } = this;
+    await confirmAction({
+      title: `Purge ${name}`,
+      does: [`All messages that no consumer has acquired are removed: ${count(row.messages - row.acquired)} of ${count(row.messages)} at this moment.`],
+      loses: "These messages, for good, on all brokers. They do not go to a dead letter queue.",
+      verb: "Purge",
+      danger: true,
+      run: async () => {
+        const { purged } = await broker.call("queues", { action: "purge", name });
+        return `${plural(purged, "message")} removed from ${name}.`;
+      },
+    });
+    this.onDue?.();
+  }
+}

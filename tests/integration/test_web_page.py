@@ -1,0 +1,296 @@
+"""Stories about the web page, in a real Chromium: log in, see a failover, purge a queue, be refused. On one cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from proton import Message, ProtonException
+
+from blocking_client import BlockingClient
+from chromium import Chromium
+from http_port import write_tokens
+from qpid_ha_config.tokens import TokenRole
+from qpid_ha_demo.cluster import LocalBroker
+from running_cluster import RunningCluster
+
+pytestmark = pytest.mark.direct_only("the page is about the broker that serves it")
+
+SHOTS = Path(os.environ.get("QPID_HA_SCREENSHOTS", Path(__file__).resolve().parents[2] / "build" / "screenshots"))
+"""Where what the page looked like is kept."""
+HTML_NAME = "<img src=x onerror=alert(1)>"
+VIEWER, OPERATOR = TokenRole.VIEWER, TokenRole.OPERATOR
+NO_SCROLLING = "document.documentElement.scrollWidth <= window.innerWidth"
+
+
+class Site(NamedTuple):
+    """What the tests share."""
+
+    cluster: RunningCluster
+    tokens: dict[TokenRole, str]
+    page: Chromium
+
+    def url(self, broker: LocalBroker) -> str:
+        """Where its page is: what it said last."""
+        self.cluster.wait_until(lambda: "monitoring are answered on" in broker.log(), "the HTTP port is open")
+        found: list[str] = re.findall(r"monitoring are answered on (\S+)", broker.log())
+        return f"{found[-1].rstrip(',')}/"
+
+    def log_in(self, broker: LocalBroker, role: TokenRole, rows: int = 3) -> None:
+        """As somebody who uses the keyboard alone, on a page that was never seen before; `rows`: brokers, and sets."""
+        page = self.page
+        page.open(self.url(broker))
+        if page.evaluate("sessionStorage.length"):
+            page.evaluate("sessionStorage.clear()")
+            page.open(self.url(broker))
+        page.wait("document.activeElement.id === 'token'")
+        page.type(self.tokens[role])
+        page.press("Enter")
+        page.wait_text(f"{role} ({role})")
+        page.wait(f"document.querySelectorAll('main table tbody tr').length === {rows}")
+
+    def close_done(self, text: str) -> None:
+        """What was confirmed is done, and the dialog that says so is closed."""
+        page = self.page
+        page.wait("document.querySelector('dialog h2').textContent === 'Done'")
+        assert text in page.evaluate("document.querySelector('dialog p').textContent")
+        page.press("Enter")
+        page.wait("!document.querySelector('dialog').open")
+
+    def go(self, view: str) -> None:
+        """By the address, as a bookmark does."""
+        self.page.evaluate(f"location.hash = {json.dumps('#/' + view)}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("site")
+    tokens = write_tokens(directory / "tokens")
+    admin = {"admin": {"listen": "http://127.0.0.1:0", "tokens": str(directory / "tokens")}}
+    with RunningCluster(directory, agents=True, settings=admin) as cluster, Chromium() as page:
+        cluster.wait_until(lambda: cluster.primary() is not None, "a primary")
+        cluster.wait_whole()
+        primary = cluster.the_primary()
+        for name in (HTML_NAME, *(f"orders.{number}" for number in range(300))):
+            primary.ask("queues", action="create", name=name)
+        client = BlockingClient(cluster.urls[cluster.brokers.index(primary)])
+        for name, number in ((HTML_NAME, 3), ("orders.7", 5)):
+            sender = client.sender(name)
+            for _ in range(number):
+                sender.send(Message(body="<script>alert(2)</script>"))
+        client.connection.close()
+        yield Site(cluster, tokens, page)
+        assert page.problems == []
+
+
+@pytest.fixture(autouse=True)
+def wide(site: Site) -> None:
+    site.page.resize(1280, 860)
+
+
+def test_a_wrong_token_is_refused_and_a_viewer_sees_the_cluster_and_changes_nothing(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    page.open(site.url(primary))
+    page.wait("document.activeElement.id === 'token'")
+    page.type("not-a-token-of-anybody")
+    page.press("Enter")
+    page.wait_text("nobody has this token")
+    page.screenshot(SHOTS / "login.png")
+    site.log_in(primary, VIEWER)
+    page.wait_text("Nothing is wrong.")
+    assert page.evaluate("document.querySelectorAll('.follows').length") == 2
+    assert page.evaluate("[...document.querySelectorAll('.action button')].every((button) => button.disabled)")
+    assert "what changes something takes operator" in page.text()
+    asked = """import('/page/broker.js').then((broker) => broker.call('queues', {action: 'purge', name: 'orders.7'}))
+        .then(() => 'done', (error) => error.message)"""
+    assert "viewer has the role viewer, and queues purge takes operator" in page.evaluate(asked)
+    assert page.evaluate("document.querySelector('nav a[aria-current]').textContent") == "Cluster"
+
+
+def test_the_list_of_queues_is_sorted_filtered_and_made_of_what_is_in_sight(site: Site) -> None:
+    page = site.page
+    site.log_in(site.cluster.the_primary(), VIEWER)
+    site.go("queues")
+    page.wait_text("301 of 301 queues")
+    first = "document.querySelector('.list tbody a').textContent"
+    page.wait(f"{first} === 'orders.7'")
+    assert page.evaluate("document.querySelectorAll('.list tbody a').length") < 100
+    page.screenshot(SHOTS / "queues.png")
+    page.click(".list th button")  # by name
+    page.wait(f"{first} === {json.dumps(HTML_NAME)}")
+    assert page.evaluate("document.querySelector('.list img')") is None
+    page.evaluate("document.querySelector('.list').focus()")
+    page.press("End")
+    page.wait("[...document.querySelectorAll('.list tbody a')].some((link) => link.textContent === 'orders.99')")
+    page.click("#filter")
+    page.type("orders.29?")
+    page.wait_text("10 of 301 queues")
+    page.wait(f"{first} === 'orders.290'")
+
+
+def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_it(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, VIEWER)
+    site.go("queue/orders.7")
+    page.wait_text("the role viewer")
+    assert page.evaluate("document.querySelector('#browse').disabled")
+    site.log_in(primary, OPERATOR)
+    site.go("queue/orders.7")
+    page.click("#browse")
+    page.wait_text("5 messages. Browsing changes nothing.")
+    page.screenshot(SHOTS / "messages.png")
+    page.click("button[aria-label^='Look at']")
+    page.wait("document.querySelector('dialog pre:last-of-type').textContent === '<script>alert(2)</script>'")
+    assert page.evaluate("document.querySelector('dialog script')") is None
+    page.screenshot(SHOTS / "message.png")
+    page.press("Escape")
+    page.wait("!document.querySelector('dialog').open")
+    page.click("button[aria-label^='Move message']")
+    page.type("orders.8")
+    page.press("Enter")
+    site.close_done("1 message moved to orders.8")
+    page.wait_text("4 messages. Browsing changes nothing.")
+    page.click("#move")
+    page.type("no-such-queue")
+    page.press("Enter")
+    page.wait("document.querySelector('dialog .problem').textContent.includes('no-such-queue')")
+    page.press("Escape")
+    assert [primary.ask("queues", action="read", name=name)["messages"] for name in ("orders.7", "orders.8")] == [4, 1]
+    primary.ask("queues", action="move", name="orders.8", to="orders.7")
+
+
+def test_connections_show_what_their_links_wait_for_and_an_operator_closes_one(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    client = BlockingClient(site.cluster.urls[site.cluster.brokers.index(primary)])
+    client.receiver("orders.7", 0)
+    site.log_in(primary, OPERATOR)
+    site.go("connections")
+    page.wait_text("no credit")
+    page.screenshot(SHOTS / "connections.png")
+    page.click("button.close")
+    page.wait_text("amqp:connection:forced")
+    page.click("dialog button[type=submit]")
+    site.close_done("was closed.")
+    page.wait("!document.body.innerText.includes('no credit')")
+    with suppress(ProtonException):  # it was closed
+        client.connection.close()
+
+
+def test_a_queue_is_purged_once_that_is_confirmed(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    site.go("queue/" + "".join(f"%{byte:02x}" for byte in HTML_NAME.encode()))
+    page.click("#purge")
+    page.wait_text("3 of 3 at this moment")
+    assert page.evaluate("document.activeElement.textContent") == "Cancel"
+    page.screenshot(SHOTS / "purge.png")
+    page.press("Escape")
+    page.wait("!document.querySelector('dialog').open")
+    assert primary.ask("queues", action="read", name=HTML_NAME)["messages"] == 3
+    page.click("#purge")
+    page.press("Tab")
+    page.press("Enter")
+    site.close_done(f"3 messages removed from {HTML_NAME}.")
+    assert primary.ask("queues", action="read", name=HTML_NAME)["messages"] == 0
+
+
+def test_an_operator_pauses_the_agents_and_lets_them_go_on(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    page.click("#pause")
+    page.wait_text("What could be lost")
+    page.screenshot(SHOTS / "pause.png")
+    page.press("Enter")
+    site.close_done("agents are paused by operator on the web page of")
+    page.wait_text("a primary that dies is not replaced")
+    page.click("#pause")
+    page.press("Tab")
+    page.press("Enter")
+    site.close_done("agents go on; it was paused by operator")
+    page.wait_text("Nothing is wrong.")
+
+
+def test_a_page_sees_a_failover_and_another_one_that_its_broker_is_gone(site: Site) -> None:
+    page, cluster = site.page, site.cluster
+    lost = cluster.the_primary()
+    backup = next(broker for broker in cluster.brokers if broker is not lost)
+    site.log_in(backup, VIEWER)
+    page.screenshot(SHOTS / "cluster.png")
+    page.evaluate("""window.said = []; const region = document.getElementById('announce');
+        new MutationObserver(() => said.push(region.textContent)).observe(region, {childList: true})""")
+    lost.kill()
+    page.wait("said.some((text) => /broker\\d is primary/.test(text))")
+    page.screenshot(SHOTS / "failover.png")
+    cluster.wait_whole()
+    page.wait_text("Nothing is wrong.")
+    site.go("history")
+    page.wait_text("Generation 2")
+    assert page.evaluate("document.querySelectorAll('.timeline li').length") >= 2
+    page.screenshot(SHOTS / "history.png")
+    backup.kill()
+    page.wait_text(f"{backup.name} has not answered since")
+    page.screenshot(SHOTS / "lost.png")
+    cluster.wait_whole()
+
+
+def test_an_operator_switches_over_to_a_backup(site: Site) -> None:
+    page, cluster = site.page, site.cluster
+    before = cluster.the_primary()
+    site.log_in(before, OPERATOR)
+    page.click("#switchover")
+    to = page.evaluate("document.querySelector('dialog option:last-child').value")
+    page.evaluate(
+        "document.querySelector('dialog select').value = document.querySelector('dialog option:last-child').value"
+    )
+    page.screenshot(SHOTS / "switchover.png")
+    page.click("dialog button[type=submit]")
+    site.close_done("")
+    page.wait(f"document.querySelector('table.cards td').textContent === {json.dumps(to)}")
+    page.wait_text(f"It is asked of the primary: open the page of {to}.")
+    cluster.wait_whole()
+    assert cluster.the_primary().name == to
+
+
+def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site) -> None:
+    page = site.page
+    site.log_in(site.cluster.the_primary(), OPERATOR)
+    for scheme in ("light", "dark"):
+        page.resize(400, 860, scheme)
+        for view, text in (
+            ("cluster", "Brokers"),
+            ("queues", "301 of 301"),
+            ("queue/orders.7", "Purge"),
+            ("connections", "of all kinds"),
+            ("history", "Generation"),
+        ):
+            site.go(view)
+            page.wait_text(text)
+            page.screenshot(SHOTS / f"{view.partition('/')[0]}-400-{scheme}.png")
+            assert page.evaluate(NO_SCROLLING), (view, scheme)
+        page.resize(1280, 860, scheme)
+        site.go("cluster")
+        page.wait_text("Actions")
+        page.screenshot(SHOTS / f"cluster-{scheme}.png")
+
+
+def test_resource_sets_are_shown_with_their_primaries_and_what_was_done_about_them(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    primary.ask("sets", action="create", name="audit", replicas=[broker.name for broker in site.cluster.brokers])
+    site.log_in(primary, VIEWER, rows=4)
+    page.wait("[...document.querySelectorAll('table')][1].querySelector('tbody tr').innerText.includes('ok')")
+    page.wait_text("Nothing is wrong.")
+    page.screenshot(SHOTS / "sets.png")
+    site.go("history")
+    page.wait_text("What the controller did about resource sets")
+    page.wait("[...document.querySelectorAll('.timeline')][1].innerText.includes('audit')")
+
+
+def test_the_page_asks_the_broker_that_served_it_and_nobody_else(site: Site) -> None:
+    assert site.page.requests
+    assert {re.match(r"http://127\.0\.0\.1:\d+/|data:", url) is not None for url in site.page.requests} == {True}
