@@ -113,6 +113,19 @@ def test_a_publisher_gets_no_new_credit_for_what_is_not_committed(broker: Paired
     assert sender.credit == before
 
 
+def test_what_comes_behind_the_end_of_a_link_is_released(broker: PairedBroker, client: PairedClient) -> None:
+    """Settled without an outcome, it counts as queued with clients that look for refusals only."""
+    broker.container.default.configuration.declare_queue("short", {})
+    link = client.sender("short")
+    broker.container.default.configuration.delete_queue("short")
+    client.send(link, proton.Message("a"))
+    client.exchange()
+    late = client.send(link, proton.Message("b"))
+    broker.settle_down()
+    assert link.state & proton.Endpoint.REMOTE_CLOSED
+    assert (late.settled, late.remote_state) == (True, Delivery.RELEASED)
+
+
 def test_a_management_reply_waits_for_what_the_command_wrote(broker: PairedBroker, client: PairedClient) -> None:
     replies, requests = client.receiver("$management", 10), client.sender("$management")
     witness(broker)
