@@ -545,6 +545,44 @@ def test_a_drain_is_answered_although_messages_have_used_up_the_credit(
     assert (len(client.received(link)), link.credit) == (1, 4)
 
 
+@pytest.mark.parametrize("address", ["q", "$management"])
+def test_credit_that_comes_before_the_end_of_a_drain_is_written_is_no_part_of_it(
+    broker: PairedBroker, client: PairedClient, address: str
+) -> None:
+    link = client.receiver(address)
+    link.drain(1)
+    say(client)
+    broker.turn()  # the drain is over, and nobody has heard of it
+    link.flow(1)
+    say(client)
+    broker.settle_down()
+    at_broker: Any = client.peer.engine.connection.link_head(0)
+    assert (link.credit, at_broker.credit) == (1, 1)
+
+
+def test_a_consumer_that_takes_its_drain_back_while_it_waits_gets_its_messages(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    link = client.receiver("q", 1)
+    catalog = broker.container.default.resources
+    catalog.is_gated = True
+    link.drain(0)
+    broker.settle_down()
+    link.drain_mode = False
+    link.flow(1)
+    broker.settle_down()
+    catalog.is_gated = False
+    stock(broker, client, "q", 2)
+    assert (len(client.received(link)), link.credit) == (2, 0)
+
+
+def say(client: PairedClient) -> None:
+    """Carry what the client has to say, and nothing back."""
+    pending = client.transport.pending()
+    client.peer.receive(bytes(client.transport.peek(pending) or b""))
+    client.transport.pop(pending)
+
+
 def flows(collector: Any) -> int:
     """How many flows for a link have come since the last call."""
     found = 0

@@ -104,6 +104,25 @@ def test_a_drain_is_answered_when_what_was_under_way_has_come(proxied: PairedPro
     assert link.credit == 0
 
 
+def test_after_a_drain_that_the_client_has_taken_back_it_gets_no_more_than_it_gives_credit_for(
+    proxied: PairedProxy,
+) -> None:
+    client = proxied.client()
+    link = attach(proxied, client, 1)
+    with proxied.held_up():
+        publish(proxied, "a", "b")
+        link.drain(0)
+        proxied.settle_down()
+        link.flow(1)  # which drains no more, while the primary's answer to the drain is on its way
+        proxied.settle_down()
+    assert texts(client, link) == ["a", "b"]
+    publish(proxied, "c", "d")
+    link.flow(1)
+    proxied.settle_down()
+    assert texts(client, link) == ["c"]
+    assert holders(proxied) == [True, True, True, False]
+
+
 def test_a_message_that_one_clients_proxy_gives_back_is_the_other_ones(proxied: PairedProxy) -> None:
     one, other = proxied.client(container="one"), proxied.client(container="other")
     link, beside = attach(proxied, one, 1), attach(proxied, other, 0)

@@ -139,8 +139,7 @@ class CreditedConsumer(LinkEndpoint):
 
     def flow(self) -> None:
         """The client changed its credit."""
-        if self._sender.draining:
-            self._credit.client_drains = True
+        self._credit.client_drains = self._sender.draining
         self._ask()
 
     def update_window(self) -> None:

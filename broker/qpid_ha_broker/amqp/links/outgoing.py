@@ -188,6 +188,8 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
 
         A client that must answer first has all that it can get.
         """
+        if not self._sender.draining:
+            return True  # the client has changed its mind, and keeps its credit
         is_gated = self.hosted.resources.is_gated and not self.browsing
         waits = (
             is_gated

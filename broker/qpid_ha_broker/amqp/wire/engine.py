@@ -664,12 +664,21 @@ class Sender:
         return bool(lib.pn_link_get_drain(self._link))
 
     def drained(self) -> None:
-        """Give up the rest of the credit, and tell the peer, which waits for the flow (AMQP 1.0 section 2.6.7)."""
-        if lib.pn_link_credit(self._link) == 0:
+        """Give up the rest of the credit, and tell the peer, which waits for the flow (AMQP 1.0 section 2.6.7).
+
+        Nothing happens where the peer does not drain any more: it keeps its credit, and waits for no flow.
+        """
+        link = self._link
+        if not lib.pn_link_get_drain(link):
+            return
+        if lib.pn_link_credit(link) == 0:
             # Proton writes a flow only for a sender that gives up credit. This raises its count of what may be sent,
             # which the next call puts back to 0, and not what goes into the flow: delivery-count stays as it is.
-            lib.pn_link_flow(self._link, 1)
-        lib.pn_link_drained(self._link)
+            lib.pn_link_flow(link, 1)
+        lib.pn_link_drained(link)
+        # When Proton writes the flow, it tells the peer that all of its credit is given up, also what has come since,
+        # which it still counts here: we would send without credit. So the flow is written before anything else comes.
+        lib.pn_transport_pending(lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link))))
 
     @property
     def unsent_bytes(self) -> int:
