@@ -4,8 +4,8 @@
 2. What was handed out before comes marked as a redelivery: one delivery at most is not marked, which may be the last to
    arrive. But what a primary handed out that had not been confirmed yet, and died with it, is a new message when its
    proxy sends it again.
-3. It does not come again at all unless it was given back, or its client's link has ended, or its proxy could not come
-   for it in time: what `Custodian.is_its_own` says.
+3. It does not come again at all unless it was given back, or its client's link has ended, for the client or for its
+   broker, or its proxy could not come for it in time: what `Custodian` says.
 4. Of one publisher's link, a consumer gets what comes for the first time in the order in which it was sent.
 """
 
@@ -96,6 +96,9 @@ class Custodian(Protocol):
     def is_its_own(self, handout: Handout) -> bool:
         """Whether what `handout` is about must still be its consumer's, if that has not given it back."""
 
+    def has_left(self, reading: Reading) -> bool:
+        """Whether the proxy that relays it has found its client gone, of which the client may not know."""
+
     def promotions_without(self, sent: Sent, since: int) -> list[float]:
         """When, after generation `since`, somebody began to lead who did not have `sent` in its queue."""
 
@@ -178,13 +181,24 @@ class Ledger:
         for earlier in self.handouts.get(sent, ()):
             if earlier.is_returned or self._died_with_its_primary(earlier):
                 continue
-            if self._custodian.is_its_own(earlier):
+            is_left = self._is_left(earlier, client)
+            if self._custodian.is_its_own(earlier) and not is_left:
                 raise Violation(
                     f"{sent} goes to {client}, and belongs to {earlier.reading.client} since {earlier.at_s:.3f} s"
                     f" ({'consumed' if earlier.is_consumed else 'not answered'})"
                 )
-            self.ended += earlier.reading.has_ended
-            self.late += not earlier.reading.has_ended
+            has_ended = earlier.reading.has_ended or is_left
+            self.ended += has_ended
+            self.late += not has_ended
+
+    def _is_left(self, handout: Handout, client: str) -> bool:
+        """Whether its proxy may have given it back, for `client` to get, in the name of one that is gone.
+
+        The proxy says so of each message, and then ends its link at the primary: that may not have come yet. Before
+        both it has taken that link's credit back, so the one that is gone gets nothing of it again.
+        """
+        is_other = client != handout.reading.client
+        return is_other and not handout.is_confirmed and self._custodian.has_left(handout.reading)
 
     def _check_order(self, handout: Handout) -> None:
         sent, latest = handout.sent, handout.reading.latest

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.model.sequence import Entry
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Reading, Sent
@@ -70,6 +71,8 @@ class Watch:
         self._now_s = now_s
         self._attachments: dict[tuple[str, str, int], list[Attachment]] = {}
         """By container id of the client's connection, queue, and generation."""
+        self._relayed: dict[tuple[str, str], list[tuple[float, RelayedConsumer]]] = {}
+        """By container id and queue: consumers' links at proxies, and since when."""
         self.generation = 0
         self._outdated_until_s = 0.0
         self._promotions: list[tuple[int, float, set[Sent]]] = []
@@ -95,6 +98,11 @@ class Watch:
             deliver(entries)
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace
+
+    def relayed(self, link: RelayedConsumer) -> None:
+        """A consumer's link was attached at a proxy, which was answered by the primary."""
+        key = link.connection.engine.connection.remote_container or "", link.link.remote_source.address or ""
+        self._relayed.setdefault(key, []).append((self._now_s(), link))
 
     def leads(self, node: Node) -> None:
         """A node has become primary."""
@@ -124,6 +132,12 @@ class Watch:
         if any(generation < self.generation for generation in leading):
             self._outdated_until_s = self._now_s() + STILL_ON_ITS_WAY_S
         return self._now_s() < self._outdated_until_s
+
+    def has_left(self, reading: Reading) -> bool:
+        """See there."""
+        found = self._relayed.get((reading.client, reading.queue), [])
+        found = [(at_s, link) for at_s, link in found if at_s >= reading.opened_s]
+        return bool(found) and all(link.has_left for _, link in found)
 
     def is_its_own(self, handout: Handout) -> bool:
         """Its link lives, and was attached, once, in each generation since, in time for what it had."""

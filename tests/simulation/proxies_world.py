@@ -187,6 +187,8 @@ class ProxiesWorld:
             replica = placed.at(node.index)
             if replica is not None:
                 placed.watch.attached(replica, connection, endpoint)
+        elif isinstance(endpoint, RelayedConsumer):
+            next(each for each in self.sets if each.name == endpoint.set_name).watch.relayed(endpoint)
 
     def now_ms(self) -> int:
         return BEGAN_MS + int(self.schedule.now_s * 1000)
