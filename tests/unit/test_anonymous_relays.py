@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.links import anonymous_relay
 from qpid_ha_broker.amqp.links.anonymous_relay import SetPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
+from qpid_ha_broker.amqp.wire.annotations import PRODUCER, SEQUENCE
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.model.queue import Queue
 from several_sets import SeveralSets
@@ -134,6 +135,42 @@ def test_what_is_not_answered_is_sent_again_and_is_there_once_and_in_order(sets:
     sets.settle_down()
     assert states([*first, *late, *paused]) == [ACCEPTED] * 6
     assert red(sets) == list("acde")
+
+
+@pytest.mark.parametrize("numbering", [{}, {PRODUCER: "its own", SEQUENCE: 7}])
+def test_what_was_taken_is_there_once_though_the_queue_of_one_before_it_was_deleted(
+    sets: Sets, numbering: dict[str, Any]
+) -> None:
+    default, container = sets.there.container.default, sets.there.container
+    container.nodes.settings = type(container.nodes.settings)(auto_create=False)
+    default.configuration.declare_queue("going", {})
+    log = default.resources.default.log
+    log.add_witness("backup")
+    annotations = {proton.symbol(name): value for name, value in numbering.items()}
+    first = sets.one.send(sets.link, proton.Message("a", address="going", annotations=annotations or None))
+    before = [first, *sets.send(("plain", "b"))]
+    sets.cut()
+    default.configuration.delete_queue("going")
+    sets.connect_upstream()
+    log.remove_witness("backup")
+    default.touch()
+    sets.settle_down()
+    after = sets.send(("going", "c"), ("plain", "d"))
+    assert texts(sets.there.queue("plain")) == ["b", "d"]
+    assert states([*before, *after]) == [ACCEPTED, ACCEPTED, REJECTED, ACCEPTED]
+
+
+def test_what_a_deleted_queue_did_not_take_is_refused_when_it_is_sent_again(sets: Sets) -> None:
+    default, container = sets.there.container.default, sets.there.container
+    container.nodes.settings = type(container.nodes.settings)(auto_create=False)
+    default.configuration.declare_queue("going", {})
+    sets.send(("plain", "a"))
+    sets.cut()
+    default.configuration.delete_queue("going")
+    deliveries = sets.send(("going", "b"), ("plain", "c"))
+    sets.connect_upstream()
+    assert states(deliveries) == [REJECTED, ACCEPTED]
+    assert texts(sets.there.queue("plain")) == ["a", "c"]
 
 
 def test_refusals_are_those_of_the_primary_and_of_one_message(sets: Sets) -> None:

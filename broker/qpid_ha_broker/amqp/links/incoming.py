@@ -277,7 +277,7 @@ class IncomingLink(ReceivingLink):
                 return
             queue = self._queue
             if queue is None or queue.needs_care:
-                waits: Unconfirmed = (*self._publish_anywhere(message), delivery)
+                waits: Unconfirmed = (*self._publish_anywhere(delivery, message), delivery)
             elif lsn := self._enqueue_plain(queue, message):
                 waits = queue.log, lsn, None, delivery
             else:
@@ -370,7 +370,7 @@ class IncomingLink(ReceivingLink):
                 self.answered()
                 continue
             try:
-                waits = (*self._publish_anywhere(message), delivery)
+                waits = (*self._publish_anywhere(delivery, message), delivery)
             except (ModelError, AmqpError) as error:
                 self._refuse(delivery, False, as_amqp(error) if isinstance(error, ModelError) else error)
             else:
@@ -393,9 +393,17 @@ class IncomingLink(ReceivingLink):
             del self.hosted.relayed_publishers[self._relay.producer]
         self._container.sessions.links.forget(self)
 
-    def _publish_anywhere(self, message: Message) -> CommitToken:
+    def _publish_anywhere(self, delivery: Delivery, message: Message) -> CommitToken:
         """To queues with limits, too: whoever accepted a message before sending this one has made room for it."""
-        hosted, target, key = self._destination(message.payload)
+        try:
+            hosted, target, key = self._destination(message.payload)
+        except ServedElsewhere:
+            raise
+        except (ModelError, AmqpError):
+            known_at = self._relayed_before(delivery)
+            if known_at is None:
+                raise
+            return known_at
         hosted.flush_accepted()
         resources, now_ms = hosted.resources, self._container.now_ms
         if isinstance(target, Queue):
@@ -404,6 +412,18 @@ class IncomingLink(ReceivingLink):
             token = self._container.publisher.publish(target, message, key, now_ms)
         hosted.touch()
         return token
+
+    def _relayed_before(self, delivery: Delivery) -> CommitToken | None:
+        """Of a message for an anonymous relay that is sent again and was taken: see `Resources.known_at`.
+
+        Its queue may have been deleted since, or its publisher may not publish there any more. Were it refused for
+        that, its proxy would number anew what is behind it, which was taken, too, and would be there twice.
+        """
+        relay = self._relay
+        number = None if relay is None or self._target is not None else engine.number_if_any(delivery)
+        if relay is None or number is None:
+            return None
+        return self.hosted.resources.known_at(Message(b"", producer=relay.producer, sequence=number))
 
     def _destination(self, payload: bytes) -> tuple[HostedSet, Queue | Exchange, str]:
         sections = self._container.sections
