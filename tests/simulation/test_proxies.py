@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-import proton
 import pytest
 
 from qpid_ha_broker.amqp.links import relayed_links
@@ -113,18 +112,6 @@ def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.M
     monkeypatch.setattr(OutgoingLink, "_reclaim", grant_nothing)
 
     assert "belongs to" in found_by(monkeypatch, range(30)).problem
-
-
-def test_what_a_lost_client_had_and_its_own_link_gets_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    drain = RelayedConsumer._drain
-
-    def drain_unless_left(self: RelayedConsumer, far: proton.Link, more: int) -> None:
-        if not self.has_left:
-            drain(self, far, more)
-
-    monkeypatch.setattr(RelayedConsumer, "_drain", drain_unless_left)
-
-    assert "goes to c4.1, and belongs to c4.1" in found_by(monkeypatch, [19094]).problem
 
 
 def test_a_link_that_is_given_up_although_it_is_attached_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
