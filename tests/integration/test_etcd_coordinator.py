@@ -105,6 +105,9 @@ def test_whoever_expects_something_else_learns_what_is_there(url: str, opened: O
 def test_of_several_processes_that_write_at_once_each_write_counts_once(url: str, opened: Open) -> None:
     with ExitStack() as stack:
         counters = [stack.enter_context(CoordinatorProcess(url, "count", "40")) for _ in range(3)]
+        assert [counter.line() for counter in counters] == 3 * ["ready"]
+        for counter in counters:
+            counter.ask()
         retries = [int(counter.line()) for counter in counters]
     assert opened(url).read().epoch == 120
     assert sum(retries) > 0, "they did not race"

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -246,11 +247,19 @@ def _is_dropped(port: HttpPort) -> bool:
     return False
 
 
-def test_more_connections_than_there_is_room_for_are_told_so_and_the_others_served(port: HttpPort) -> None:
-    held = [port.open_socket() for _ in range(128)]
+def answered(connection: socket.socket) -> bytes:
+    """What the broker says to one that sends nothing."""
     try:
-        answer = port.send_raw(b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert status_of(answer) in (0, 503)  # 0: it was reset before the answer was read
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+def test_more_connections_than_there_is_room_for_are_told_so_and_the_others_served(port: HttpPort) -> None:
+    held = [port.open_socket() for _ in range(140)]  # 128 have room; those that send nothing lose it after a while
+    try:
+        # 0: it was reset before the answer was read
+        assert any(status_of(answered(each)) in (0, 503) for each in reversed(held[128:]))
     finally:
         for each in held:
             each.close()

@@ -146,6 +146,9 @@ class Renewing:
 def test_of_several_processes_that_write_at_once_each_write_counts_once(url: str, opened: Open) -> None:
     with ExitStack() as stack:
         counters = [stack.enter_context(CoordinatorProcess(url, "count", "30")) for _ in range(3)]
+        assert [counter.line() for counter in counters] == 3 * ["ready"]
+        for counter in counters:
+            counter.ask()
         retries = [int(counter.line()) for counter in counters]
     assert opened(url).read().epoch == 90
     assert sum(retries) > 0, "they did not race"

@@ -4,8 +4,8 @@
 on its standard input with `True` or `False`: whether it still has it.
 `python coordinator_process.py URL TIMEOUT_S keep NAME`: the same, but whenever it is lost, it waits for it anew, and
 says `held` again.
-`python coordinator_process.py URL TIMEOUT_S count TIMES`: raises the record's epoch so often, and says how often it had
-to try again.
+`python coordinator_process.py URL TIMEOUT_S count TIMES`: once it hears a line, raises the record's epoch so often, and
+says how often it had to try again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ class CoordinatorProcess:
             raise ValueError("it has no output")
         return self.process.stdout.readline().strip()
 
-    def says_held(self) -> bool:
-        """Whether it believes to have the lease."""
+    def ask(self) -> None:
+        """Give it a line."""
         if self.process.stdin is None:
             raise ValueError("it has no input")
         self.process.stdin.write("\n")
         self.process.stdin.flush()
+
+    def says_held(self) -> bool:
+        """Whether it believes to have the lease."""
+        self.ask()
         return self.line() == "True"
 
     def __enter__(self) -> CoordinatorProcess:
@@ -88,6 +92,8 @@ def keep(coordinator: Coordinator, name: str) -> None:
 def count(coordinator: Coordinator, times: int) -> None:
     """Each of them is in the record in the end."""
     lost = 0
+    print("ready", flush=True)
+    sys.stdin.readline()
     for _ in range(times):
         found = coordinator.read()
         while True:

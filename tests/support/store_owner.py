@@ -34,7 +34,7 @@ class Reader:
 
 
 class Held:
-    """A disk whose syncs wait until `let_go`, which is as slow as a disk can be."""
+    """A disk whose syncs wait while `is_open` is not set, which is as slow as a disk can be."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -42,6 +42,11 @@ class Held:
         self.is_open = threading.Event()
         self.is_open.set()
         self.arrived = threading.Event()
+
+    def hold(self) -> None:
+        """Let no sync pass from now on; `arrived`: one waits. In this order: one in between is not missed."""
+        self.arrived.clear()
+        self.is_open.clear()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.disk, name)

@@ -76,8 +76,7 @@ def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path) -> No
         owner = Owner(tmp_path, held)
         owner.start()
         queue = owner.queue("q")
-        held.is_open.clear()
-        held.arrived.clear()
+        held.hold()
         owner.turn()
         await asyncio.to_thread(held.arrived.wait, LIMIT_S)
         before = held.syncs
@@ -111,7 +110,7 @@ def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Pat
         assert owner.turn()
         assert held.syncs == syncs
 
-        held.is_open.clear()
+        held.hold()
         owner.publish(queue, b"staying")
         assert not owner.turn()
         token = owner.publish(queue, b"passing too", durable=False)

@@ -123,8 +123,7 @@ def test_the_syncs_of_ten_sets_run_at_the_same_time(tmp_path: Path) -> None:
         made = owners(tmp_path, 10, Held)
         await settle(made)
         for owner in made:
-            owner.disk.is_open.clear()
-            owner.disk.arrived.clear()
+            owner.disk.hold()
         tokens = [publish(owner, b"x") for owner in made]
         for owner in made:
             assert await asyncio.to_thread(owner.disk.arrived.wait, LIMIT_S), "a sync waits for another one"
@@ -164,8 +163,7 @@ def test_a_set_whose_segment_is_full_begins_the_next_one_without_the_others(tmp_
     async def story() -> None:
         full, quick = made = owners(tmp_path, 2, Held)
         await settle(made)
-        full.disk.is_open.clear()
-        full.disk.arrived.clear()
+        full.disk.hold()
         token = publish(full, bytes(SEGMENT_BYTES))
         await asyncio.to_thread(full.disk.arrived.wait, LIMIT_S)
         for number in range(5):
