@@ -330,6 +330,7 @@ class Trouble:
             raise _Skipped("default would have no replica in sync")
 
     def _stop(self, step: Step, broker: LocalBroker, pids: list[int]) -> None:
+        self._check([broker])  # its agent kills a primary that is silent for long
         for_s = _within(STOPPED_S, step.share)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
