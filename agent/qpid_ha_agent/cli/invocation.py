@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qpid_ha_agent.broker_address import AddressError, find_broker
+from qpid_ha_agent.broker_address import AddressError, find_broker, read_config
 from qpid_ha_agent.control import (
     METHOD_NOT_FOUND,
     ControlClient,
@@ -165,3 +166,15 @@ def common_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def configured_file(key: str, question: str) -> Path:
+    """The path that the configuration here has for `key`. Raises CliFailure, with `question` where it has none."""
+    try:
+        config = read_config(os.environ)
+        found = None if config is None else config.get(key)
+    except ConfigError as error:
+        raise CliFailure(str(error), USAGE) from None
+    if not isinstance(found, Path):
+        raise CliFailure(question, USAGE)
+    return found

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qpid_ha_agent.broker_address import read_config
-from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options
+from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options, configured_file
 from qpid_ha_agent.cli.output import print_rows
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.tokens import TokenEntry, TokenRole, make_token, read_tokens
@@ -80,16 +79,7 @@ def _without(lines: Iterable[str], name: str) -> Iterable[str]:
 
 
 def _file(path: Path | None) -> Path:
-    if path is not None:
-        return path
-    try:
-        config = read_config(os.environ)
-        found = None if config is None else config.get("admin.tokens")
-    except ConfigError as error:
-        raise CliFailure(str(error), USAGE) from None
-    if not isinstance(found, Path):
-        raise CliFailure("which file? Give --file, or set admin.tokens in the configuration", USAGE)
-    return found
+    return path or configured_file("admin.tokens", "which file? Give --file, or set admin.tokens in the configuration")
 
 
 def _read(file: Path) -> tuple[TokenEntry, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from qpid_ha_agent.broker_address import read_config
-from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options
+from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options, configured_file
 from qpid_ha_agent.cli.output import print_rows
-from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.settings import read_password_file
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -137,16 +134,9 @@ def _password(file: Path | None) -> str:
 
 
 def _file(path: Path | None) -> Path:
-    if path is not None:
-        return path
-    try:
-        config = read_config(os.environ)
-        found = None if config is None else config.get("sasl.users-db")
-    except ConfigError as error:
-        raise CliFailure(str(error), USAGE) from None
-    if not isinstance(found, Path):
-        raise CliFailure("which database? Give --sasldb, or set sasl.users-db in the configuration", USAGE)
-    return found
+    return path or configured_file(
+        "sasl.users-db", "which database? Give --sasldb, or set sasl.users-db in the configuration"
+    )
 
 
 def _run(program: str, *arguments: str, told: str | None = None) -> str:
