@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from qpid_ha_broker.amqp.wire.engine import Engine, Handler
+
+_PIECE_BYTES: Final = 16 * 1024
+"""Taken up at once: what came with it is still in the processor's cache then."""
 
 
 class OpenedConnection(Handler):
@@ -14,8 +19,11 @@ class OpenedConnection(Handler):
 
     def receive(self, data: bytes) -> None:
         """Bytes came."""
-        self.engine.push(data)
-        self.engine.process(self)
+        rest = memoryview(data)
+        while rest:
+            self.engine.push(rest[:_PIECE_BYTES])
+            self.engine.process(self)
+            rest = rest[_PIECE_BYTES:]
 
     def take_output(self) -> bytes:
         """What is to be written."""

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 from qpid_ha_broker.amqp.connections.connection import Connection, Connections
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.pieces import Pieces
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionRefusal
 from qpid_ha_broker.server.peers.peer_channels import MUCH_BYTES
@@ -27,8 +28,6 @@ ANSWERS_LIMIT_BYTES = 4 * 1024 * 1024
 """Beyond the largest message: what may wait for a client that goes on asking and has stopped reading."""
 
 
-PIECE_BYTES = 4096
-"""Given to the engine at once. So few bytes can ask for some milliseconds of work, 64 KiB for half a second."""
 SLICE_S = 0.004
 """So long a connection's bytes are worked on; then it is everybody else's turn first."""
 
@@ -70,6 +69,7 @@ class ClientProtocol(asyncio.Protocol):
         """Written since the socket is full; None: it is not."""
         self._rest = memoryview(b"")
         """Read and not yet worked on; while there is any, nothing is read."""
+        self._pieces = Pieces()
         self._is_aborted = False
         self.connection: Connection | None = None
         """From the first byte that came until the socket is gone: who is silent costs a socket, and no engine."""
@@ -116,7 +116,7 @@ class ClientProtocol(asyncio.Protocol):
             return
         budget = Budget(time.perf_counter, SLICE_S)
         while self._is_behind and self.connection is connection:
-            size = 0 if connection.is_behind else PIECE_BYTES
+            size = 0 if connection.is_behind else self._pieces.next_size(self._rest)
             piece, self._rest = self._rest[:size], self._rest[size:]
             connection.receive(piece, budget)
             if budget.is_spent:
