@@ -261,6 +261,7 @@ class IncomingLink(ReceivingLink):
             self.answered()
             return
         container, hosted = self._container, self.hosted
+        message: Message | None = None
         try:
             header = self._read_header(whole)
             expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
@@ -282,10 +283,10 @@ class IncomingLink(ReceivingLink):
                 waits = queue.log, lsn, None, delivery
             else:
                 waits = (*self._publish(queue, message, container.now_ms), delivery)
-        except ModelError as error:
-            self._refuse(delivery, settled, as_amqp(error))
-        except AmqpError as error:
-            self._refuse(delivery, settled, error)
+        except (ModelError, AmqpError) as error:
+            if message is not None and message.producer and not (settled or state == engine.TRANSACTIONAL):
+                self._note_refused(message)
+            self._refuse(delivery, settled, as_amqp(error) if isinstance(error, ModelError) else error)
         else:
             if settled:
                 engine.forget(delivery)
@@ -311,6 +312,15 @@ class IncomingLink(ReceivingLink):
             self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
         else:
             engine.reject(delivery, error.name, error.description, symbol_map(error.info) if error.info else None)
+
+    def _note_refused(self, message: Message) -> None:
+        """Its publisher has numbered it. A later one may be accepted before it hears of this, and be all it hears of.
+
+        Where an exchange or the message says where it goes, that may be for any set which is led here.
+        """
+        sets = self._container.sets.values() if self.spans_sets else (self.hosted,)
+        for hosted in sets:
+            hosted.resources.deduplication.note_refused(message.producer, message.sequence)
 
     # --- messages that another broker relays
 
