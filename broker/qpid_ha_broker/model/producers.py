@@ -42,7 +42,7 @@ class Producers:
         self._advances: dict[bytes, Advance] = {}
         """In the order of the events: who has been idle longest comes first."""
         self._refused: dict[bytes, tuple[int, ...]] = {}
-        """Numbers below the highest that were refused, ascending, of producers in `_advances`. In order of the events."""
+        """Numbers below the highest that were refused, ascending; in the order of events. All are of `_advances`."""
         self._refused_total = 0
 
     def __len__(self) -> int:

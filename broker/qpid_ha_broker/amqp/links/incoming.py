@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
@@ -27,7 +30,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer
-from qpid_ha_broker.amqp.wire.relay import RUN_BITS, RelayRequest
+from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RUN_BITS, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
@@ -50,6 +53,8 @@ Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 class ReceivingLink(LinkEndpoint, EachTransfer):
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
+    _late_refusal: Mapping[Any, object] | None = None
+    """What the error of a message says that was refused when others behind it had been taken."""
     request_bytes: int | None = None
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
     spans_sets = True
@@ -129,7 +134,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         failure = _token(failed).failure
         if failure is not None:
             error = as_amqp(failure)
-            engine.reject(failed[3], error.name, error.description)
+            engine.reject(failed[3], error.name, error.description, self._late_refusal)
             self._credit_due += 1
             self.connection.touch()
 
@@ -222,6 +227,8 @@ class IncomingLink(ReceivingLink):
         self._relay = relay
         self._subject = subject_of(connection, relay)
         self.is_relayed = relay is not None
+        if self.is_relayed:
+            self._late_refusal = symbol_map({LATE_REFUSAL: True})
         self._refused_run = NO_RUN
         self._relayed: list[tuple[Delivery, Message]] = []
         """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""

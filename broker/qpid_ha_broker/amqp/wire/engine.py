@@ -534,6 +534,11 @@ class RemoteOutcome:
             return Outcome(state, condition=name, description=text)
         return Outcome(state)
 
+    def says(self, name: str) -> bool:
+        """Whether the information in the error of rejected has `name`, and it is true."""
+        info = read_data(lib.pn_condition_info(lib.pn_disposition_condition(self._remote)))
+        return isinstance(info, dict) and info.get(proton.symbol(name)) is True
+
     @property
     def reason(self) -> str:
         """Condition and description of rejected; empty where there are none."""

@@ -41,6 +41,8 @@ OWN_QUEUE: Final = "qpid.relay-queue"
 PRODUCER: Final = "qpid.relay-producer"
 SET: Final = "qpid.relay-set"
 SESSION: Final = "qpid.relay-session"
+LATE_REFUSAL: Final = "qpid.relay-late-refusal"
+"""In the error of a rejected message: those behind it were looked at, and may have been taken."""
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
 
