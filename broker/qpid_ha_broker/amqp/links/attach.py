@@ -306,9 +306,10 @@ def _tell_confirmed(
     if not spans_sets:
         producer, deduplication = producer_of(part.name, part.link), hosted.resources.deduplication
         highest, refused = deduplication.highest(producer), deduplication.refused(producer)
-    link.properties = {proton.symbol(CONFIRMED): proton.ulong(highest)}
+    told: dict[Any, Any] = {proton.symbol(CONFIRMED): proton.ulong(highest)}
     if refused:
-        link.properties[proton.symbol(REFUSED)] = [proton.ulong(number) for number in refused]
+        told[proton.symbol(REFUSED)] = [proton.ulong(number) for number in refused]
+    link.properties = told
 
 
 def _attach_consumer(

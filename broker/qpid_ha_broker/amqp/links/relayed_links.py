@@ -259,8 +259,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
     """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
 
     Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
-    refuses, it refuses before it looks at anything of that run behind it, which is then numbered anew. (But for what another
-    set refuses, and it says so late: what is behind that may have been taken.) So where several runs are to be sent
+    refuses, it refuses before it looks at anything of that run behind it, which is then numbered anew. (What another
+    set refuses is said late, and what is behind that may have been taken.) So where several runs are to be sent
     again, to a primary that may refuse what another one took, the next one waits for the answers to the one before.
     """
 

@@ -668,14 +668,21 @@ class Sender:
         """The peer wants its credit used or given up now."""
         return bool(lib.pn_link_get_drain(self._link))
 
-    def drained(self) -> None:
+    def drained(self) -> bool:
         """Give up the rest of the credit, and tell the peer, which waits for the flow (AMQP 1.0 section 2.6.7).
 
-        Nothing happens where the peer does not drain any more: it keeps its credit, and waits for no flow.
+        False: messages wait for the peer's window, and the flow goes behind them; nothing was done, try again later.
+        Where the peer does not drain any more it keeps its credit, and waits for no flow.
         """
         link = self._link
         if not lib.pn_link_get_drain(link):
-            return
+            return True
+        transport = lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link)))
+        if lib.pn_link_queued(link):
+            lib.pn_transport_pending(transport)
+            if lib.pn_link_queued(link):
+                # Proton would write the flow behind them, whatever has become of the drain and the credit by then.
+                return False
         if lib.pn_link_credit(link) == 0:
             # Proton writes a flow only for a sender that gives up credit. This raises its count of what may be sent,
             # which the next call puts back to 0, and not what goes into the flow: delivery-count stays as it is.
@@ -683,7 +690,13 @@ class Sender:
         lib.pn_link_drained(link)
         # When Proton writes the flow, it tells the peer that all of its credit is given up, also what has come since,
         # which it still counts here: we would send without credit. So the flow is written before anything else comes.
-        lib.pn_transport_pending(lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link))))
+        lib.pn_transport_pending(transport)
+        return True
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether Proton holds back messages of this link because the peer's window is closed."""
+        return bool(lib.pn_link_queued(self._link))
 
     @property
     def unsent_bytes(self) -> int:
