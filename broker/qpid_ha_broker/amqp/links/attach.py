@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
