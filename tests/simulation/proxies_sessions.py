@@ -92,7 +92,7 @@ class NumberedPublisher:
         delivery.settle()
         if state == proton.Delivery.ACCEPTED:
             self._ledger.is_accepted(sent)
-        elif state == proton.Delivery.REJECTED:
+        elif state == proton.Delivery.REJECTED or (state == proton.Delivery.RELEASED and self._session.may_end):
             self._ledger.is_refused(sent)
         else:
             raise Violation(f"{sent} was answered with {state}")
@@ -322,7 +322,8 @@ class SessionClient(AmqpClient):
             raise Violation(f"{self.name} resumes its session, and has a {status} one")
         self.resumed += self._is_granted
         self._is_granted = True
-        if self.session.has_ended:  # an end that nobody had confirmed was lost with its primary
+        # An end that nobody had confirmed was lost with its primary; an operator may have ended it behind this answer.
+        if self.session.has_ended and not self.session.may_end:
             for part in self._parts.values():
                 if isinstance(part, HoldingConsumer):
                     part.give_up(self.shop.schedule.now_s)
@@ -338,7 +339,7 @@ class SessionClient(AmqpClient):
         if talk in self._rivals:
             self._rivals.remove(talk)
         if talk is self.talk and condition is not None and condition.name == "amqp:not-found":
-            if not self.session.has_ended:
+            if not (self.session.has_ended or self.session.may_end):
                 raise Violation(f"{self.name} is refused its session {self.session.name}, which nobody has ended")
             self.lost += 1
             self._begin_anew()

@@ -151,6 +151,8 @@ class Engine:
         """Those of `_receiving` that hear what becomes of messages, too."""
         self._ended: set[Any] = set()
         """Publishers' links that have ended on our side."""
+        self._left: set[Any] = set()
+        """Links that we consumed from, and have ended."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -330,6 +332,12 @@ class Engine:
     def _discard(self, pointer: Any, delivery: Delivery) -> None:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
+            if pointer in self._left and not _is_settled(delivery):
+                while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
+                    pass
+                if not lib.pn_delivery_partial(delivery) and lib.pn_link_current(pointer) == delivery:
+                    _advance(pointer)
+                return  # the detach gives it back: settled before that it would be a failed delivery
             if pointer in self._ended and lib.pn_delivery_readable(delivery):
                 _update(delivery, RELEASED)  # settled without a word it counts as queued with some clients
             while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
@@ -359,6 +367,7 @@ class Engine:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
         self._receiving[link._impl] = handler
         self._ended.discard(link._impl)
+        self._left.discard(link._impl)
         if is_costly:
             self._costly.add(link._impl)
 
@@ -366,11 +375,13 @@ class Engine:
         """As `attach_receiving`, for one who also hears what the peer says of messages that came."""
         self._receiving[link._impl] = self._consuming[link._impl] = handler
         self._ended.discard(link._impl)
+        self._left.discard(link._impl)
 
     def attach_sending(self, link: proton.Link, handler: Sending) -> None:
         """From now on `handler` is told of credit and of answers on `link`."""
         self._sending[link._impl] = handler
         self._ended.discard(link._impl)
+        self._left.discard(link._impl)
 
     def tell_credit(self, link: proton.Link) -> None:
         """Tell the handler of `link` what credit came before it was attached."""
@@ -379,9 +390,14 @@ class Engine:
             sending.flow()
 
     def detach(self, link: proton.Link) -> None:
-        """Nobody is told any more. What still comes on `link` is dropped, and settled; as released, if it published."""
+        """Nobody is told any more. What still comes on `link` is dropped, and settled; as released, if it published.
+
+        Of a link that we consumed from it is not settled: that it ends says what becomes of it.
+        """
         is_told = self._receiving.pop(link._impl, None) is not None
-        if self._consuming.pop(link._impl, None) is None and is_told:
+        if self._consuming.pop(link._impl, None) is not None:
+            self._left.add(link._impl)
+        elif is_told:
             self._ended.add(link._impl)
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
