@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 import proton
 
+from simulation.node import Violation
 from simulation.streams import StreamEnd, Streams
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
@@ -17,6 +18,23 @@ IDLE_S = 2.0
 TICK_S = 0.5
 BEGAN_MS = 1_000_000
 _ACT_WITHIN_S = 0.08
+
+
+def take_message(link: Any, name: str, withdrawn: int = 0) -> tuple[Any, proton.Message] | None:
+    """The next message that has come to `name` as a whole, with its delivery; None: there is none.
+
+    `withdrawn`: credit that was taken back, which the broker may not have known yet. Raises Violation for a message for
+    which there was no credit.
+    """
+    delivery = link.current
+    if delivery is None or not delivery.readable or delivery.partial:
+        return None
+    message = proton.Message()
+    message.decode(link.recv(delivery.pending))
+    link.advance()
+    if link.credit < -withdrawn:
+        raise Violation(f"{name} got {-link.credit} messages more than it gave credit for")
+    return delivery, message
 
 
 class Talk(asyncio.Protocol):

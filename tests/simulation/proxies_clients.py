@@ -8,7 +8,7 @@ from typing import Any
 
 import proton
 
-from simulation.amqp_client import AmqpClient, Shop, Talk
+from simulation.amqp_client import AmqpClient, Shop, Talk, take_message
 from simulation.node import Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
@@ -271,18 +271,11 @@ class ConsumingClient(LinkClient):
             self._answered.pop(tag).is_confirmed = True
             delivery.settle()
             return
-        while (current := link.current) is not None and current.readable and not current.partial:
-            self._receive(link, current)
-            if self.link is None:
-                return
+        while (taken := take_message(link, self.name, self._withdrawn)) is not None:
+            self._receive(*taken)
         self._look_whether_drained(link)
 
-    def _receive(self, link: Any, delivery: Any) -> None:
-        message = proton.Message()
-        message.decode(link.recv(delivery.pending))
-        link.advance()
-        if link.credit < -self._withdrawn:
-            raise Violation(f"{self.name} got {-link.credit} messages more than it gave credit for")
+    def _receive(self, delivery: Any, message: proton.Message) -> None:
         sent, is_marked = Sent.read(str(message.body)), not message.first_acquirer
         self.note(f"gets {sent.publisher} {sent.number}{' again' if is_marked else ''}")
         if self._reading is not None:
@@ -337,13 +330,12 @@ class BrowsingClient(LinkClient):
 
     def on_delivery(self, talk: Talk, delivery: Any) -> None:
         link = self.link
-        if not self._is_mine(delivery.link) or not delivery.readable or delivery.partial:
+        if not self._is_mine(delivery.link):
             return
-        message = proton.Message()
-        message.decode(link.recv(delivery.pending))
-        link.advance()
-        delivery.settle()
-        sent = Sent.read(str(message.body))
-        if sent.number <= self._latest.get(sent.publisher, 0):
-            raise Violation(f"{self.name} sees {sent} behind {self._latest[sent.publisher]}")
-        self._latest[sent.publisher] = sent.number
+        while (taken := take_message(link, self.name)) is not None:
+            current, message = taken
+            current.settle()
+            sent = Sent.read(str(message.body))
+            if sent.number <= self._latest.get(sent.publisher, 0):
+                raise Violation(f"{self.name} sees {sent} behind {self._latest[sent.publisher]}")
+            self._latest[sent.publisher] = sent.number

@@ -26,6 +26,8 @@ class ProxiesKind(StrEnum):
     PAUSE = "pause"
     PAUSE_PRIMARY = "pause primary"
     DELETE_QUEUE = "delete queue"
+    END_SESSION = "end session"
+    """An operator ends a session of a client."""
 
 
 _WEIGHTS: Final = {
@@ -95,11 +97,15 @@ def is_of_proxies(seed: int) -> bool:
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
     """2 to 4 brokers, 1 to 4 sets, and 3 to 19 clients."""
     draw = random.Random(f"{seed}/proxies plan")
+    sessions = random.Random(f"{seed}/proxies sessions").choice((0, 0, 0, 1, 2))
     brokers = draw.randint(2, 4)
     replicas = _draw_replicas(random.Random(f"{seed}/proxies sets"), brokers)
     count = draw.choice((0, 4, 8, 14))
     kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
     faults = [_draw_fault(draw, kind) for kind in kinds]
+    if sessions:
+        ends = random.Random(f"{seed}/proxies ends of sessions")
+        faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
     return ProxiesPlan(
         seed,
         brokers,
@@ -108,7 +114,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         draw.randint(0, 1),
         random.Random(f"{seed}/proxies transactions").choice((0, 0, 1, 2)),
         random.Random(f"{seed}/proxies anonymous").choice((0, 0, 1)),
-        random.Random(f"{seed}/proxies sessions").choice((0, 0, 0, 1, 2)),
+        sessions,
         draw.choice((0.0005, 0.003, 0.015)),
         draw.choice((2_000, 60_000, 1_000_000)),
         draw.choice((5, 40, 1000)),

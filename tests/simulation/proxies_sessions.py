@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import proton
 
-from simulation.amqp_client import AmqpClient, Shop, Talk
+from simulation.amqp_client import AmqpClient, Shop, Talk, take_message
 from simulation.node import Violation
 from simulation.proxies_ledger import ClientSession, Handout, Ledger, Reading, Sent
 
@@ -39,8 +39,6 @@ class NumberedPublisher:
         self._unanswered: dict[int, Sent] = {}
         self._due: list[int] = []
         """Of these, what has to be sent on the link as it is attached now."""
-        self._window = 1 if queue.startswith("small") else WINDOW
-        """What a full queue refuses has no number any more, and later ones may be taken: one at a time is certain."""
         self.link: Any = None
         self.is_attached = False
 
@@ -54,8 +52,13 @@ class NumberedPublisher:
         """The broker says what it has accepted; the rest is sent again."""
         self.is_attached = True
         confirmed = _told(link, "qpid.session-confirmed")
+        refused = _properties_of(link).get("qpid.session-refused", [])
         for number in [number for number in self._unanswered if number <= confirmed]:
-            self._ledger.is_accepted(self._unanswered.pop(number))
+            sent = self._unanswered.pop(number)
+            if number in refused:
+                self._ledger.is_refused(sent)
+            else:
+                self._ledger.is_accepted(sent)
         self._due = list(self._unanswered)
 
     def act(self, draw: random.Random, *, is_quiet: bool) -> None:
@@ -63,7 +66,7 @@ class NumberedPublisher:
         while self._due and self.link.credit > 0:
             self._send(self._unanswered[self._due.pop(0)])
         for _ in range(0 if is_quiet or self._due else draw.randint(0, 4)):
-            if self.link.credit > 0 and len(self._unanswered) < self._window:
+            if self.link.credit > 0 and len(self._unanswered) < WINDOW:
                 self._number += 1
                 sent = self._unanswered[self._number] = Sent(self.name, self._number, self._queue)
                 self._ledger.sends(sent)
@@ -89,7 +92,7 @@ class NumberedPublisher:
         delivery.settle()
         if state == proton.Delivery.ACCEPTED:
             self._ledger.is_accepted(sent)
-        elif state == proton.Delivery.REJECTED:
+        elif state == proton.Delivery.REJECTED or (state == proton.Delivery.RELEASED and self._session.may_end):
             self._ledger.is_refused(sent)
         else:
             raise Violation(f"{sent} was answered with {state}")
@@ -168,14 +171,8 @@ class HoldingConsumer:
             if delivery.settled:
                 self._settled(delivery)
             return
-        link = self.link
-        while (current := link.current) is not None and current.readable and not current.partial:
-            message = proton.Message()
-            message.decode(link.recv(current.pending))
-            link.advance()
-            if link.credit < 0:
-                raise Violation(f"{self.name} got {-link.credit} messages more than it gave credit for")
-            self._came(current, message)
+        while (taken := take_message(self.link, self.name)) is not None:
+            self._came(*taken)
 
     def _settled(self, delivery: Any) -> None:
         """By the broker, which may have used the tag again for a message that is here already."""
@@ -325,7 +322,8 @@ class SessionClient(AmqpClient):
             raise Violation(f"{self.name} resumes its session, and has a {status} one")
         self.resumed += self._is_granted
         self._is_granted = True
-        if self.session.has_ended:  # an end that nobody had confirmed was lost with its primary
+        # An end that nobody had confirmed was lost with its primary; an operator may have ended it behind this answer.
+        if self.session.has_ended and not self.session.may_end:
             for part in self._parts.values():
                 if isinstance(part, HoldingConsumer):
                     part.give_up(self.shop.schedule.now_s)
@@ -341,7 +339,7 @@ class SessionClient(AmqpClient):
         if talk in self._rivals:
             self._rivals.remove(talk)
         if talk is self.talk and condition is not None and condition.name == "amqp:not-found":
-            if not self.session.has_ended:
+            if not (self.session.has_ended or self.session.may_end):
                 raise Violation(f"{self.name} is refused its session {self.session.name}, which nobody has ended")
             self.lost += 1
             self._begin_anew()
@@ -445,7 +443,11 @@ class SessionClient(AmqpClient):
 
 def _told(link: Any, name: str) -> int:
     """A number in the properties of the broker's attach. Raises Violation where there is none."""
-    properties = {str(key): value for key, value in (link.remote_properties or {}).items()}
+    properties = _properties_of(link)
     if name not in properties:
         raise Violation(f"the broker's attach of {link.name} has no {name}")
     return int(properties[name])
+
+
+def _properties_of(link: Any) -> dict[str, Any]:
+    return {str(key): value for key, value in (link.remote_properties or {}).items()}

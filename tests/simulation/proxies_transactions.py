@@ -11,7 +11,7 @@ from typing import Any
 
 import proton
 
-from simulation.amqp_client import AmqpClient, Shop, Talk
+from simulation.amqp_client import AmqpClient, Shop, Talk, take_message
 from simulation.node import Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
@@ -168,13 +168,8 @@ class TransactingClient(AmqpClient):
                 self._answered.pop(delivery.tag).is_confirmed = True
                 delivery.settle()
             return
-        link = self._in
-        while (current := link.current) is not None and current.readable and not current.partial:
-            message = proton.Message()
-            message.decode(link.recv(current.pending))
-            link.advance()
-            if link.credit < 0:
-                raise Violation(f"{self.name} got {-link.credit} messages more than it gave credit for")
+        while (taken := take_message(self._in, self.name)) is not None:
+            current, message = taken
             sent, is_marked = Sent.read(str(message.body)), not message.first_acquirer
             self.note(f"gets {sent.publisher} {sent.number}{' again' if is_marked else ''}")
             if self._reading is not None:

@@ -27,6 +27,9 @@ class WithClients(Protocol):
     def clients(self) -> Sequence[AmqpClient]:
         """All of them."""
 
+    def session_may_end(self, name: str) -> None:
+        """An operator wants it, from now on."""
+
 
 class ProxiesTrouble:
     """Strikes where a fault is possible now; what takes a while ends by itself, or with `end`."""
@@ -59,11 +62,12 @@ class ProxiesTrouble:
             ProxiesKind.PAUSE: self._pause_any,
             ProxiesKind.PAUSE_PRIMARY: self._pause_primary,
             ProxiesKind.DELETE_QUEUE: self._delete,
+            ProxiesKind.END_SESSION: self._end_session,
         }
 
     def strike(self, fault: ProxiesFault, clients: WithClients) -> None:
         """It happens now."""
-        self._clients = clients.clients
+        self._clients, self._session_may_end = clients.clients, clients.session_may_end
         self._strikes[fault.kind](fault, random.Random(fault.draw))
 
     def end(self) -> None:
@@ -201,6 +205,23 @@ class ProxiesTrouble:
         primary = default.primary
         if primary is not None:
             primary.do(partial(default.delete_queue, primary, DELETED, fault.for_s))
+
+    def _end_session(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """Of a client that is connected, or away."""
+        primary = self._primary_of(self._sets[0])
+        if primary is None:
+            return
+        names = sorted(primary.resources.default.state.sessions.by_name)
+        if names:
+            name = draw.choice(names)
+            self._session_may_end(name)
+            primary.do(partial(_end_by_hand, primary, name))
+
+
+def _end_by_hand(node: ProxyNode, name: str) -> None:
+    if not node.resources.default.read_only:
+        node.note_line(f"ENDS session {name}")
+        node.container.sessions.end_by_hand(name)
 
 
 def _nobody_listens(done: bool, text: str) -> None:

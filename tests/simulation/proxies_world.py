@@ -226,6 +226,10 @@ class ProxiesWorld:
     def _session_begins(self, session: ClientSession) -> None:
         self._sessions[session.name] = session
 
+    def session_may_end(self, name: str) -> None:
+        """See `proxies_trouble.WithClients`."""
+        self._sessions[name].may_end = True
+
     def _session_ends(self, node: ProxyNode, session: Session) -> None:
         """At its timeout, and no sooner, unless its client has ended it."""
         known = self._sessions[session.name]

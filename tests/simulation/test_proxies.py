@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.links import relayed_links
 from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
@@ -20,8 +21,10 @@ from qpid_ha_broker.amqp.relaying.relayer import PlacedLink
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
+from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.resources import release_held
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.proxying import TICK_S, Proxying
 from simulation.proxies_plan import ProxiesKind, ProxiesPlan, draw_proxies_plan
@@ -148,6 +151,26 @@ def test_a_held_message_that_does_not_come_again_is_found(monkeypatch: pytest.Mo
     monkeypatch.setattr(SessionConsumer, "_sending_again", _sends_nothing_again)
 
     found_by(monkeypatch, WITH_SESSIONS)
+
+
+def test_a_refusal_that_is_forgotten_when_a_later_message_is_accepted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Deduplication, "note_refused", lambda self, producer, sequence: None)
+
+    assert "was accepted at" in found_by(monkeypatch, [43]).problem  # with a session that fills a small queue
+
+
+def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_by_hand = ClientSessions.end_by_hand
+
+    def end_all(self: ClientSessions, name: str) -> Session | None:
+        for other in list(self._default.resources.default.state.sessions.by_name):
+            if other != name:
+                end_by_hand(self, other)
+        return end_by_hand(self, name)
+
+    monkeypatch.setattr(ClientSessions, "end_by_hand", end_all)
+
+    assert "whose client was there" in found_by(monkeypatch, [20]).problem  # of two clients with sessions
 
 
 def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:

@@ -37,6 +37,7 @@ PLAIN_EVENTS: dict[type, str] = {
     ev.Acquired: "acquired",
     ev.Released: "released",
     ev.ProducerAdvanced: "producer advanced",
+    ev.NumbersRefused: "numbers refused",
     ev.SessionAcquired: "held for a session",
     ev.SessionStarted: "session started",
     ev.SessionResumed: "session resumed",

@@ -31,6 +31,7 @@ class QueuedBody(NamedTuple):
 @dataclass
 class KeptSession:
     confirmed: int = 0
+    refused: list[int] = field(default_factory=list)
     held: dict[int, QueuedBody] = field(default_factory=dict)
     left_s: float | None = None
 
@@ -49,6 +50,8 @@ class SessionBroker:
         self.sessions: dict[str, KeptSession] = {}
         self.told: list[ev.Effect] = []
         """What the application was told."""
+        self.refuses: set[object] = set()
+        """What it refuses to queue."""
         self.is_up = True
         self._attempt = 0
         self._session: KeptSession | None = None
@@ -160,7 +163,10 @@ class SessionBroker:
 
     def _attach(self, link: str, *, is_publisher: bool) -> None:
         if is_publisher:
-            kept = {} if self._session is None else {"qpid.session-confirmed": self._session.confirmed}
+            session, kept = self._session, dict[str, Any]()
+            if session is not None:
+                refused = [number for number in session.refused if number < session.confirmed]
+                kept = {"qpid.session-confirmed": session.confirmed, "qpid.session-refused": refused}
             self._say(ev.LinkAttached(self._attempt, link, kept))
             self._say(ev.CreditGiven(self._attempt, link, 5))
             return
@@ -191,6 +197,11 @@ class SessionBroker:
         self._say(ev.MessageArrived(self._attempt, link, self._handles, key, message.redelivered, message.body))
 
     def _take(self, sent: ev.SendMessage) -> None:
+        if sent.message in self.refuses:
+            if self._session is not None:
+                self._session.refused.append(sent.number)
+            self._say(ev.OutcomeTold(self._attempt, sent.link, sent.ticket, ev.PublishOutcome.REJECTED))
+            return
         if sent.producer is None or sent.number > self.producers.get(sent.producer, 0):
             self.bodies.append(sent.message)
             self.queue.append(QueuedBody(len(self.bodies), sent.message, redelivered=False))

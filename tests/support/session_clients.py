@@ -93,3 +93,8 @@ def bodies(client: PairedClient, link: Any) -> list[object]:
 def ids(client: PairedClient, link: Any) -> list[int]:
     """The ids of the messages that have come."""
     return [int(message.instructions["qpid.message-id"]) for _, message in client.received(link)]
+
+
+def refused(link: Any) -> list[int]:
+    """The numbers that the broker's attach names as refused."""
+    return [int(number) for number in dict(link.remote_properties or {}).get("qpid.session-refused", [])]

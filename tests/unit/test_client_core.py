@@ -174,6 +174,19 @@ def test_what_the_broker_accepted_before_a_break_is_confirmed_by_its_attach() ->
     assert broker.bodies == ["m1"]
 
 
+def test_what_the_broker_refused_before_a_break_is_refused_and_not_confirmed_with_what_came_after_it() -> None:
+    broker = started("sessions")
+    broker.refuses = {"m2", "m4"}
+    publish(broker, 1, 2, 3, 4)
+    for _ in range(4):
+        assert broker.deliver()
+    broker.cut()
+    broker.settle_down()
+    assert told(broker, ev.PublishConfirmed) == [ev.PublishConfirmed("out", 1), ev.PublishConfirmed("out", 3)]
+    assert [each.ticket for each in told(broker, ev.PublishRefused)] == [2, 4]
+    assert broker.bodies == ["m1", "m3"]
+
+
 def test_a_message_that_the_application_still_has_is_not_handed_out_again_and_its_answer_counts() -> None:
     broker = started("sessions")
     publish(broker, 1)

@@ -14,7 +14,7 @@ from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxiedBroker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
-from qpid_ha_broker.amqp.wire.engine import ACCEPTED, RELEASED
+from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED, RELEASED
 from session_clients import (
     bodies,
     confirmed,
@@ -25,6 +25,7 @@ from session_clients import (
     open_session,
     publish,
     refusal,
+    refused,
     session_properties,
     status,
     told,
@@ -181,6 +182,33 @@ def test_a_publisher_is_told_which_number_was_accepted_last(broker: PairedBroker
     broker.settle_down()
     assert free(broker) == ["m1", "m2", "m3", "m4"]
     assert confirmed(publish(again, "q", "another")) == 0
+
+
+def test_a_publisher_is_told_which_numbers_were_refused_before_a_later_one_was_accepted(broker: PairedBroker) -> None:
+    """It was not told when it happened, and would take the refused ones for queued."""
+    client = open_session(broker)
+    link, other = publish(client, "full"), publish(client, "q", "other")
+    limit = broker.container.default.configuration.update_queue
+    limit("full", {"qpid.max_count": 1})
+    sent = [client.send(link, numbered(number)) for number in (1, 2, 3)]
+    broker.settle_down()
+    assert [delivery.remote_state for delivery in sent] == [ACCEPTED, REJECTED, REJECTED]
+    assert refused(publish(client, "full", "third")) == []
+    limit("full", {"qpid.max_count": 2})
+    client.send(link, numbered(4))
+    client.send(other, numbered(1, link="other"))
+    broker.settle_down()
+    client.vanish()
+
+    again = open_session(broker)
+    link = publish(again, "full")
+    assert (confirmed(link), refused(link)) == (4, [2, 3])
+    assert refused(publish(again, "q", "other")) == []
+    outcome = again.send(link, numbered(2))
+    broker.settle_down()
+    assert outcome.remote_state == REJECTED, "it is not taken for a copy of what was taken"
+    assert "under a new number" in outcome.remote.condition.description
+    assert free(broker, "full") == ["m1", "m4"]
 
 
 def test_what_a_lost_connection_had_comes_first_in_order_under_the_same_ids_and_others_do_not_get_it(

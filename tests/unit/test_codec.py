@@ -31,6 +31,7 @@ from qpid_ha_broker.events.types import (
     Event,
     ExchangeDeclared,
     ExchangeDeleted,
+    NumbersRefused,
     ProducerAdvanced,
     QueueDeclared,
     QueueDeleted,
@@ -69,7 +70,7 @@ VECTORS = [pytest.param(vector, id=vector["name"]) for vector in vectors()]
 
 def record_of(vector: dict[str, Any]) -> LogRecord:
     fields = dict(vector["fields"])
-    for name in {"ids", "queues", "members", "replicas", "leaving", "patterns", "counts"} & fields.keys():
+    for name in {"ids", "queues", "members", "replicas", "leaving", "patterns", "counts", "sequences"} & fields.keys():
         fields[name] = tuple(fields[name])
     for name in {"payload", "producer"} & fields.keys():
         fields[name] = bytes.fromhex(fields[name])
@@ -136,6 +137,7 @@ EVENTS = st.one_of(
     st.builds(SessionDetached, U64, U64),
     st.builds(SessionEnded, U64, st.booleans()),
     st.builds(ProducerAdvanced, st.binary(max_size=20), U64, U32),
+    st.builds(NumbersRefused, st.binary(max_size=20), IDS),
     st.builds(TransactionCommitted, U32),
     st.builds(TransientsLost, U64),
     st.builds(BrokerRegistered, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT),
@@ -201,6 +203,9 @@ MESSAGE = Enqueued((1,), b"hello", True, 4, 0, "")
         ("producer", 1, ProducerAdvanced(bytes(65_536), 1, 1)),
         ("sequence", 1, ProducerAdvanced(b"p", -1, 1)),
         ("kept", 1, ProducerAdvanced(b"p", 1, 2**32)),
+        ("producer", 1, NumbersRefused("p", (1,))),  # type: ignore[arg-type]
+        ("sequences", 1, NumbersRefused(b"p", (1, -1))),
+        ("sequences", 1, NumbersRefused(b"p", tuple(range(65_536)))),
         ("parts", 1, TransactionCommitted(2**32)),
         ("arguments", 1, QueueDeclared("q", {"a": math.nan})),
         ("arguments", 1, QueueDeclared("q", {"a": -math.inf})),

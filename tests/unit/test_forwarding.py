@@ -146,6 +146,23 @@ def test_a_message_with_a_number_of_its_own_keeps_it() -> None:
     assert core.catalog.queues["q"].messages.count == 1
 
 
+def test_a_number_that_was_refused_is_refused_again_though_a_later_one_was_taken() -> None:
+    """Its publisher's broker may be lost before the publisher hears of it, and hand it on once more at another one."""
+    core, sender = a_primary(q=1), a_sender()
+    receiver = ForwardReceiver(core.resources)
+    first, second, third = [message(text)._replace(producer=b"app", sequence=int(text)) for text in "123"]
+    tokens = [sender.forward(("q",), each) for each in (first, second)]
+    deliver(sender, receiver)
+    core.purge(core.catalog.queues["q"])
+    tokens += [sender.forward(("q",), each) for each in (third, second)]
+    deliver(sender, receiver)
+    core.commit()
+    deliver(sender, receiver)
+    assert [token.is_committed for token in tokens] == [True, False, True, False]
+    assert "under a new number" in str(tokens[3].failure)
+    assert bodies(core.catalog.queues["q"].messages) == ["3"]
+
+
 def test_publishers_are_to_wait_when_too_much_is_kept() -> None:
     forwarder = SetForwarder(lambda name: a_sender(limits=ForwardLimits(messages=3, bytes=100)))
     forwarder.forward("red", ("q",), message("x"))

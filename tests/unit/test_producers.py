@@ -6,9 +6,12 @@ import pytest
 
 from model_support import WITNESS, Core, bodies, transaction_of
 from numbered import dropped, known, numbered
-from qpid_ha_broker.events.types import Enqueued, ProducerAdvanced, TransactionCommitted
-from qpid_ha_broker.model.errors import NotEnoughReplicas, NotPrimary, QueueFull
+from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.events.types import Enqueued, NumbersRefused, ProducerAdvanced, TransactionCommitted
+from qpid_ha_broker.ha.objects import ObjectsError, objects_frame, read_objects
+from qpid_ha_broker.model.errors import NotEnoughReplicas, NotPrimary, QueueFull, RefusedBefore
 from qpid_ha_broker.model.producers import Producers
+from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import publish_numbered
 
 # --- one message
@@ -250,6 +253,99 @@ def test_a_table_that_does_not_follow_from_a_log_is_noticed() -> None:
     producers.check_invariants(5)
     with pytest.raises(AssertionError, match="up to 4"):
         producers.check_invariants(4)
+
+
+# --- refused, and then a later one is accepted
+
+
+def refusing(core: Core, queue: Queue, *sequences: int) -> None:
+    """They are refused, as the publisher's link notes."""
+    for sequence in sequences:
+        with pytest.raises(QueueFull):
+            core.publish(queue, numbered(sequence))
+        core.resources.deduplication.note_refused(b"p", sequence)
+
+
+def test_a_number_that_was_refused_is_no_duplicate_of_a_later_one() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1)
+    core.publish(queue, numbered(1))
+    refusing(core, queue, 2, 3)
+    core.purge(queue)
+    core.read()
+    core.publish(queue, numbered(4))
+    assert core.read()[1:] == [ProducerAdvanced(b"p", 4, 10_000), NumbersRefused(b"p", (2, 3)), TransactionCommitted(3)]
+    core.purge(queue)
+    for sequence in (2, 3):
+        with pytest.raises(RefusedBefore, match=f"message {sequence} .* new number"):
+            core.publish(queue, numbered(sequence))
+        with pytest.raises(RefusedBefore):
+            core.resources.commit(transaction_of((queue, numbered(sequence))), core.now_ms)
+    core.publish(queue, numbered(1), numbered(4), numbered(5))
+    assert (bodies(queue.messages), dropped(core)) == (["p5"], 2)
+    core.check()
+
+
+def test_who_follows_the_log_or_is_given_the_table_knows_what_was_refused() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1)
+    core.publish(queue, numbered(1, "other"))
+    refusing(core, queue, 1)
+    core.purge(queue)
+    core.publish(queue, numbered(2))
+    backup = core.followed()
+    assert backup.default.state.producers.refused(b"p") == (1,)
+    assert list(backup.default.state.producers.events()) == list(core.state.producers.events())
+    objects = read_objects(objects_frame(core.state, 1, core.log.last_lsn))
+    assert objects.refused == [NumbersRefused(b"p", (1,))]
+    strange = objects.frame._replace(data=objects.frame.data + encode(1, NumbersRefused(b"nobody", (1,))))
+    with pytest.raises(ObjectsError, match="nobody"):
+        read_objects(strange)
+
+
+def test_a_refused_number_that_is_tried_again_before_anything_later_has_its_own_outcome() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1)
+    core.publish(queue, numbered(1))
+    refusing(core, queue, 2, 3)
+    core.purge(queue)
+    core.publish(queue, numbered(3))
+    assert core.state.producers.refused(b"p") == (2,), "3 was taken in the end"
+    assert bodies(queue.messages) == ["p3"]
+
+
+def test_what_another_primary_accepted_meanwhile_was_not_refused() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=1)
+    core.publish(queue, numbered(1))
+    refusing(core, queue, 2)
+    core.resources.default.became_read_only()
+    core.purge(queue)
+    core.publish(queue, numbered(4))
+    assert core.state.producers.refused(b"p") == ()
+    deduplication = core.resources.deduplication
+    deduplication.note_refused(b"p", 4)
+    deduplication.note_refused(b"", 5)
+    assert deduplication.take_refused({b"p": 6, b"": 6}) == []
+
+
+def test_of_refused_numbers_the_highest_are_kept_and_none_of_who_is_forgotten() -> None:
+    producers = Producers()
+    producers.advanced(1, ProducerAdvanced(b"a", 5000, 2))
+    producers.were_refused(NumbersRefused(b"a", tuple(range(0, 2400, 2))))
+    producers.were_refused(NumbersRefused(b"a", (1, 4999, 5000)))
+    assert producers.refused(b"a") == (*range(402, 2400, 2), 4999)
+    producers.check_invariants(1)
+    producers.advanced(2, ProducerAdvanced(b"b", 9, 1))
+    assert producers.refused(b"a") == ()
+    for number in range(40):
+        producers.advanced(3 + number, ProducerAdvanced(b"%d" % number, 1000, 100))
+        producers.were_refused(NumbersRefused(b"%d" % number, tuple(range(1000))))
+    assert [len(producers.refused(b"%d" % number)) for number in range(40)] == [0] * 20 + [1000] * 20
+    producers.check_invariants(100)
+    producers.forget_after(41)
+    assert (producers.refused(b"39"), len(producers.refused(b"38"))) == ((), 1000)
+    producers.check_invariants(100)
 
 
 # --- many messages in one unit, as a proxy's come

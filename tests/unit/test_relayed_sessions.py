@@ -149,6 +149,30 @@ def test_what_was_held_for_a_client_and_never_came_to_it_comes_when_its_link_is_
     assert sorted(first + came) == first + came
 
 
+def test_what_comes_in_the_moment_in_which_a_client_detaches_stays_held_for_its_session(
+    proxied: PairedProxiedBroker,
+) -> None:
+    """A proxy that settled it, before its own detach, had it given back as a failed delivery."""
+    filled(proxied, 2)
+    client = opened(proxied)
+    link = consume(client, "q", 0)
+    proxied._under_way = bytearray()
+    link.flow(2)
+    proxied.settle_down()
+    messages, proxied._under_way = bytes(proxied._under_way), None
+    assert proxied.upstream is not None
+    proxied.upstream.engine.push(messages)  # the proxy has read them, and comes to them when it has heard the client
+    link.detach()
+    client.exchange()
+    proxied.upstream.receive(b"")
+    proxied.settle_down()
+    other = proxied.primary.connect()
+    assert bodies(other, other.receiver("q", 9)) == []
+    again = consume(client, "q", 9, name="in")
+    assert held(again) == 2
+    assert bodies(client, again) == ["m1", "m2"]
+
+
 def test_an_answer_that_nobody_confirmed_is_given_again_also_one_that_gives_a_message_back(
     proxied: PairedProxiedBroker,
 ) -> None:

@@ -39,6 +39,7 @@ from .types import (
     ExchangeDeleted,
     GenerationStarted,
     InSyncChanged,
+    NumbersRefused,
     ProducerAdvanced,
     QueueDeclared,
     QueueDeleted,
@@ -68,6 +69,7 @@ Pieces = tuple[bytes, bytes]
 _NO_PAYLOAD: Final = b""
 _IN_SYNC: Final = BODIES[RecordKind.IN_SYNC_CHANGED]
 _PRODUCER: Final = BODIES[RecordKind.PRODUCER_ADVANCED]
+_REFUSED: Final = BODIES[RecordKind.NUMBERS_REFUSED]
 _REASONS: Final = tuple(sorted(DequeueReason))
 
 
@@ -140,6 +142,19 @@ def _read_producer_advanced(body: memoryview) -> ProducerAdvanced:
     sequence, kept, length = _PRODUCER.unpack_from(body)
     expect_end(body, _PRODUCER.size + length)
     return ProducerAdvanced(bytes(body[_PRODUCER.size :]), sequence, kept)
+
+
+def _write_numbers_refused(event: NumbersRefused) -> Pieces:
+    producer, sequences = event
+    return _REFUSED.pack(len(sequences), len(producer)) + write_ids(sequences) + producer, _NO_PAYLOAD
+
+
+def _read_numbers_refused(body: memoryview) -> NumbersRefused:
+    count, length = _REFUSED.unpack_from(body)
+    sequences = read_ids(body, _REFUSED.size, count)
+    producer_at = _REFUSED.size + 8 * count
+    expect_end(body, producer_at + length)
+    return NumbersRefused(bytes(body[producer_at:]), sequences)
 
 
 def _write_in_sync_changed(event: InSyncChanged) -> Pieces:
@@ -232,6 +247,7 @@ _TABLE: Final = (
     _Row(RecordKind.ACQUIRED, Acquired, _write_acquired, _read_acquired),
     _Row(RecordKind.RELEASED, Released, _write_released, _read_released),
     _Row(RecordKind.PRODUCER_ADVANCED, ProducerAdvanced, _write_producer_advanced, _read_producer_advanced),
+    _Row(RecordKind.NUMBERS_REFUSED, NumbersRefused, _write_numbers_refused, _read_numbers_refused),
     _row(RecordKind.SESSION_ACQUIRED, SessionAcquired, name=_TEXT, link=_TEXT, ids=_IDS),
     _row(RecordKind.TRANSACTION_COMMITTED, TransactionCommitted),
     _row(RecordKind.GENERATION_STARTED, GenerationStarted, primary=_TEXT, cluster=_TEXT, cause=_TEXT),

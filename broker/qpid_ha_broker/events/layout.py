@@ -32,6 +32,7 @@ class RecordKind(IntEnum):
     RELEASED = 0x23
     PRODUCER_ADVANCED = 0x24
     SESSION_ACQUIRED = 0x25
+    NUMBERS_REFUSED = 0x26
 
     TRANSACTION_COMMITTED = 0x30
 
@@ -147,6 +148,7 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.RELEASED: _IDS,
         RecordKind.PRODUCER_ADVANCED: {"sequence": "Q", "kept": "I", "producer_bytes": "H"},
         RecordKind.SESSION_ACQUIRED: {"queue": "Q", "session": "Q"},
+        RecordKind.NUMBERS_REFUSED: {"sequences": "H", "producer_bytes": "H"},
         RecordKind.TRANSACTION_COMMITTED: {"parts": "I"},
         RecordKind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
         RecordKind.IN_SYNC_CHANGED: {"epoch": "Q", "members": "H"},

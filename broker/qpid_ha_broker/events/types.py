@@ -165,6 +165,17 @@ class ProducerAdvanced(NamedTuple):
     """So many producers are remembered, the one of this event among them; who was idle longest is forgotten."""
 
 
+class NumbersRefused(NamedTuple):
+    """Messages of a producer were refused, and by now a later one was accepted: in one unit with what says that.
+
+    So what comes with one of these numbers is no duplicate, though it is not above the highest.
+    """
+
+    producer: bytes
+    sequences: tuple[int, ...]
+    """Ascending, below the highest that was accepted."""
+
+
 class TransactionCommitted(NamedTuple):
     """Closes a unit: the `parts` events before it, marked as parts, count from here on, all or none."""
 
@@ -362,6 +373,7 @@ Event = (
     | Released
     | SessionAcquired
     | ProducerAdvanced
+    | NumbersRefused
     | TransactionCommitted
     | GenerationStarted
     | InSyncChanged

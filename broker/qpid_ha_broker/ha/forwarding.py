@@ -263,6 +263,7 @@ class ForwardReceiver:
             return [ForwardRefused(0, ForwardCode.NOT_PRIMARY, str(error)[:REFUSAL_CHARACTERS])]
         except ModelError as error:
             self._refused = frame.number
+            self._resources.deduplication.note_refused(frame.producer, frame.sequence)
             code = _CODES.get(type(error), ForwardCode.REFUSED)
             return [ForwardRefused(frame.number, code, str(error)[:REFUSAL_CHARACTERS])]
         return []

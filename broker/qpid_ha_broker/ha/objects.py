@@ -42,6 +42,7 @@ class Configured(NamedTuple):
     """By exchange, the oldest first."""
     producers: list[tuple[int, ev.ProducerAdvanced]]
     """In the order in which they advanced last."""
+    refused: list[ev.NumbersRefused]
     map: ClusterMap
     sessions: SessionRegistry
     held: list[ev.SessionAcquired]
@@ -95,7 +96,7 @@ def read_objects(frame: Objects) -> Configured:
     records, _, problem = decode(frame.data)
     if problem is not None:
         raise ObjectsError(f"damaged at byte {problem.offset}: {problem.text}")
-    objects = Configured(frame, {}, {}, {}, [], ClusterMap(), SessionRegistry(), [])
+    objects = Configured(frame, {}, {}, {}, [], [], ClusterMap(), SessionRegistry(), [])
     for record in records:
         try:
             _read(objects, record)
@@ -107,6 +108,9 @@ def read_objects(frame: Objects) -> Configured:
     if len(_names(objects)) < len(objects.queues) + len(objects.exchanges) + len(objects.map.queues):
         raise ObjectsError("two of them have the same name")
     _check_producers(objects.producers)
+    strangers = {event.producer for event in objects.refused} - {event.producer for _, event in objects.producers}
+    if strangers:
+        raise ObjectsError(f"numbers of producers were refused that are not here: {sorted(strangers)[:5]}")
     return objects
 
 
@@ -148,6 +152,8 @@ def _read(objects: Configured, record: LogRecord) -> None:
         objects.bindings.setdefault(event.exchange, []).append(binding)
     elif isinstance(event, ev.ProducerAdvanced):
         objects.producers.append((lsn, event))
+    elif isinstance(event, ev.NumbersRefused):
+        objects.refused.append(event)
     elif isinstance(event, _MAP_EVENTS):
         objects.map.apply(lsn, event)
     elif isinstance(event, _SESSION_EVENTS):
@@ -231,4 +237,6 @@ def _set_marks(state: SetState, objects: Configured) -> None:
     state.producers.clear()
     for lsn, event in objects.producers:
         state.producers.advanced(lsn, event)
+    for refused in objects.refused:
+        state.producers.were_refused(refused)
     state.sessions.replace(objects.sessions)

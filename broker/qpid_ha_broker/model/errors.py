@@ -30,6 +30,10 @@ class InUse(ModelError):
     """Somebody uses the object: its exclusive owner, a consumer, or messages where it had to be empty."""
 
 
+class RefusedBefore(ModelError):
+    """A numbered message was refused when it came before: it is not taken under that number any more."""
+
+
 class NotEnoughReplicas(ModelError):
     """Too few brokers hold what is written: the primary takes nothing in before there are enough."""
 

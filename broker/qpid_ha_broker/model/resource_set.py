@@ -89,7 +89,7 @@ class ResourceSet(WriteAdmission):
         self.catalog.removed(queue, entries)
 
     def commit(
-        self, events: Sequence[ev.Enqueued | ev.ProducerAdvanced], departures: Sequence[Departure]
+        self, events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused], departures: Sequence[Departure]
     ) -> list[tuple[Queue, Entry]]:
         """Write that messages come, how far producers have come with them, and what leaves: all of it or nothing.
 

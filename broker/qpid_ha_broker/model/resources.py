@@ -80,7 +80,8 @@ class Resources:
     def publish(self, queue: Queue, message: Message, now_ms: int) -> CommitToken:
         """Enqueue; returns what to wait for.
 
-        Raises QueueFull, NotFound (deleted), NotPrimary or what `refusal` says, and then nothing has changed.
+        Raises QueueFull, NotFound (deleted), RefusedBefore, NotPrimary or what `refusal` says, and then nothing has
+        changed.
         """
         lsn = self.enqueue_plain(queue, message)
         if lsn:
@@ -117,7 +118,8 @@ class Resources:
         return self.carry_out(self.plan(queues, message, now_ms, routed=True), []) if queues else self.written
 
     def known_at(self, message: Message) -> CommitToken | None:
-        """Of a duplicate: what to wait for so that the original is committed. None: it is new. Raises NotPrimary."""
+        """Of a duplicate: what to wait for so that the original is committed. None: it is new. Raises NotPrimary, and
+        RefusedBefore."""
         if not message.producer or not self.deduplication.knows(message):
             return None
         self.default.check_writable()
@@ -155,7 +157,9 @@ class Resources:
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
         for each in (default, local) if default_first else (local, default):
             leaving = [departure for departure in departures if departure.queue.log is each.log]
-            for queue, older in each.commit(plan.written_to(log_is_local=each is local), leaving):
+            events = plan.written_to(log_is_local=each is local)
+            refused = self.deduplication.take_refused(plan.local_advances if each is local else plan.advances)
+            for queue, older in each.commit([*events, *refused] if refused else events, leaving):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
         only_local = default.log.last_lsn == before[0] and local.log.last_lsn != before[1]
@@ -346,6 +350,7 @@ class Resources:
 
     def _finish_work(self) -> None:
         """Let all work come to its end: each task finds that nothing may be written any more."""
+        self.deduplication.forget_unwritten()
         self.work.run()
 
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:

@@ -71,6 +71,7 @@ class SetState:
             ev.Released: self._released,
             ev.SessionAcquired: self._session_acquired,
             ev.ProducerAdvanced: self._producer_advanced,
+            ev.NumbersRefused: lambda _, event: self.producers.were_refused(event),
             **dict.fromkeys(get_args(ev.SessionEvent), self.sessions.apply),
             **dict.fromkeys(get_args(ev.MapEvent), self._map_changed),
         }

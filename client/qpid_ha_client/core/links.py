@@ -80,7 +80,8 @@ class ClientLinks:
         link, is_kept = self._links.get(event.link), guarantee is Guarantee.EXACTLY_ONCE
         if isinstance(link, PublisherCore):
             confirmed = (_count(event.properties, "qpid.session-confirmed") or 0) if is_kept else 0
-            effects = link.attached(confirmed, numbers_count=guarantee is not Guarantee.AT_LEAST_ONCE)
+            refused = _numbers(event.properties, "qpid.session-refused") if is_kept else frozenset()
+            effects = link.attached(confirmed, refused, numbers_count=guarantee is not Guarantee.AT_LEAST_ONCE)
             return [*effects, ev.LinkReady(event.link, confirmed)]
         if link is None:
             return []
@@ -144,3 +145,9 @@ def _count(properties: Mapping[str, Any], name: str) -> int | None:
     """A number that an attach tells; None: it tells none."""
     value = properties.get(name)
     return int(value) if isinstance(value, int) and value >= 0 else None
+
+
+def _numbers(properties: Mapping[str, Any], name: str) -> frozenset[int]:
+    """Several of them; none where the broker tells none."""
+    value = properties.get(name)
+    return frozenset(number for number in value if isinstance(number, int)) if isinstance(value, list) else frozenset()

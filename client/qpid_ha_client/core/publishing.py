@@ -3,7 +3,8 @@
 Numbers are given when a message is published first. After a break all that is unconfirmed is sent again, in order,
 before anything new (docs/protocol.md, "Numbered messages"):
 
-1. The broker's attach names the highest number that it has accepted (a session): up to that all is confirmed.
+1. The broker's attach names the highest number that it has accepted (a session): up to that all is confirmed, but for
+   the numbers that it names as refused.
 2. It does not, but drops duplicates: all of it is sent again, and what is there already is accepted once more.
 3. It does neither: all of it is sent again, and may be there twice.
 """
@@ -11,7 +12,9 @@ before anything new (docs/protocol.md, "Numbered messages"):
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 from qpid_ha_client.core.errors import LinkDoubt
 from qpid_ha_client.core.events import (
@@ -22,6 +25,10 @@ from qpid_ha_client.core.events import (
     PublishOutcome,
     PublishRefused,
     SendMessage,
+)
+
+_REFUSED_BEFORE: Final = EndReason(
+    "amqp:precondition-failed", "the broker refused it before the connection broke, and nobody knows any more why"
 )
 
 
@@ -65,13 +72,18 @@ class PublisherCore:
         self._due.append(ticket)
         return self._send()
 
-    def attached(self, confirmed: int, *, numbers_count: bool) -> list[Effect]:
-        """The broker has accepted all up to the number `confirmed` of this session."""
+    def attached(self, confirmed: int, refused: Collection[int] = (), *, numbers_count: bool) -> list[Effect]:
+        """The broker has accepted all up to the number `confirmed` of this session, but for what it has `refused`."""
         effects: list[Effect] = []
         for ticket, sent in list(self.unconfirmed.items()):
             if sent.producer == self.producer and sent.number <= confirmed:
                 del self.unconfirmed[ticket]
-                effects.append(PublishConfirmed(self.name, ticket))
+                is_refused = sent.number in refused
+                effects.append(
+                    PublishRefused(self.name, ticket, _REFUSED_BEFORE)
+                    if is_refused
+                    else PublishConfirmed(self.name, ticket)
+                )
         # Another process of the same session may have sent more than this one knows of.
         self.next_number = max(self.next_number, confirmed + 1)
         self._is_attached, self._credit, self.numbers_count = True, 0, numbers_count

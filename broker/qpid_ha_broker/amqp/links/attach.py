@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
@@ -36,7 +38,7 @@ from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
-from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, check_link_name, producer_of
+from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
 from qpid_ha_broker.model.access import Access, Permission
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
@@ -286,7 +288,9 @@ def _publisher(
 def _tell_confirmed(
     connection: Connection, part: SessionPart, link: proton.Link, target: Target | None, relay: RelayRequest | None
 ) -> None:
-    """Which number of a session's publisher was accepted last. Raises AttachWaits until that is committed.
+    """Which number of a session's publisher was accepted last, and which below were refused.
+
+    Raises AttachWaits until that is committed.
 
     Where its messages may be for several sets, each has a highest number of its own, and one that all have accepted is
     not known: the client sends all again that it has no answer for, and copies are dropped.
@@ -300,10 +304,14 @@ def _tell_confirmed(
         hosted = container.default if relay is None else container.led_set(relay.set_name)
     container.sessions.links.commit_wait(part, hosted, consumes=False)
     spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
-    highest = 0
+    highest, refused = 0, tuple[int, ...]()
     if not spans_sets:
-        highest = hosted.resources.deduplication.highest(producer_of(part.name, part.link))
-    link.properties = {proton.symbol(CONFIRMED): proton.ulong(highest)}
+        producer, deduplication = producer_of(part.name, part.link), hosted.resources.deduplication
+        highest, refused = deduplication.highest(producer), deduplication.refused(producer)
+    told: dict[Any, Any] = {proton.symbol(CONFIRMED): proton.ulong(highest)}
+    if refused:
+        told[proton.symbol(REFUSED)] = [proton.ulong(number) for number in refused]
+    link.properties = told
 
 
 def _attach_consumer(

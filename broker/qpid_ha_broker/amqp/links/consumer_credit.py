@@ -7,7 +7,9 @@ The client has attached here (*near*), its link goes on to somebody else (*far*)
 3. A client that drains has all of its credit drained at the far end, and hears that it is over when the far end has
    given up what was left. If the far end used all of it, there may be more: the client's credit is asked for again.
 4. While the far end drains, nothing else is asked of it.
-5. What comes in one read has used its credit together, a drain that is over with it included: so what is left is
+5. A client whose window is closed hears that its drain is over behind the messages that wait for it. Until then
+   nothing is asked for, unless it changes its credit.
+6. What comes in one read has used its credit together, a drain that is over with it included: so what is left is
    looked at behind the last message of it. Looked at before, the rest would come to a client without credit.
 """
 
@@ -119,6 +121,8 @@ class CreditedConsumer(LinkEndpoint):
     far: proton.Link | None
     is_open: bool
     _is_stopped = False
+    _is_drained = False
+    """What the client drains is over, but for messages before the flow that says so: they wait for its window."""
 
     def begin_credit(self, sender: Sender) -> None:
         """`sender`: the client's link."""
@@ -140,6 +144,7 @@ class CreditedConsumer(LinkEndpoint):
     def flow(self) -> None:
         """The client changed its credit."""
         self._credit.client_drains = self._sender.draining
+        self._is_drained = False  # if it drains, it is looked at anew
         self._ask()
 
     def update_window(self) -> None:
@@ -150,6 +155,8 @@ class CreditedConsumer(LinkEndpoint):
         """Have the far end send as much as the client takes, as far as that may wait here."""
         far = self.far
         if far is None or not self.is_open or self._is_stopped or self._credit.is_draining:
+            return
+        if self._is_drained and not self._tell_drained():
             return
         wanted, asked = self._sender.credit, engine.credit(far) - self._still_to_come
         room = self._room()
@@ -169,8 +176,7 @@ class CreditedConsumer(LinkEndpoint):
 
     def _carry_out(self, far: proton.Link, step: CreditStep) -> None:
         if step.client_drained and self.is_open:
-            self._sender.drained()
-            self.connection.touch()
+            self._tell_drained()
         if step.drains:
             self._drain(far, step.credit)
         elif step.credit:
@@ -178,6 +184,14 @@ class CreditedConsumer(LinkEndpoint):
         else:
             return
         self._touch_far()
+
+    def _tell_drained(self) -> bool:
+        """Tell the client that its drain is over; False: messages for it are to go first."""
+        self._is_drained = not self._sender.drained()
+        if self._is_drained:
+            self.connection.window.congested[self] = None
+        self.connection.touch()
+        return not self._is_drained
 
     def _drain(self, far: proton.Link, more: int) -> None:
         engine.drain(far, more)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
@@ -27,7 +30,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer
-from qpid_ha_broker.amqp.wire.relay import RUN_BITS, RelayRequest
+from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RUN_BITS, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
@@ -50,6 +53,8 @@ Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 class ReceivingLink(LinkEndpoint, EachTransfer):
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
+    _late_refusal: Mapping[Any, object] | None = None
+    """What the error of a message says that was refused when others behind it had been taken."""
     request_bytes: int | None = None
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
     spans_sets = True
@@ -129,7 +134,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         failure = _token(failed).failure
         if failure is not None:
             error = as_amqp(failure)
-            engine.reject(failed[3], error.name, error.description)
+            engine.reject(failed[3], error.name, error.description, self._late_refusal)
             self._credit_due += 1
             self.connection.touch()
 
@@ -222,6 +227,8 @@ class IncomingLink(ReceivingLink):
         self._relay = relay
         self._subject = subject_of(connection, relay)
         self.is_relayed = relay is not None
+        if self.is_relayed:
+            self._late_refusal = symbol_map({LATE_REFUSAL: True})
         self._refused_run = NO_RUN
         self._relayed: list[tuple[Delivery, Message]] = []
         """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""
@@ -261,6 +268,7 @@ class IncomingLink(ReceivingLink):
             self.answered()
             return
         container, hosted = self._container, self.hosted
+        message: Message | None = None
         try:
             header = self._read_header(whole)
             expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
@@ -282,10 +290,10 @@ class IncomingLink(ReceivingLink):
                 waits = queue.log, lsn, None, delivery
             else:
                 waits = (*self._publish(queue, message, container.now_ms), delivery)
-        except ModelError as error:
-            self._refuse(delivery, settled, as_amqp(error))
-        except AmqpError as error:
-            self._refuse(delivery, settled, error)
+        except (ModelError, AmqpError) as error:
+            if message is not None and message.producer and not (settled or state == engine.TRANSACTIONAL):
+                self._note_refused(message)
+            self._refuse(delivery, settled, as_amqp(error) if isinstance(error, ModelError) else error)
         else:
             if settled:
                 engine.forget(delivery)
@@ -311,6 +319,15 @@ class IncomingLink(ReceivingLink):
             self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
         else:
             engine.reject(delivery, error.name, error.description, symbol_map(error.info) if error.info else None)
+
+    def _note_refused(self, message: Message) -> None:
+        """Its publisher has numbered it. A later one may be accepted before it hears of this, and be all it hears of.
+
+        Where an exchange or the message says where it goes, that may be for any set which is led here.
+        """
+        sets = self._container.sets.values() if self.spans_sets else (self.hosted,)
+        for hosted in sets:
+            hosted.resources.deduplication.note_refused(message.producer, message.sequence)
 
     # --- messages that another broker relays
 

@@ -213,9 +213,13 @@ class ReplyLink(LinkEndpoint, EachDisposition):
         """The peer changed its credit."""
         while self._waiting and self._sender.credit > 0:
             self._sender.send_settled(self._waiting.popleft())
-        if self._sender.draining and not self._waiting:
-            self._sender.drained()
+        if self._sender.draining and not self._waiting and not self._sender.drained():
+            self.connection.window.congested[self] = None
         self.connection.touch()
+
+    def update_window(self) -> None:
+        """The peer reads again: see `SendWindow`."""
+        self.flow()
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """Replies are sent settled: there is nothing to say of them."""

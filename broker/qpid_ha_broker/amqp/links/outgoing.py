@@ -61,7 +61,9 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         self._container = connection.container
         self._window = connection.window
         self._sender = Sender(link)
-        self._ended = False
+        self._ended = self._is_drained = False
+        """`_is_drained`: what the client drains is over, but for messages that wait for its window: the flow that says
+        so goes behind them."""
         self._relay = relay
         self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
         self._selector = selector
@@ -158,6 +160,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         if self._ended:
             return
         self.credit = self._sender.credit
+        self._is_drained = False
         if self._sender.draining:
             self.hosted.draining[self] = None
             self.hosted.touch()
@@ -165,6 +168,12 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
 
     def update_window(self) -> None:
         """Let the queue send, as far as the connection takes more."""
+        if self._is_drained:
+            if self._sender.has_unsent:
+                self._window.congested[self] = None
+                return
+            self._is_drained = False
+            self.hosted.touch()
         if not self._window.is_writable:
             self.window_bytes = 0
             self._window.congested[self] = None
@@ -199,7 +208,10 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         )
         if self.credit > 0 and waits and self not in self._window.waiting_for_answers:
             return False
-        self._sender.drained()
+        if not self._sender.drained():
+            self._is_drained = True
+            self._window.congested[self] = None
+            return False
         self.credit = 0
         self.connection.touch()
         return True

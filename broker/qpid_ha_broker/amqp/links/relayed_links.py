@@ -52,7 +52,14 @@ from qpid_ha_broker.amqp.wire.engine import (
     Sending,
     Transfer,
 )
-from qpid_ha_broker.amqp.wire.relay import OWN_NODES_CAPABILITY, RUN_BITS, RelayRequest, read_answer, told_to_client
+from qpid_ha_broker.amqp.wire.relay import (
+    LATE_REFUSAL,
+    OWN_NODES_CAPABILITY,
+    RUN_BITS,
+    RelayRequest,
+    read_answer,
+    told_to_client,
+)
 
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
@@ -252,9 +259,9 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
     """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
 
     Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
-    refuses, it refuses before it looks at anything of that run behind it, which is then numbered anew. So where several
-    runs are to be sent again, to a primary that may refuse what another one took, the next one waits for the answers
-    to the one before.
+    refuses, it refuses before it looks at anything of that run behind it, which is then numbered anew. (What another
+    set refuses is said late, and what is behind that may have been taken.) So where several runs are to be sent
+    again, to a primary that may refuse what another one took, the next one waits for the answers to the one before.
     """
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
@@ -462,13 +469,15 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             if near is not None:
                 engine.settle(near, engine.ACCEPTED)
         elif state == engine.REJECTED:
-            refusal = RemoteOutcome(delivery).read()
+            outcome = RemoteOutcome(delivery)
+            refusal, is_late = outcome.read(), outcome.says(LATE_REFUSAL)
             engine.forget(delivery)
             near = self._drop(number)
             if near is not None:
                 refusal.put(near)
                 engine.forget(near)
-            self._number_anew(number)
+            if not is_late:
+                self._number_anew(number)
         else:  # released: one before it was refused, as is said before or after this, and it was not looked at
             engine.forget(delivery)
         if self._sender is not None and self._has_run_again():

@@ -49,6 +49,7 @@ _OF_MODEL = {
     errors.QueueFull: RESOURCE_LIMIT,
     errors.LimitReached: RESOURCE_LIMIT,
     errors.InUse: RESOURCE_LOCKED,
+    errors.RefusedBefore: PRECONDITION_FAILED,
     errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
     errors.NotPrimary: NOT_ALLOWED,
     errors.QueueLocked: NOT_ALLOWED,

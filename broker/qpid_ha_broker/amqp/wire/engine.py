@@ -151,6 +151,8 @@ class Engine:
         """Those of `_receiving` that hear what becomes of messages, too."""
         self._ended: set[Any] = set()
         """Publishers' links that have ended on our side."""
+        self._left: set[Any] = set()
+        """Links that we consumed from, and have ended."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -330,6 +332,12 @@ class Engine:
     def _discard(self, pointer: Any, delivery: Delivery) -> None:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
+            if pointer in self._left and not _is_settled(delivery):
+                while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
+                    pass
+                if not lib.pn_delivery_partial(delivery) and lib.pn_link_current(pointer) == delivery:
+                    _advance(pointer)
+                return  # the detach gives it back: settled before that it would be a failed delivery
             if pointer in self._ended and lib.pn_delivery_readable(delivery):
                 _update(delivery, RELEASED)  # settled without a word it counts as queued with some clients
             while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
@@ -359,6 +367,7 @@ class Engine:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
         self._receiving[link._impl] = handler
         self._ended.discard(link._impl)
+        self._left.discard(link._impl)
         if is_costly:
             self._costly.add(link._impl)
 
@@ -366,11 +375,13 @@ class Engine:
         """As `attach_receiving`, for one who also hears what the peer says of messages that came."""
         self._receiving[link._impl] = self._consuming[link._impl] = handler
         self._ended.discard(link._impl)
+        self._left.discard(link._impl)
 
     def attach_sending(self, link: proton.Link, handler: Sending) -> None:
         """From now on `handler` is told of credit and of answers on `link`."""
         self._sending[link._impl] = handler
         self._ended.discard(link._impl)
+        self._left.discard(link._impl)
 
     def tell_credit(self, link: proton.Link) -> None:
         """Tell the handler of `link` what credit came before it was attached."""
@@ -379,9 +390,14 @@ class Engine:
             sending.flow()
 
     def detach(self, link: proton.Link) -> None:
-        """Nobody is told any more. What still comes on `link` is dropped, and settled; as released, if it published."""
+        """Nobody is told any more. What still comes on `link` is dropped, and settled; as released, if it published.
+
+        Of a link that we consumed from it is not settled: that it ends says what becomes of it.
+        """
         is_told = self._receiving.pop(link._impl, None) is not None
-        if self._consuming.pop(link._impl, None) is None and is_told:
+        if self._consuming.pop(link._impl, None) is not None:
+            self._left.add(link._impl)
+        elif is_told:
             self._ended.add(link._impl)
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
@@ -534,6 +550,11 @@ class RemoteOutcome:
             return Outcome(state, condition=name, description=text)
         return Outcome(state)
 
+    def says(self, name: str) -> bool:
+        """Whether the information in the error of rejected has `name`, and it is true."""
+        info = read_data(lib.pn_condition_info(lib.pn_disposition_condition(self._remote)))
+        return isinstance(info, dict) and info.get(proton.symbol(name)) is True
+
     @property
     def reason(self) -> str:
         """Condition and description of rejected; empty where there are none."""
@@ -663,14 +684,21 @@ class Sender:
         """The peer wants its credit used or given up now."""
         return bool(lib.pn_link_get_drain(self._link))
 
-    def drained(self) -> None:
+    def drained(self) -> bool:
         """Give up the rest of the credit, and tell the peer, which waits for the flow (AMQP 1.0 section 2.6.7).
 
-        Nothing happens where the peer does not drain any more: it keeps its credit, and waits for no flow.
+        False: messages wait for the peer's window, and the flow goes behind them; nothing was done, try again later.
+        Where the peer does not drain any more it keeps its credit, and waits for no flow.
         """
         link = self._link
         if not lib.pn_link_get_drain(link):
-            return
+            return True
+        transport = lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link)))
+        if lib.pn_link_queued(link):
+            lib.pn_transport_pending(transport)
+            if lib.pn_link_queued(link):
+                # Proton would write the flow behind them, whatever has become of the drain and the credit by then.
+                return False
         if lib.pn_link_credit(link) == 0:
             # Proton writes a flow only for a sender that gives up credit. This raises its count of what may be sent,
             # which the next call puts back to 0, and not what goes into the flow: delivery-count stays as it is.
@@ -678,7 +706,13 @@ class Sender:
         lib.pn_link_drained(link)
         # When Proton writes the flow, it tells the peer that all of its credit is given up, also what has come since,
         # which it still counts here: we would send without credit. So the flow is written before anything else comes.
-        lib.pn_transport_pending(lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link))))
+        lib.pn_transport_pending(transport)
+        return True
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether Proton holds back messages of this link because the peer's window is closed."""
+        return bool(lib.pn_link_queued(self._link))
 
     @property
     def unsent_bytes(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import proton
 
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
-from qpid_ha_broker.amqp.wire.session_request import CONFIRMED
+from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED
 from qpid_ha_broker.amqp.wire.session_request import HELD as SESSION_HELD
 from qpid_ha_broker.model.sessions import SessionPart
 
@@ -41,6 +41,8 @@ OWN_QUEUE: Final = "qpid.relay-queue"
 PRODUCER: Final = "qpid.relay-producer"
 SET: Final = "qpid.relay-set"
 SESSION: Final = "qpid.relay-session"
+LATE_REFUSAL: Final = "qpid.relay-late-refusal"
+"""In the error of a rejected message: those behind it were looked at, and may have been taken."""
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
 
@@ -162,7 +164,7 @@ def read_answer(properties: object) -> RelayAnswer:
 def told_to_client(properties: object) -> dict[Any, Any] | None:
     """Of the properties of the primary's attach those that are for the client of a session; None: there are none."""
     found = properties if isinstance(properties, dict) else {}
-    return _symbols({name: found[name] for name in (CONFIRMED, SESSION_HELD) if name in found}) or None
+    return _symbols({name: found[name] for name in (CONFIRMED, REFUSED, SESSION_HELD) if name in found}) or None
 
 
 def _session_fields(part: SessionPart) -> list[object]:

@@ -23,6 +23,8 @@ KEEP: Final = "qpid.keep-session"
 STATUS: Final = "qpid.session-status"
 CONFIRMED: Final = "qpid.session-confirmed"
 """Of an attach: the highest number accepted of the session's producer of that link."""
+REFUSED: Final = "qpid.session-refused"
+"""Of an attach: numbers below that which were refused; missing where there are none."""
 HELD: Final = "qpid.session-held"
 """Of an attach: how many messages come first, which the session holds."""
 MAX_LINK_BYTES: Final = 91
