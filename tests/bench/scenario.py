@@ -30,6 +30,7 @@ class Scenario:
     connections: int = 1_000
     starts: int = 5
     latency_s: float = 10.0
+    watched_rounds: int = 9
     proton_messages: int = 20_000
     catch_up_messages: int = 500_000
     replayed_messages: int = 250_000
@@ -89,6 +90,7 @@ class Scenario:
             connections=5,
             starts=1,
             latency_s=0.1,
+            watched_rounds=1,
             proton_messages=50,
             catch_up_messages=1_000,
             replayed_messages=1_000,
