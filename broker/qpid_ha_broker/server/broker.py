@@ -27,7 +27,7 @@ from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.clients.connection_methods import ConnectionMethods
 from qpid_ha_broker.server.clients.listeners import Listeners
 from qpid_ha_broker.server.clients.session_methods import SessionMethods
-from qpid_ha_broker.server.control.access_rules import AccessRules
+from qpid_ha_broker.server.control.access_rules import AccessRules, Reread
 from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.audit_log import AuditLog
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
@@ -70,7 +70,8 @@ class BrokerFailed(Exception):
 class Broker:
     """Joins the pure container with sockets and clocks."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, reread_access: Reread | None = None) -> None:
+        """`reread_access`: for `qpid-ha acl reload`, see `AccessRules`."""
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
@@ -95,7 +96,7 @@ class Broker:
         self.admission: Admission[ClientProtocol] = Admission(_admission_limits(settings, descriptors))
         self.notices = NoticeLog()
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
-        access = AccessRules(settings, self.container.access, self.connections)
+        access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
         self.files = ReloadedFiles(Engines(self.current), access, audit)
         self._ticker: asyncio.Task[None] | None = None
@@ -145,6 +146,8 @@ class Broker:
         self._settings = settings
         self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
         self.container.change_settings(container_settings(settings))
+        if not self.is_loaded:  # nobody but access control has other settings by then
+            return []
         self.membership.change_settings(settings)
         self._set_naming()
         if self.sets is not None:

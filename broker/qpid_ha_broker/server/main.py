@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ import uvloop
 from qpid_ha_broker import __version__
 from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
+from qpid_ha_broker.server.control.access_rules import Reread
 from qpid_ha_broker.server.control.control import ControlError
 from qpid_ha_broker.server.control.placements import load_placement
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
@@ -24,7 +26,7 @@ from qpid_ha_broker.server.runtime.descriptors import raise_descriptor_limit
 from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.loading import load_settings
+from qpid_ha_config.loading import load_access, load_settings
 from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
@@ -72,14 +74,14 @@ def main(
             load_placement(loaded.replicas.placement)
             click.echo(f"qpidd: the settings of {loaded.name} can be used")
         else:
-            run(loaded)
+            run(loaded, partial(load_access, config, given, os.environ))
     except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
 
 
-def run(settings: BrokerSettings) -> None:
-    """Run a broker until it is told to stop.
+def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
+    """Run a broker until it is told to stop. `reread_access`: see `Broker`.
 
     Raises SettingsError, StoreError or OSError when it cannot start, BrokerFailed when it had to end by itself.
     """
@@ -87,11 +89,11 @@ def run(settings: BrokerSettings) -> None:
     raise_descriptor_limit()
     if settings.data_dir is not None:
         lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it
-    uvloop.run(_serve(settings))
+    uvloop.run(_serve(settings, reread_access))
 
 
-async def _serve(settings: BrokerSettings) -> None:
-    broker = Broker(settings)
+async def _serve(settings: BrokerSettings, reread_access: Reread | None) -> None:
+    broker = Broker(settings, reread_access)
     async with contextlib.AsyncExitStack() as stack:
         if settings.admin.listen:
             from qpid_ha_broker.server.http.http_admin import open_admin_port  # aiohttp: many brokers do without
