@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.connections.nodes import NodeSettings
 from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.metrics.queue_figures import sum_queues
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.queue_arguments import FullPolicy
@@ -39,6 +40,7 @@ from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.runtime.member_settings import member_settings
+from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.membership_setup import make_membership
@@ -144,10 +146,10 @@ class Broker:
         for key in [key for key in after if before[key] != after[key]]:
             log.info("setting %s changed from %s to %s", key, before[key], after[key])
         self._settings = settings
-        self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
-        self.container.change_settings(container_settings(settings))
         if not self.is_loaded:  # nobody but access control has other settings by then
             return []
+        self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
+        self.container.change_settings(container_settings(settings))
         self.membership.change_settings(settings)
         self._set_naming()
         if self.sets is not None:
@@ -437,11 +439,13 @@ class Broker:
         proxying = self.sets.proxying
         return self.sets.service.facts | ({} if proxying is None else {"relayed_links": proxying.count})
 
-    def facts(self) -> dict[str, object]:
-        """What `qpid-ha query` shows."""
+    async def facts(self) -> dict[str, object]:
+        """What `qpid-ha query` shows. With many queues others have their turns meanwhile."""
+        hosted = list(self.container.sets.values())
+        queues = [queue for each in hosted for queue in each.resources.catalog.queues.values()]
+        sums = await in_slices(sum_queues(queues))
         catalog, log_ = self.container.default.resources.catalog, self.container.default.resources.default.log
-        sets = [hosted.resources for hosted in self.container.sets.values()]
-        queues = [queue for each in sets for queue in each.catalog.queues.values()]
+        sets = [each.resources for each in self.container.sets.values()]
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
@@ -457,12 +461,12 @@ class Broker:
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
             "sessions": len(self.container.default.resources.default.state.sessions),
-            "queues": len(queues),
+            "queues": sums.queues,
             "exchanges": len(catalog.exchanges),
-            "messages": sum(queue.messages.count for queue in queues),
-            "message_bytes": sum(queue.messages.size for queue in queues),
-            "enqueued": sum(queue.messages.enqueued_total for queue in queues),
-            "dequeued": sum(queue.messages.dequeued_total for queue in queues),
+            "messages": sums.messages,
+            "message_bytes": sums.bytes,
+            "enqueued": sums.enqueued,
+            "dequeued": sums.dequeued,
             "unroutable": sum(each.unroutable_total for each in sets),
             "duplicates_dropped": sum(each.deduplication.dropped_total for each in sets),
             "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),

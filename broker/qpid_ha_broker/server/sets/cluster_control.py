@@ -28,7 +28,7 @@ UNREACHABLE = "unreachable"
 READING = ("list", "read")
 
 
-Facts = Callable[[], dict[str, object]]
+Facts = Callable[[], Awaitable[dict[str, object]]]
 """Of this broker, as `query` shows them."""
 End = Callable[[str], None]
 """Ends this broker; with the UUID under which its store is whole, or without one."""
@@ -82,9 +82,9 @@ class ClusterControl:
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
         if not read_flags(params, "all")["all"]:
-            return self._facts()
+            return await self._facts()
         answers, unreachable = await self._ask_all(Topic.QUERY)
-        rows = [self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
+        rows = [await self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
         return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
 
     def backups(self, params: Params) -> object:
