@@ -52,7 +52,9 @@ TARGETS: Mapping[str, Target] = {
     "start": Target(0.5, at_least=False),
     "scrape_1k": Target(50, at_least=False),
     **{f"{asked}_stall": Target(10, at_least=False) for asked in ("scrape", "list", "figures", "sorted")},
-    **{f"watched_{way}": Target(3, at_least=False) for way in ("acl", "metrics", "page")},
+    **{
+        f"watched_{way}": Target(3, at_least=False) for way in ("acl", "metrics", "page", "metrics_share", "page_share")
+    },
     "queues_memory": Target(150, at_least=False),
     "replicated_enqueue_100": Target(90_000, at_least=True),
     "replicated_enqueue_1024": Target(60_000, at_least=True),

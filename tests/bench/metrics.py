@@ -1,4 +1,4 @@
-"""What it costs to be watched: how long a scrape takes, and how long a message waits beside what is asked about queues."""
+"""What it costs to be watched: how long a scrape takes, and how long a message waits beside questions."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ class Scenario:
     starts: int = 5
     latency_s: float = 10.0
     watched_rounds: int = 9
+    watched_idle_s: float = 24.0
     proton_messages: int = 20_000
     catch_up_messages: int = 500_000
     replayed_messages: int = 250_000
@@ -91,6 +92,7 @@ class Scenario:
             starts=1,
             latency_s=0.1,
             watched_rounds=1,
+            watched_idle_s=0.5,
             proton_messages=50,
             catch_up_messages=1_000,
             replayed_messages=1_000,

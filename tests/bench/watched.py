@@ -1,4 +1,4 @@
-"""What access control, metrics and open pages cost each message: four brokers in turn, by their own processor time."""
+"""What access control, metrics and open pages cost each message: brokers in turn, by their own processor time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,9 +29,10 @@ RULES: Final = 50
 """Of which the last one decides."""
 QUEUES: Final = 100
 """Besides the one that messages go through."""
-WAYS: Final = ("alone", "acl", "metrics", "page")
-"""What each broker has: nothing, then each with all that those before it have."""
+WAYS: Final = ("alone", "again", "acl", "metrics", "page")
+"""What each broker has: nothing, nothing again, then each with all that those before it have."""
 LABELS: Final[Mapping[str, str]] = {
+    "again": "of a second broker like it: the machine's noise",
     "acl": f"with {RULES} rules",
     "metrics": f"with {RULES} rules, scraped each second",
     "page": f"with {RULES} rules, scraped each second, two open pages",
@@ -142,7 +144,7 @@ class Block(NamedTuple):
 
 
 class WatchedBroker:
-    """One of the four, and those that watch it while it is its turn."""
+    """One of them, and those that watch it while it is its turn."""
 
     def __init__(self, way: str, broker: RunningBroker, tokens: Mapping[TokenRole, str]) -> None:
         self.way = way
@@ -163,13 +165,23 @@ class WatchedBroker:
             spent_s = on_processor_s(self._broker.pid) - before_s
         return Block(spent_s / count * 1e6, count / usage.elapsed_s)
 
+    def idle_share(self, for_s: float) -> float:
+        """Of one core, in percent, that it takes while there are no messages."""
+        with ExitStack() as stack:
+            for questions in self._watchers():
+                stack.enter_context(watching(http_url(self._broker), self._tokens, questions))
+            before_s, began_s = on_processor_s(self._broker.pid), time.perf_counter()
+            time.sleep(for_s)
+            spent_s = on_processor_s(self._broker.pid) - before_s
+            return spent_s / (time.perf_counter() - began_s) * 100
+
     def _watchers(self) -> Sequence[Questions]:
         scraped = [SCRAPE._replace(each_s=1.0)]
-        return {"alone": [], "acl": [], "metrics": scraped, "page": [*scraped, *OPEN_PAGES]}[self.way]
+        return {"alone": [], "again": [], "acl": [], "metrics": scraped, "page": [*scraped, *OPEN_PAGES]}[self.way]
 
 
 def _settings(way: str, tokens: Path) -> dict[str, Any]:
-    if way == "alone":
+    if way in ("alone", "again"):
         return {}
     rules = [f"deny user{number} publish,consume orders.{number}.*" for number in range(RULES - 1)]
     settings: dict[str, Any] = {"acl": {"rules": [*rules, "allow all all"]}}
@@ -179,7 +191,7 @@ def _settings(way: str, tokens: Path) -> dict[str, Any]:
 
 
 def measure_watched(scenario: Scenario) -> Iterator[Measurement]:
-    """Messages through four brokers in turn, several rounds of it: what the machine does besides meets all of them."""
+    """Messages through brokers in turn, several rounds of it: what the machine does besides meets all of them."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tokens = write_tokens(directory / "tokens")
@@ -193,11 +205,18 @@ def measure_watched(scenario: Scenario) -> Iterator[Measurement]:
             watched.append(WatchedBroker(way, broker, tokens))
         for each in watched:  # the first messages cost more
             each.run(scenario.messages // 10)
+        idle = {each.way: each.idle_share(scenario.watched_idle_s) for each in watched}
         rounds = []
         for number in range(scenario.watched_rounds):
             order = watched if number % 2 == 0 else watched[::-1]
             rounds.append({each.way: each.run(scenario.messages) for each in order})
     yield from _compared(rounds)
+    for way in ("metrics", "page"):
+        note = (
+            f"in {scenario.watched_idle_s:g} s without messages, where an unwatched one takes {shown(idle['alone'])} %"
+        )
+        value = max(idle[way] - idle["alone"], 0.0)
+        yield Measurement(f"watched_{way}_share", f"share of a core that goes into it, {LABELS[way]}", value, "%", note)
 
 
 def _compared(rounds: Sequence[Mapping[str, Block]]) -> Iterator[Measurement]:
@@ -207,5 +226,6 @@ def _compared(rounds: Sequence[Mapping[str, Block]]) -> Iterator[Measurement]:
     for way, label in LABELS.items():
         cpu = [each[way].cpu_us / each["alone"].cpu_us * 100 - 100 for each in rounds]
         rates = [each[way].rate / each["alone"].rate * 100 - 100 for each in rounds]
-        note = f"rounds {min(cpu):+.1f} to {max(cpu):+.1f} %; rate {median(rates):+.1f} %"
+        best = min(each[way].cpu_us for each in rounds) / min(each["alone"].cpu_us for each in rounds) * 100 - 100
+        note = f"rounds {min(cpu):+.1f} to {max(cpu):+.1f} %; best of each {best:+.1f} %; rate {median(rates):+.1f} %"
         yield Measurement(f"watched_{way}", f"more processor for a message {label}", median(cpu), "%", note)
