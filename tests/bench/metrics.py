@@ -22,6 +22,7 @@ from http_port import HttpPort, http_url, write_tokens
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.http.http_admin import open_admin_port
+from qpid_ha_broker.server.main import tame_garbage_collector
 from qpid_ha_config.settings import BrokerSettings
 from qpid_ha_config.tokens import TokenRole
 from running_broker import RunningBroker
@@ -102,13 +103,12 @@ async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> l
     broker = Broker(BrokerSettings.from_values(settings))
     await broker.start()
     admin = await open_admin_port(broker)
-    found = []
+    found, thresholds = [], gc.get_threshold()
     try:
         for number in range(queues):
             broker.container.administration.create_queue(f"queue-{number}")
         await asyncio.sleep(1)
-        gc.collect()
-        gc.freeze()
+        tame_garbage_collector()
         alone_s = await _waits()
         for key, (name, questions) in WATCHED.items():
             with watching(admin.addresses[0], tokens, questions, wait=False):
@@ -117,6 +117,8 @@ async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> l
             label = f"longest that {name} of {queues:,} queues holds the loop, processor time"
             found.append(Measurement(f"{key}_stall", label, max(beside_s) * 1000, "ms", note))
     finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
         await admin.close()
         await broker.stop()
     return found

@@ -118,7 +118,7 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
             await starting
         return
     starting.result()
-    _tame_garbage_collector()
+    tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
@@ -132,7 +132,7 @@ def _told_to_stop(broker: Broker, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _tame_garbage_collector() -> None:
+def tame_garbage_collector() -> None:
     """Queued messages are not garbage: looking through a million of them for cycles takes 0.3 s, and finds none.
 
     What starts up stays; young objects are looked at in larger lots; the oldest are left alone.
