@@ -29,7 +29,6 @@ from running_broker import RunningBroker
 
 MANY, MOST = 1_000, 10_000
 SCRAPES = 20
-HELD_S = 5.0
 WATCHED: Mapping[str, tuple[str, Questions]] = {
     "scrape": ("a scrape", SCRAPE),
     "list": ("`queues list`", LIST),
@@ -52,7 +51,7 @@ def measure_metrics(scenario: Scenario) -> Iterator[Measurement]:
             _make_queues(control, many, most)
             yield _scrape(port, broker.pid, "scrape_10k", most)
             yield from _stall(broker, port, scenario, most)
-        yield from uvloop.run(_held(Path(directory), tokens, most))
+        yield from uvloop.run(_held(Path(directory), tokens, most, scenario.held_s))
 
 
 def _make_queues(control: ControlClient, first: int, end: int) -> None:
@@ -93,7 +92,7 @@ def _stall(broker: RunningBroker, port: HttpPort, scenario: Scenario, queues: in
         before = after
 
 
-async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> list[Measurement]:
+async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int, for_s: float) -> list[Measurement]:
     """How long what is asked keeps the loop from everybody else, in processor time: what a message waits on a machine
     that has nothing else to do. A broker in this process, and somebody who wants a turn all the time."""
     settings = {
@@ -109,10 +108,10 @@ async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> l
             broker.container.administration.create_queue(f"queue-{number}")
         await asyncio.sleep(1)
         tame_garbage_collector()
-        alone_s = await _waits()
+        alone_s = await _waits(for_s)
         for key, (name, questions) in WATCHED.items():
             with watching(admin.addresses[0], tokens, questions, wait=False):
-                beside_s = await _waits()
+                beside_s = await _waits(for_s)
             note = f"p99.9 {percentile(beside_s, 0.999) * 1000:.2f} ms; without {max(alone_s) * 1000:.2f} ms"
             label = f"longest that {name} of {queues:,} queues holds the loop, processor time"
             found.append(Measurement(f"{key}_stall", label, max(beside_s) * 1000, "ms", note))
@@ -124,8 +123,8 @@ async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> l
     return found
 
 
-async def _waits() -> list[float]:
-    waits_s, end_s = [], time.perf_counter() + HELD_S
+async def _waits(for_s: float) -> list[float]:
+    waits_s, end_s = [], time.perf_counter() + for_s
     while time.perf_counter() < end_s:
         began_s = time.thread_time()
         await asyncio.sleep(0)
