@@ -16,16 +16,9 @@ from qpid_ha_broker.metrics.confirm_latency import ConfirmLatency
 from qpid_ha_broker.metrics.exposition import check_kind, column_pieces, family_text, label_text
 from qpid_ha_broker.metrics.families import QUEUES, Family, FamilyKind, all_families
 from qpid_ha_broker.metrics.histogram import Histogram
-from qpid_ha_broker.metrics.queue_figures import (
-    STEP,
-    QueueChoice,
-    QueueCounters,
-    QueueSums,
-    oldest_age_s,
-    queue_pieces,
-    sum_queues,
-)
+from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, oldest_age_s, queue_pieces
 from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.queue_sums import STEP, QueueSums, sum_queues
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.runtime import slices
 from qpid_ha_broker.server.runtime.slices import in_slices
