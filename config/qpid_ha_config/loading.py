@@ -18,7 +18,14 @@ from qpid_ha_config.configuration import COMMAND_LINE, WrittenSettings
 from qpid_ha_config.defaults import find_file
 from qpid_ha_config.errors import ConfigError, SettingsError
 from qpid_ha_config.remote_nodes import RemoteLogin
-from qpid_ha_config.settings import SECRETS, BrokerSettings, RemoteSettings, TlsSettings, read_password_file
+from qpid_ha_config.settings import (
+    SECRETS,
+    AccessSettings,
+    BrokerSettings,
+    RemoteSettings,
+    TlsSettings,
+    read_password_file,
+)
 
 
 def load_settings(
@@ -27,7 +34,24 @@ def load_settings(
     environment: Mapping[str, str] = os.environ,
 ) -> BrokerSettings:
     """The settings from flags (by dotted key), the file that `find_file` finds and the defaults. Raises ConfigError."""
-    configuration = WrittenSettings.of_flags(flags or {})
+    configuration = _read_all(config_file, flags or {}, environment)
+    with configuration.blamed():
+        settings = BrokerSettings.from_values(configuration.values)
+        check_files(settings)
+    return settings
+
+
+def load_access(
+    config_file: Path | None, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ
+) -> AccessSettings:
+    """As `load_settings`, for a broker that runs, which takes over nothing else of what has changed meanwhile."""
+    configuration = _read_all(config_file, flags, environment)
+    with configuration.blamed():
+        return BrokerSettings.from_values(configuration.values).access
+
+
+def _read_all(config_file: Path | None, flags: Mapping[str, object], environment: Mapping[str, str]) -> WrittenSettings:
+    configuration = WrittenSettings.of_flags(flags)
     for key in SECRETS:
         if configuration.has(key):
             problem = "every user of this machine can read a command line: put it into a file of mode 0600"
@@ -42,10 +66,7 @@ def load_settings(
                     check_private(key, path)
         file.check_each()
         configuration = configuration.over(file)
-    with configuration.blamed():
-        settings = BrokerSettings.from_values(configuration.values)
-        check_files(settings)
-    return settings
+    return configuration
 
 
 def check_files(settings: BrokerSettings) -> None:

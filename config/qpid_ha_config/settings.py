@@ -103,7 +103,7 @@ class AccessSettings:
 
     rules: tuple[str, ...] | None = setting("acl.rules", ACCESS_RULES)
     file: Path | None = setting("acl.file", PATH)
-    """Read again by `qpid-ha acl reload`."""
+    """It, or the rules, are read again by `qpid-ha acl reload`."""
 
 
 @dataclass(frozen=True)

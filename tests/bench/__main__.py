@@ -34,6 +34,7 @@ from bench import (
     store_files,
     store_sets,
     throughput,
+    watched,
 )
 from bench.coordinators import COORDINATOR_MEASURES
 from bench.figures import Measurement, collected, show_table, write_json
@@ -66,6 +67,7 @@ MEASURES: Mapping[str, Measure] = {
     "pause": failover.measure_pause,
     "sessions": sessions.measure_sessions,
     "metrics": metrics.measure_metrics,
+    "watched": watched.measure_watched,
 }
 STORE_MEASURES: Mapping[str, Measure] = {
     "durable": store.measure_cluster,

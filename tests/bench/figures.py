@@ -51,7 +51,10 @@ TARGETS: Mapping[str, Target] = {
     "memory_overhead": Target(400, at_least=False),
     "start": Target(0.5, at_least=False),
     "scrape_1k": Target(50, at_least=False),
-    "scrape_stall": Target(10, at_least=False),
+    **{f"{asked}_stall": Target(10, at_least=False) for asked in ("scrape", "list", "figures", "sorted")},
+    **{
+        f"watched_{way}": Target(3, at_least=False) for way in ("acl", "metrics", "page", "metrics_share", "page_share")
+    },
     "queues_memory": Target(150, at_least=False),
     "replicated_enqueue_100": Target(90_000, at_least=True),
     "replicated_enqueue_1024": Target(60_000, at_least=True),

@@ -1,15 +1,12 @@
-"""What it costs to be watched: how long a scrape takes, and how long a message waits beside one."""
+"""What it costs to be watched: how long a scrape takes, and how long a message waits beside questions."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -20,25 +17,25 @@ from bench.latency import RATE_PER_S, Pace, percentile
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
 from bench.scenario import Scenario
 from bench.throughput import QUEUE, WINDOW
+from bench.watched import FIGURES, LIST, SCRAPE, SORTED, Questions, rounds_of, watching
 from http_port import HttpPort, http_url, write_tokens
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.http.http_admin import open_admin_port
+from qpid_ha_broker.server.main import tame_garbage_collector
 from qpid_ha_config.settings import BrokerSettings
 from qpid_ha_config.tokens import TokenRole
 from running_broker import RunningBroker
 
 MANY, MOST = 1_000, 10_000
 SCRAPES = 20
-HELD_S = 5.0
-SCRAPE_FOREVER = """
-import sys, requests
-session = requests.Session()
-session.headers["Authorization"] = "Bearer " + sys.stdin.readline().strip()
-while session.get(sys.argv[1] + "/metrics").content.endswith(b"\\n"):
-    print("scraped", flush=True)
-"""
-"""In a process of its own: it must not share an interpreter with the clock."""
+WATCHED: Mapping[str, tuple[str, Questions]] = {
+    "scrape": ("a scrape", SCRAPE),
+    "list": ("`queues list`", LIST),
+    "figures": ("`query`", FIGURES),
+    "sorted": ("the page's list", SORTED),
+}
+"""What is asked without a pause, one after the other."""
 
 
 def measure_metrics(scenario: Scenario) -> Iterator[Measurement]:
@@ -54,7 +51,7 @@ def measure_metrics(scenario: Scenario) -> Iterator[Measurement]:
             _make_queues(control, many, most)
             yield _scrape(port, broker.pid, "scrape_10k", most)
             yield from _stall(broker, port, scenario, most)
-        yield from uvloop.run(_held(Path(directory), tokens, most))
+        yield from uvloop.run(_held(Path(directory), tokens, most, scenario.held_s))
 
 
 def _make_queues(control: ControlClient, first: int, end: int) -> None:
@@ -80,22 +77,24 @@ def _scrape(port: HttpPort, pid: int, key: str, queues: int) -> Measurement:
 
 
 def _stall(broker: RunningBroker, port: HttpPort, scenario: Scenario, queues: int) -> Iterator[Measurement]:
-    """Confirmations alone, beside scrapes without a pause, and alone again: the machine has its own stalls."""
-    runs = [_confirmations(broker, scenario)]
-    with _scraping(port) as scraper:
-        runs.append(_confirmations(broker, scenario))
-    runs.append(_confirmations(broker, scenario))
-    scrapes = scraper.stdout.read().count("scraped") if scraper.stdout is not None else 0
-    for name, share in (("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
-        first, beside, second = (percentile(run, share) * 1000 for run in runs)
-        note = f"without scrapes {first:.1f} before and {second:.1f} after; {scrapes} scrapes"
-        label = f"confirmation beside scrapes of {queues:,} queues, {name}"
-        yield Measurement(f"scrape_stall_{name}", label, beside, "ms", note)
+    """Confirmations alone, beside questions without a pause, and alone again: the machine has its own stalls."""
+    before = _confirmations(broker, scenario)
+    for key, (name, questions) in WATCHED.items():
+        with watching(port.url, port.tokens, questions) as watcher:
+            beside = _confirmations(broker, scenario)
+        after = _confirmations(broker, scenario)
+        answers = rounds_of(watcher)
+        for share_name, share in (("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)):
+            first, value, second = (percentile(run, share) * 1000 for run in (before, beside, after))
+            note = f"without {first:.1f} before and {second:.1f} after; {answers} answers"
+            label = f"confirmation beside {name} of {queues:,} queues, {share_name}"
+            yield Measurement(f"{key}_stall_{share_name}", label, value, "ms", note)
+        before = after
 
 
-async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> list[Measurement]:
-    """How long scrapes keep the loop from everybody else, in processor time: what a message waits on a machine that
-    has nothing else to do. A broker in this process, and somebody who wants a turn all the time."""
+async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int, for_s: float) -> list[Measurement]:
+    """How long what is asked keeps the loop from everybody else, in processor time: what a message waits on a machine
+    that has nothing else to do. A broker in this process, and somebody who wants a turn all the time."""
     settings = {
         "name": "held", "listen": "amqp://127.0.0.1:0", "control-socket": f"{directory}/held.sock",
         "admin.listen": "http://127.0.0.1:0", "admin.tokens": f"{directory}/tokens",
@@ -103,25 +102,29 @@ async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int) -> l
     broker = Broker(BrokerSettings.from_values(settings))
     await broker.start()
     admin = await open_admin_port(broker)
+    found, thresholds = [], gc.get_threshold()
     try:
         for number in range(queues):
             broker.container.administration.create_queue(f"queue-{number}")
         await asyncio.sleep(1)
-        gc.collect()
-        gc.freeze()
-        alone_s = await _waits()
-        with _scraping(HttpPort(admin.addresses[0], tokens), wait=False):
-            beside_s = await _waits()
+        tame_garbage_collector()
+        alone_s = await _waits(for_s)
+        for key, (name, questions) in WATCHED.items():
+            with watching(admin.addresses[0], tokens, questions, wait=False):
+                beside_s = await _waits(for_s)
+            note = f"p99.9 {percentile(beside_s, 0.999) * 1000:.2f} ms; without {max(alone_s) * 1000:.2f} ms"
+            label = f"longest that {name} of {queues:,} queues holds the loop, processor time"
+            found.append(Measurement(f"{key}_stall", label, max(beside_s) * 1000, "ms", note))
     finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
         await admin.close()
         await broker.stop()
-    note = f"p99.9 {percentile(beside_s, 0.999) * 1000:.2f} ms; without scrapes {max(alone_s) * 1000:.2f} ms"
-    label = f"longest that a scrape of {queues:,} queues holds the loop, processor time"
-    return [Measurement("scrape_stall", label, max(beside_s) * 1000, "ms", note)]
+    return found
 
 
-async def _waits() -> list[float]:
-    waits_s, end_s = [], time.perf_counter() + HELD_S
+async def _waits(for_s: float) -> list[float]:
+    waits_s, end_s = [], time.perf_counter() + for_s
     while time.perf_counter() < end_s:
         began_s = time.thread_time()
         await asyncio.sleep(0)
@@ -135,19 +138,3 @@ def _confirmations(broker: RunningBroker, scenario: Scenario) -> list[float]:
         pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count)
         pace.run()
     return pace.to_confirmation[count // 10 :]
-
-
-@contextmanager
-def _scraping(port: HttpPort, *, wait: bool = True) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", SCRAPE_FOREVER, port.url]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    if process.stdin is None or process.stdout is None:
-        raise BenchError("a process without its pipes")
-    print(port.tokens[TokenRole.METRICS], file=process.stdin, flush=True)
-    if wait:
-        process.stdout.readline()
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()

@@ -30,6 +30,9 @@ class Scenario:
     connections: int = 1_000
     starts: int = 5
     latency_s: float = 10.0
+    held_s: float = 5.0
+    watched_rounds: int = 9
+    watched_idle_s: float = 24.0
     proton_messages: int = 20_000
     catch_up_messages: int = 500_000
     replayed_messages: int = 250_000
@@ -89,6 +92,9 @@ class Scenario:
             connections=5,
             starts=1,
             latency_s=0.1,
+            held_s=0.5,
+            watched_rounds=1,
+            watched_idle_s=0.1,
             proton_messages=50,
             catch_up_messages=1_000,
             replayed_messages=1_000,

@@ -153,6 +153,33 @@ def test_sighup_reads_the_rules_again(broker: RunningBroker, rules: Path) -> Non
     ]
 
 
+def test_rules_of_the_configuration_are_read_again_too_and_never_vanish() -> None:
+    with RunningBroker(config="acl: {rules: [allow all all]}\nmax-connections: 50\n") as broker:
+        file = broker.directory / "qpid-ha.yaml"
+        client = BlockingClient(broker.url)
+        with client:
+            client.send("inbox", "x")
+            for text, problem in (
+                ("acl: {rules: [allow all publsh]}\n", "entry 1: there is no action 'publsh'; did you mean publish?"),
+                ("acl: {rules: [\n", "qpid-ha.yaml"),
+                ("max-connections: 50\n", "acl.rules: the configuration has no acl any more"),
+            ):
+                file.write_text(text)
+                done = qpid_ha(broker, "acl", "reload")
+                assert (done.returncode, problem in done.stderr) == (1, True), done.stderr
+                assert "the rules in force stay" in done.stderr
+                client.send("inbox", "x")
+            file.write_text("acl: {rules: [allow all browse, deny all publish]}\nmax-connections: 1\n")
+            assert "2 rules of acl.rules are in force" in qpid_ha(broker, "acl", "reload").stdout
+            with pytest.raises(LinkDetached, match="may not publish"):
+                client.send("inbox", "x")
+        shown = qpid_ha(broker, "--format", "json", "get").stdout
+        found = json.loads(shown)
+        assert (found["acl.rules"], found["max-connections"]) == (["allow all browse", "deny all publish"], 50)
+        os.kill(broker.pid, signal.SIGHUP)
+        assert broker.await_log("read again: 2 rules.*\\n(?s:.*)read again: 2 rules", PLENTY_S)
+
+
 def test_who_did_what_by_which_way_is_in_the_audit_log(broker: RunningBroker, directory: Path) -> None:
     assert qpid_ha(broker, "queue", "create", "mine").returncode == 0
     assert qpid_ha(broker, "set", "log-level", "info", user="olga").returncode == 0

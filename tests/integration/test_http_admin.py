@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -31,7 +30,6 @@ pytestmark = pytest.mark.direct_only("the HTTP port is about the broker that is 
 
 METRICS, VIEWER, OPERATOR, ADMIN = TokenRole
 HEALTH = ("/live", "/ready", "/primary", "/replica", "/in-sync")
-SEED = int(os.environ.get("QPID_HA_HTTP_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +117,13 @@ def test_many_wrong_tokens_keep_no_right_one_waiting(port: HttpPort) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://[::1"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
 )
 def test_a_page_of_another_site_can_ask_for_nothing(port: HttpPort, headers: dict[str, str]) -> None:
     request = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -265,45 +269,6 @@ def test_more_connections_than_there_is_room_for_are_told_so_and_the_others_serv
             each.close()
     port.wait_status("/live", 200)
     assert "qpid_ha_http_refused_connections_total 0" not in port.get("/metrics", METRICS).text
-
-
-def test_whatever_comes_as_a_request_the_broker_goes_on(port: HttpPort) -> None:
-    """Requests that are right but for some bytes, from a seed that a failure prints: QPID_HA_HTTP_SEED repeats it."""
-    print(f"QPID_HA_HTTP_SEED={SEED}")
-    chance = random.Random(SEED)
-    body = b'{"jsonrpc": "2.0", "id": 1, "method": "queues", "params": {"action": "list"}}'
-    right = b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    right += f"Authorization: Bearer {port.tokens[VIEWER]}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-    def try_one(sent: bytes) -> int:
-        with port.open_socket() as connection:
-            try:
-                connection.sendall(sent)
-                connection.shutdown(1)
-                return status_of(connection.recv(4096))
-            except (ConnectionResetError, BrokenPipeError, OSError):
-                return 0
-
-    with ThreadPoolExecutor(4) as pool:
-        statuses = set(pool.map(try_one, [_damaged(right, chance) for _ in range(400)]))
-    assert 500 not in statuses
-    assert statuses <= {0, 200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 417, 429, 503}
-
-
-def _damaged(request: bytes, chance: random.Random) -> bytes:
-    data = bytearray(request)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(data))
-        match chance.randrange(4):
-            case 0:
-                data[at] = chance.randrange(256)
-            case 1:
-                del data[at : at + chance.randint(1, 20)]
-            case 2:
-                data[at:at] = chance.randbytes(chance.randint(1, 20))
-            case 3:
-                data[at:at] = data[at : at + 40]
-    return bytes(data)
 
 
 # --- metrics

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 from proton import Message, ProtonException
 
+from accessibility import accessibility_problems
 from blocking_client import BlockingClient
 from chromium import Chromium
 from http_port import write_tokens
@@ -26,6 +27,19 @@ SHOTS = Path(os.environ.get("QPID_HA_SCREENSHOTS", Path(__file__).resolve().pare
 """Where what the page looked like is kept."""
 HTML_NAME = "<img src=x onerror=alert(1)>"
 VIEWER, OPERATOR = TokenRole.VIEWER, TokenRole.OPERATOR
+EVERY_COLOUR = """<div id="colours">
+    <p class="banner" role="alert">a banner</p> <p class="problem" role="alert">a problem</p>
+    <ul class="wrongs"><li class="wrong"><p>bad</p><p class="quiet">help</p></li>
+    <li class="wrong warning"><p>warning</p><p class="quiet">help</p></li><li class="wrong fine">fine</li></ul>
+    <table><caption>Colours</caption>
+    <tr><td class="bad">bad</td><td class="warn">warn</td><td class="quiet">quiet</td></tr></table>
+    <button class="danger">Purge</button></div>"""
+"""What is shown when something is wrong."""
+BARRIERS = """<div id="barriers"><h2>Two</h2><h4>Four</h4><button></button><input>
+    <button id="unseen">Unseen</button><button id="first" tabindex="3">First</button>
+    <p id="view">twice</p><p class="problem">quietly</p><a href="#" aria-describedby="nowhere">link</a>
+    <font color="#eeeeee">pale</font></div>"""
+"""The policy of the page lets no styles of elements in, so a colour is an attribute."""
 NO_SCROLLING = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
@@ -102,6 +116,7 @@ def test_a_wrong_token_is_refused_and_a_viewer_sees_the_cluster_and_changes_noth
     page.press("Enter")
     page.wait_text("nobody has this token")
     page.screenshot(SHOTS / "login.png")
+    assert accessibility_problems(page) == []
     site.log_in(primary, VIEWER)
     page.wait_text("Nothing is wrong.")
     assert page.evaluate("document.querySelectorAll('.follows').length") == 2
@@ -145,10 +160,12 @@ def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_i
     page.click("#browse")
     page.wait_text("5 messages. Browsing changes nothing.")
     page.screenshot(SHOTS / "messages.png")
+    assert accessibility_problems(page) == []
     page.click("button[aria-label^='Look at']")
     page.wait("document.querySelector('dialog pre:last-of-type').textContent === '<script>alert(2)</script>'")
     assert page.evaluate("document.querySelector('dialog script')") is None
     page.screenshot(SHOTS / "message.png")
+    assert accessibility_problems(page) == []
     page.press("Escape")
     page.wait("!document.querySelector('dialog').open")
     page.click("button[aria-label^='Move message']")
@@ -273,10 +290,36 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             page.wait_text(text)
             page.screenshot(SHOTS / f"{view.partition('/')[0]}-400-{scheme}.png")
             assert page.evaluate(NO_SCROLLING), (view, scheme)
+            assert accessibility_problems(page) == [], (view, scheme, 400)
         page.resize(1280, 860, scheme)
-        site.go("cluster")
-        page.wait_text("Actions")
+        for view, text in (("queues", "301 of 301"), ("connections", "of all kinds"), ("cluster", "Actions")):
+            site.go(view)
+            page.wait_text(text)
+            assert accessibility_problems(page) == [], (view, scheme)
         page.screenshot(SHOTS / f"cluster-{scheme}.png")
+        page.evaluate(f"document.getElementById('view').insertAdjacentHTML('beforeend', {json.dumps(EVERY_COLOUR)})")
+        assert accessibility_problems(page) == [], ("what is seldom shown", scheme)
+        page.evaluate("document.getElementById('colours').remove()")
+        page.click("#pause")
+        page.wait_text("What could be lost")
+        assert accessibility_problems(page) == [], ("dialog", scheme)
+        page.press("Escape")
+        page.wait("!document.querySelector('dialog').open")
+
+
+def test_what_would_keep_people_out_is_seen(site: Site) -> None:
+    page = site.page
+    site.log_in(site.cluster.the_primary(), VIEWER)
+    page.evaluate(f"document.getElementById('view').insertAdjacentHTML('beforeend', {json.dumps(BARRIERS)})")
+    page.evaluate("document.getElementById('unseen').style.outline = 'none'")
+    found = accessibility_problems(page)
+    page.evaluate("document.getElementById('barriers').remove()")
+    for problem in (
+        "button without a name", "textbox without a name", "contrast 1.", "focus cannot be seen on <button#unseen",
+        "<button#first", "after a heading of level 2 comes <h4", "#view is there twice",
+        "aria-describedby names #nowhere", "nobody is told of <p",
+    ):  # fmt: skip
+        assert any(problem in each for each in found), (problem, found)
 
 
 def test_resource_sets_are_shown_with_their_primaries_and_what_was_done_about_them(site: Site) -> None:

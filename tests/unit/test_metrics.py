@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from qpid_ha_broker.metrics.families import QUEUES, Family, FamilyKind, all_fami
 from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, oldest_age_s, queue_pieces
 from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.queue_sums import STEP, QueueSums, sum_queues
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.runtime import slices
+from qpid_ha_broker.server.runtime.slices import in_slices
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
 GAUGE = Family("depth", FamilyKind.GAUGE, "How deep.", ("queue",))
@@ -189,6 +193,39 @@ def test_a_counter_does_not_go_back_when_a_queue_is_filled_anew(resources: Resou
     assert told(resources, everything, counters)["qpid_ha_queue_enqueued_messages_total"]["audit"] == 5
     resources.catalog.emptied(queue)
     assert told(resources, everything, counters)["qpid_ha_queue_enqueued_messages_total"]["audit"] == 5
+
+
+def test_sums_pause_where_there_are_many_queues_and_have_what_all_hold(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    configuration = Configuration(resources)
+    for number in range(3 * STEP):
+        configuration.declare_queue(f"many-{number}", {})
+    queues = list(resources.catalog.queues.values())
+    for queue in queues[::7]:
+        resources.publish(queue, message("12345"), 0)
+    turns = 0
+
+    async def summed() -> QueueSums:
+        nonlocal turns
+        adding = asyncio.create_task(in_slices(sum_queues(queues)))
+        while not adding.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return adding.result()
+
+    sums = asyncio.run(summed())
+    held = [queue.messages for queue in queues]
+    assert sums == QueueSums(
+        len(queues),
+        sum(each.count for each in held),
+        sum(each.size for each in held),
+        sum(each.enqueued_total for each in held),
+        sum(each.dequeued_total for each in held),
+    )
+    assert sums.messages > 0
+    assert turns > 3
 
 
 def test_totals_keep_what_came_into_queues_that_are_deleted(resources: Resources) -> None:

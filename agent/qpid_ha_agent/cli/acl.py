@@ -17,15 +17,15 @@ def acl() -> None:
 @common_options
 @click.pass_obj
 def reload(invocation: Invocation) -> None:
-    """Read acl.file again; links that it does not allow any more end. A bad file changes nothing."""
+    """Read acl.file or acl.rules again; links that they do not allow any more end. Bad rules change nothing."""
     answer = facts_of(invocation.call("reload-acl"))
     if invocation.format != "table":
         print_document(answer, invocation.format)
-    elif answer.get("file"):
-        rules, file, ended = answer.get("rules"), answer.get("file"), answer.get("ended")
-        click.echo(f"{rules} rules of {file} are in force; {ended} links and connections were ended by them")
+    elif not answer.get("file") and not answer.get("rules"):
+        click.echo("there is no acl")
     else:
-        click.echo("there is no acl.file: rules in the configuration file are read when the broker starts")
+        rules, where, ended = answer.get("rules"), answer.get("file") or "acl.rules", answer.get("ended")
+        click.echo(f"{rules} rules of {where} are in force; {ended} links and connections were ended by them")
 
 
 @acl.command()

@@ -21,13 +21,14 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.queue_arguments import FullPolicy
+from qpid_ha_broker.model.queue_sums import sum_queues
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.clients.connection_methods import ConnectionMethods
 from qpid_ha_broker.server.clients.listeners import Listeners
 from qpid_ha_broker.server.clients.session_methods import SessionMethods
-from qpid_ha_broker.server.control.access_rules import AccessRules
+from qpid_ha_broker.server.control.access_rules import AccessRules, Reread
 from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.audit_log import AuditLog
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
@@ -39,6 +40,7 @@ from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.runtime.member_settings import member_settings
+from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.membership_setup import make_membership
@@ -70,7 +72,8 @@ class BrokerFailed(Exception):
 class Broker:
     """Joins the pure container with sockets and clocks."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, reread_access: Reread | None = None) -> None:
+        """`reread_access`: for `qpid-ha acl reload`, see `AccessRules`."""
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
@@ -95,7 +98,7 @@ class Broker:
         self.admission: Admission[ClientProtocol] = Admission(_admission_limits(settings, descriptors))
         self.notices = NoticeLog()
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
-        access = AccessRules(settings, self.container.access, self.connections)
+        access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
         self.files = ReloadedFiles(Engines(self.current), access, audit)
         self._ticker: asyncio.Task[None] | None = None
@@ -143,6 +146,8 @@ class Broker:
         for key in [key for key in after if before[key] != after[key]]:
             log.info("setting %s changed from %s to %s", key, before[key], after[key])
         self._settings = settings
+        if not self.is_loaded:  # nobody but access control has other settings by then
+            return []
         self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
         self.container.change_settings(container_settings(settings))
         self.membership.change_settings(settings)
@@ -434,11 +439,13 @@ class Broker:
         proxying = self.sets.proxying
         return self.sets.service.facts | ({} if proxying is None else {"relayed_links": proxying.count})
 
-    def facts(self) -> dict[str, object]:
-        """What `qpid-ha query` shows."""
+    async def facts(self) -> dict[str, object]:
+        """What `qpid-ha query` shows. With many queues others have their turns meanwhile."""
+        hosted = list(self.container.sets.values())
+        queues = [queue for each in hosted for queue in each.resources.catalog.queues.values()]
+        sums = await in_slices(sum_queues(queues))
         catalog, log_ = self.container.default.resources.catalog, self.container.default.resources.default.log
-        sets = [hosted.resources for hosted in self.container.sets.values()]
-        queues = [queue for each in sets for queue in each.catalog.queues.values()]
+        sets = [each.resources for each in self.container.sets.values()]
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
@@ -454,12 +461,12 @@ class Broker:
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
             "sessions": len(self.container.default.resources.default.state.sessions),
-            "queues": len(queues),
+            "queues": sums.queues,
             "exchanges": len(catalog.exchanges),
-            "messages": sum(queue.messages.count for queue in queues),
-            "message_bytes": sum(queue.messages.size for queue in queues),
-            "enqueued": sum(queue.messages.enqueued_total for queue in queues),
-            "dequeued": sum(queue.messages.dequeued_total for queue in queues),
+            "messages": sums.messages,
+            "message_bytes": sums.bytes,
+            "enqueued": sums.enqueued,
+            "dequeued": sums.dequeued,
             "unroutable": sum(each.unroutable_total for each in sets),
             "duplicates_dropped": sum(each.deduplication.dropped_total for each in sets),
             "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),

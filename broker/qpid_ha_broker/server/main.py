@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ import uvloop
 from qpid_ha_broker import __version__
 from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
+from qpid_ha_broker.server.control.access_rules import Reread
 from qpid_ha_broker.server.control.control import ControlError
 from qpid_ha_broker.server.control.placements import load_placement
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
@@ -24,7 +26,7 @@ from qpid_ha_broker.server.runtime.descriptors import raise_descriptor_limit
 from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.loading import load_settings
+from qpid_ha_config.loading import load_access, load_settings
 from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
@@ -72,14 +74,14 @@ def main(
             load_placement(loaded.replicas.placement)
             click.echo(f"qpidd: the settings of {loaded.name} can be used")
         else:
-            run(loaded)
+            run(loaded, partial(load_access, config, given, os.environ))
     except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
 
 
-def run(settings: BrokerSettings) -> None:
-    """Run a broker until it is told to stop.
+def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
+    """Run a broker until it is told to stop. `reread_access`: see `Broker`.
 
     Raises SettingsError, StoreError or OSError when it cannot start, BrokerFailed when it had to end by itself.
     """
@@ -87,11 +89,11 @@ def run(settings: BrokerSettings) -> None:
     raise_descriptor_limit()
     if settings.data_dir is not None:
         lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it
-    uvloop.run(_serve(settings))
+    uvloop.run(_serve(settings, reread_access))
 
 
-async def _serve(settings: BrokerSettings) -> None:
-    broker = Broker(settings)
+async def _serve(settings: BrokerSettings, reread_access: Reread | None) -> None:
+    broker = Broker(settings, reread_access)
     async with contextlib.AsyncExitStack() as stack:
         if settings.admin.listen:
             from qpid_ha_broker.server.http.http_admin import open_admin_port  # aiohttp: many brokers do without
@@ -116,7 +118,7 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
             await starting
         return
     starting.result()
-    _tame_garbage_collector()
+    tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
@@ -130,7 +132,7 @@ def _told_to_stop(broker: Broker, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _tame_garbage_collector() -> None:
+def tame_garbage_collector() -> None:
     """Queued messages are not garbage: looking through a million of them for cycles takes 0.3 s, and finds none.
 
     What starts up stays; young objects are looked at in larger lots; the oldest are left alone.

@@ -3,59 +3,72 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 
 from qpid_ha_broker.amqp.connections.connection import Connections
 from qpid_ha_broker.model.access import AccessControl, AccessRule, Permission, Subject
-from qpid_ha_broker.server.control.administration import check_known
+from qpid_ha_broker.server.control.administration import SettingsHolder, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_config.access_rules import parse_entries, read_file
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.loading import check_unchangeable
-from qpid_ha_config.settings import BrokerSettings
+from qpid_ha_config.settings import AccessSettings
 
 log = logging.getLogger("access")
+
+
+Reread = Callable[[], AccessSettings]
+"""Reads the configuration again. Raises SettingsError or OSError."""
 
 
 class AccessRules:
     """The promise: a list that cannot be read never replaces the one that is in force."""
 
-    def __init__(self, settings: BrokerSettings, access: AccessControl, connections: Connections) -> None:
-        """Raises SettingsError where the list cannot be read."""
-        self._settings = settings.access
+    def __init__(
+        self, holder: SettingsHolder, access: AccessControl, connections: Connections, reread: Reread | None
+    ) -> None:
+        """`reread`: what the configuration says of it by now; None: that cannot change.
+
+        Raises SettingsError where the list cannot be read.
+        """
+        self._holder = holder
         self._access = access
         self._connections = connections
-        access.change(self._read(), settings.ha.username or "")
+        self._reread = reread
+        settings = holder.current()
+        access.change(_rules(settings.access), settings.ha.username or "")
         outside = [address for address in settings.listen if not address.is_loopback]
         if access.rules is None and outside:
             text = "there is no acl: clients that do not connect from this machine are refused everything at %s; to"
             log.warning(f"{text} allow it to all who log in, set acl.rules to [allow authenticated all]", outside[0])
-
-    def _read(self) -> tuple[AccessRule, ...] | None:
-        """None: there is no list. Raises SettingsError."""
-        if self._settings.file is not None:
-            check_unchangeable("acl.file", self._settings.file)
-            return read_file(self._settings.file)
-        return None if self._settings.rules is None else parse_entries(self._settings.rules)
 
     def methods(self) -> dict[str, Method]:
         """Of the control socket."""
         return {"reload-acl": self.reload, "check-acl": self.check}
 
     def reload(self, params: dict[str, object]) -> object:
-        """Read the file again, and end what is not allowed any more. Raises ControlError: the rules in force stay."""
+        """Read the list again, and end what is not allowed any more. Raises ControlError: the rules in force stay."""
         check_known(params, ())
-        if self._settings.file is None:
-            return {"file": None, "rules": len(self._access.rules or ()), "ended": 0}
+        wanted = self._holder.current().access
         try:
-            rules = self._read()
-        except SettingsError as error:
+            if self._reread is not None:
+                wanted = self._reread()
+            rules = _rules(wanted)
+            if rules is None and self._access.rules is not None:
+                raise SettingsError(
+                    "acl.rules", "the configuration has no acl any more: to do without, restart the broker"
+                )
+        except (SettingsError, OSError) as error:
             log.error("the acl was not read again, and the rules in force stay: %s", error)
-            raise ControlError(REFUSED, f"{error}; the rules in force stay", {"key": "acl.file"}) from None
+            key = "acl.rules" if wanted.file is None else "acl.file"
+            raise ControlError(REFUSED, f"{error}; the rules in force stay", {"key": key}) from None
+        self._holder.replace(replace(self._holder.current(), access=wanted))
         self._access.change(rules, self._access.cluster_user)
         ended = self._connections.check_access()
         count = len(rules or ())
         log.info("the acl was read again: %d rules; %d links and connections were ended by them", count, ended)
-        return {"file": str(self._settings.file), "rules": count, "ended": ended}
+        return {"file": None if wanted.file is None else str(wanted.file), "rules": count, "ended": ended}
 
     def check(self, params: dict[str, object]) -> object:
         """Which rule decides for `user` (empty or `anonymous`: nobody), `action`, `node`, and a client from elsewhere
@@ -71,3 +84,11 @@ class AccessRules:
         subject = Subject.logged_in(user, is_local=local)
         decision = self._access.decide(subject, Permission(name), node)
         return {"allowed": decision.is_allowed, "reason": decision.reason}
+
+
+def _rules(settings: AccessSettings) -> tuple[AccessRule, ...] | None:
+    """None: there is no list. Raises SettingsError."""
+    if settings.file is not None:
+        check_unchangeable("acl.file", settings.file)
+        return read_file(settings.file)
+    return None if settings.rules is None else parse_entries(settings.rules)

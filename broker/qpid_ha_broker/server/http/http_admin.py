@@ -364,10 +364,17 @@ def _file(file: PageFile) -> Handler:
 
 def _check_same_site(request: web.BaseRequest) -> None:
     """A page of another site has its reader's browser send this; our own, and programs, are let in."""
-    origin = request.headers.get("Origin")
-    is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host", "")
-    if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+    origin, fetched_for = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
+    is_foreign = origin is not None and not _is_of(origin, request.headers.get("Host", ""))
+    if is_foreign or fetched_for not in ("none", "same-origin"):
         raise HttpRefusal(403, "requests from pages of other sites are refused")
+
+
+def _is_of(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:  # half an IPv6 address, say: no browser has such a site
+        return False
 
 
 async def _body(request: web.BaseRequest) -> bytes:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from qpid_ha_broker.metrics.families import BROKER, PROCESS, SETS
 from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, queue_pieces
 from qpid_ha_broker.model.access import Permission
+from qpid_ha_broker.model.queue_sums import QueueSums, sum_queues
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -199,16 +200,10 @@ class MetricsSource:
     ) -> Iterator[str]:
         resources, status = hosted.resources, member.status
         lag_s = member.replica_lag_s(now_s)
-        messages = size = 0
-        enqueued, dequeued = resources.catalog.enqueued_gone, resources.catalog.dequeued_gone
-        for number, queue in enumerate(list(resources.catalog.queues.values())):
-            if number % 500 == 499:
-                yield ""
-            messages += queue.messages.count
-            size += queue.messages.size
-            enqueued += queue.messages.enqueued_total
-            dequeued += queue.messages.dequeued_total
-        enqueued, dequeued = self._never_less(hosted, enqueued, dequeued)
+        # First what is gone: a queue that is deleted meanwhile is not to be counted twice.
+        gone = resources.catalog.enqueued_gone, resources.catalog.dequeued_gone
+        sums = yield from _as_pieces(sum_queues(list(resources.catalog.queues.values())))
+        enqueued, dequeued = self._never_less(hosted, gone[0] + sums.enqueued, gone[1] + sums.dequeued)
         values: dict[str, float] = {
             "leading": float(status.state in LEADING),
             "generation": status.generation,
@@ -217,8 +212,8 @@ class MetricsSource:
             "last_lsn": resources.default.log.last_lsn,
             "committed_lsn": resources.default.log.committed_lsn if status.state in LEADING else member.committed_lsn,
             "queues": len(resources.catalog.queues),
-            "messages": messages,
-            "message_bytes": size,
+            "messages": sums.messages,
+            "message_bytes": sums.bytes,
             "enqueued_messages_total": enqueued,
             "dequeued_messages_total": dequeued,
             "unroutable_messages_total": resources.unroutable_total,
@@ -263,6 +258,17 @@ def _add_backup(samples: FromSet, set_name: str, row: Mapping[str, Any]) -> None
     if is_connected:
         for unit, own in (("events", "lag_messages"), ("bytes", "lag_bytes"), ("seconds", "lag_s")):
             samples[f"qpid_ha_set_backup_lag_{unit}"][labels] = _number(row.get(own))
+
+
+def _as_pieces(steps: Generator[None, None, QueueSums]) -> Generator[str, None, QueueSums]:
+    """An empty piece where they pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            sums: QueueSums = end.value
+            return sums
+        yield ""
 
 
 def _number(value: object) -> float:

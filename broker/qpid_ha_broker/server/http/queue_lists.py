@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from qpid_ha_broker.metrics.queue_listing import PlacedIn, QueueListing, list_queues
 from qpid_ha_broker.metrics.queue_trends import QueueTrends
-from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.server.runtime.slices import in_slices
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
 
 SAMPLE_INTERVAL_S: Final = 5.0
-SLICE_S: Final = 0.001
-"""So long at once; then it is everybody else's turn first."""
-
-Result = TypeVar("Result")
 
 
 class QueueLists:
@@ -67,17 +63,3 @@ class QueueLists:
             return 0
         hosted = self._broker.container.sets
         return sum(len(sets.map.queues_of(name)) for name in sets.map.sets if name not in hosted)
-
-
-async def in_slices(steps: Generator[None, None, Result]) -> Result:
-    """Carry out what pauses now and then: at most SLICE_S and one step at a time. What it returns."""
-    budget = Budget(time.perf_counter, SLICE_S)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        if budget.is_spent:
-            await asyncio.sleep(0)
-            budget = Budget(time.perf_counter, SLICE_S)

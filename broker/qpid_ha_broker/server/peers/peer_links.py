@@ -17,6 +17,7 @@ from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Batch, Frame, FrameError, Question, Topic
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
+from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.host import Host
 
 log = logging.getLogger("cluster")
@@ -61,7 +62,7 @@ class LinksHost(Host, Protocol):
     def unwritten_bytes(self, connection: Connection) -> int:
         """What its socket has not taken yet."""
 
-    def facts(self) -> dict[str, object]:
+    async def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""
 
 
@@ -92,6 +93,7 @@ class PeerLinks:
         self._incoming = itertools.count(1)
         self._unflushed: dict[OutgoingChannel, None] = {}
         self._encoded: tuple[Batch | None, bytes] = (None, b"")
+        self._answers = BackgroundTasks()
 
     @property
     def count(self) -> int:
@@ -121,10 +123,14 @@ class PeerLinks:
             self._feed(fx.FrameDamaged(number, str(error)))
             return
         if isinstance(frame, Question) and frame.topic is Topic.QUERY:
-            text = json.dumps(self._broker.facts())
-            self.send(fx.Send(number, self._member.answer(frame.number, True, text)))
+            self._answers.start(self._answer_query(number, frame.number))
         else:
             self._feed(fx.FrameReceived(number, frame))
+
+    async def _answer_query(self, link: int, question: int) -> None:
+        text = json.dumps(await self._broker.facts())
+        self.send(fx.Send(link, self._member.answer(question, True, text)))
+        self.flush()
 
     def asked(self, channel: Channel, question: Question) -> None:
         """A question came on a channel that is for questions about several sets; the answer goes there."""
@@ -213,6 +219,7 @@ class PeerLinks:
 
     def close_all(self, reason: str) -> None:
         """The broker ends, and the core hears of nothing any more."""
+        self._answers.cancel()
         for link in list(self._links.values()):
             link.channel.close(reason)
         self._links.clear()

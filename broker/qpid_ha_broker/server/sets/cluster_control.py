@@ -28,7 +28,7 @@ UNREACHABLE = "unreachable"
 READING = ("list", "read")
 
 
-Facts = Callable[[], dict[str, object]]
+Facts = Callable[[], Awaitable[dict[str, object]]]
 """Of this broker, as `query` shows them."""
 End = Callable[[str], None]
 """Ends this broker; with the UUID under which its store is whole, or without one."""
@@ -68,7 +68,7 @@ class ClusterControl:
 
     async def status(self, params: Params) -> object:
         """This broker, or with `all` a list with a row for each broker of the cluster."""
-        if not _flags(params, "all")["all"]:
+        if not read_flags(params, "all")["all"]:
             return self._membership.summary()
         answers, unreachable = await self._ask_all(Topic.STATUS)
         own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
@@ -81,10 +81,10 @@ class ClusterControl:
 
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
-        if not _flags(params, "all")["all"]:
-            return self._facts()
+        if not read_flags(params, "all")["all"]:
+            return await self._facts()
         answers, unreachable = await self._ask_all(Topic.QUERY)
-        rows = [self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
+        rows = [await self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
         return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
 
     def backups(self, params: Params) -> object:
@@ -123,7 +123,7 @@ class ClusterControl:
 
     async def promote(self, params: Params) -> object:
         """Become primary: `force` against the verdict, `failover` if there is no primary, `cause` for the history."""
-        flags = _flags(params, "force", "failover", others=("cause",))
+        flags = read_flags(params, "force", "failover", others=("cause",))
         force, failover = flags["force"], flags["failover"]
         if force and failover:
             raise ControlError(INVALID_PARAMS, "force overrides what failover demands: give one of them")
@@ -155,7 +155,7 @@ class ClusterControl:
 
     async def shutdown(self, params: Params) -> object:
         """End this broker, or with `cluster` all of them: level, and their stores marked with one UUID."""
-        if not _flags(params, "cluster")["cluster"]:
+        if not read_flags(params, "cluster")["cluster"]:
             self._end("")
             return {**self._membership.summary(), "text": f"{self._membership.member.settings.name} ends"}
         if self._membership.is_standalone:
@@ -197,7 +197,8 @@ class ClusterControl:
         return ControlError(REFUSED, text, {"reason": "not-primary", "primary": primary, "primary_address": address})
 
 
-def _flags(params: Params, *names: str, others: tuple[str, ...] = ()) -> dict[str, bool]:
+def read_flags(params: Params, *names: str, others: tuple[str, ...] = ()) -> dict[str, bool]:
+    """The params `names`, false where they are left out; `others` may be there, too. Raises ControlError."""
     check_known(params, (*names, *others))
     found: dict[str, bool] = {}
     for name in names:

@@ -87,7 +87,7 @@ class SetMemberHost(Host, Protocol):
     def unwritten_bytes(self, connection: Connection) -> int:
         """What its socket has not taken yet."""
 
-    def facts(self) -> dict[str, object]:
+    async def facts(self) -> dict[str, object]:
         """What `qpid-ha query` shows."""
 
 

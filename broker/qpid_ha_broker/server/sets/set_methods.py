@@ -13,6 +13,7 @@ from qpid_ha_broker.cluster.overview import map_facts
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller.controller_client import ControllerGone
+from qpid_ha_broker.server.sets.cluster_control import read_flags
 from qpid_ha_broker.server.sets.set_cluster import SetCluster
 from qpid_ha_config.errors import nearest
 
@@ -144,18 +145,18 @@ class SetMethods:
 
         With `begin` it is answered with those that will be moved, with `left` with how many of them are left.
         """
-        check_known(params, ("plan", "begin", "left", "cause"))
-        if params.get("left") is True:
+        flags = read_flags(params, "plan", "begin", "left", others=("cause",))
+        if flags["left"]:
             return {"left": (await self._shown())["balancing"]}
-        if params.get("plan") is True:
+        if flags["plan"]:
             return (await self._done("rebalance", {"plan_only": True})).result.get("moves", [])
-        begun = {"begin_only": True} if params.get("begin") is True else {}
+        begun = {"begin_only": True} if flags["begin"] else {}
         return self._told(await self._done("rebalance", begun, cause=params.get("cause")))
 
     async def shutdown(self, params: Params) -> object:
         """As without other sets; those end before `default` does."""
         problems: Mapping[str, str] = {}
-        if params.get("cluster") is True and self._cluster.map.sets and self._cluster.service.is_active:
+        if read_flags(params, "cluster")["cluster"] and self._cluster.map.sets and self._cluster.service.is_active:
             problems = (await self._done("sets-shutdown", {"uuid": uuid.uuid4().hex})).result["problems"]
         for name, why in problems.items():
             log.warning("set %s is not shut down in order, its stores will be as after a crash: %s", name, why)
