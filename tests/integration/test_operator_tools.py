@@ -44,7 +44,7 @@ def test_connections_are_shown_and_one_is_closed(broker: RunningBroker, client: 
         assert str(row["address"]) in shown
         assert "from client" in done(qpid_ha(broker, "connections", "list", "--links"))
         told = done(qpid_ha(broker, "connections", "close", str(row["id"]), "--reason", "maintenance"))
-        assert told == f"connection {row['id']} of {row['address']} closed\n"
+        assert told == f"connection {row['id']} of {row['address']} at test closed\n"
         assert as_json(qpid_ha(broker, "connections", "list", "--node", address, "--format", "json")) == []
     refused = qpid_ha(broker, "connections", "close", str(row["id"]))
     assert (refused.exit_code, "there is no connection" in refused.stderr) == (1, True)
