@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -121,6 +122,17 @@ def test_a_network_listener_without_a_way_to_log_in_is_refused(directory: Path) 
 
     assert "nobody could log in" in line
     assert "sasl.users-db" in line
+
+
+def test_an_audit_log_that_cannot_be_written_is_named_and_a_stop_by_signal_is_in_one_that_can(directory: Path) -> None:
+    file = directory / "logs" / "audit.json"
+    line = complaint(directory, "--listen", "amqp://127.0.0.1:0", "--set", f"audit.file={file}")
+    assert line == f"qpidd: audit.file: cannot write {file}: No such file or directory"
+    file.parent.mkdir()
+    with RunningBroker({"audit.file": str(file)}) as broker:
+        assert broker.stop() == 0
+    (act,) = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert (act["channel"], act["act"], act["result"]) == ("signal", "stop", "done")
 
 
 def test_what_a_killed_broker_left_behind_hinders_nobody(directory: Path) -> None:

@@ -120,6 +120,7 @@ def test_the_package_takes_all_there_is_for_the_system() -> None:
         assert path.suffix == ".service" or path.name.startswith("qpidd") or f"{path.parent.name}/{path.name}" in BUILD
     for path in (PACKAGING / "etc").iterdir():
         assert f"$parts/etc/{path.name}" in BUILD
+    assert 'ln -s /opt/qpid-ha/share/qpid-ha/contrib "$root/usr/share/doc/qpid-ha/contrib"' in BUILD
 
 
 # --- configuration

@@ -14,6 +14,7 @@ from proton.utils import BlockingConnection
 
 from blocking_client import BlockingClient, bodies
 from qpid_ha_agent.cli.admin import admin
+from qpid_ha_agent.message_file import end_line, header_line
 from running_broker import RunningBroker
 
 pytestmark = pytest.mark.direct_only("an operator asks a broker about itself, over its socket")
@@ -44,7 +45,7 @@ def test_connections_are_shown_and_one_is_closed(broker: RunningBroker, client: 
         assert str(row["address"]) in shown
         assert "from client" in done(qpid_ha(broker, "connections", "list", "--links"))
         told = done(qpid_ha(broker, "connections", "close", str(row["id"]), "--reason", "maintenance"))
-        assert told == f"connection {row['id']} of {row['address']} closed\n"
+        assert told == f"connection {row['id']} of {row['address']} at test closed\n"
         assert as_json(qpid_ha(broker, "connections", "list", "--node", address, "--format", "json")) == []
     refused = qpid_ha(broker, "connections", "close", str(row["id"]))
     assert (refused.exit_code, "there is no connection" in refused.stderr) == (1, True)
@@ -121,6 +122,14 @@ def test_a_queue_is_exported_and_imported_and_a_second_import_makes_no_copies(
         assert (second.body == large, third.body) == (True, "last")
     done(qpid_ha(broker, "queue", "import", str(file), target, "--run", "again", "-b", broker.url))
     assert len(client.browse(target)) == 6
+
+
+def test_an_import_through_http_is_refused_with_the_way_that_there_is(tmp_path: Path) -> None:
+    file = tmp_path / "messages"
+    file.write_bytes(header_line("export", "q", at_ms=0) + end_line(0))
+    refused = CliRunner().invoke(admin, ["-b", "https://127.0.0.1:1", "queue", "import", str(file), "q"])
+    assert refused.exit_code == 2
+    assert "give -b amqp://[USER@]HOST[:PORT]" in refused.stderr
 
 
 def test_an_import_that_a_full_queue_has_stopped_goes_on_without_copies(

@@ -7,12 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import proton
 import pytest
+from click.testing import CliRunner, Result
+from proton.utils import BlockingConnection
 
 from blocking_client import Management
+from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.control import RequestRefused, Unreachable
 from qpid_ha_agent.remote_control import RemoteControlClient
 from qpid_ha_config.addresses import Address
@@ -134,6 +139,63 @@ def test_where_the_broker_of_this_machine_is_down_another_one_tells_of_all(tmp_p
         assert qpid_ha("query", "--all", **here).returncode == 0
         cluster.kill(0)
         assert qpid_ha("status", "--all", **here).returncode == 3
+
+
+def test_connections_of_all_brokers_are_shown_and_closed_through_any_of_them(tmp_path: Path) -> None:
+    audited = [tmp_path / f"audit{number}" for number in (1, 2)]
+    own = [{"audit.file": str(path)} for path in audited]
+    with RunningCluster(tmp_path, count=2, own_settings=own) as cluster:
+        cluster.form(0)
+        cluster.broker(0).ask("queues", action="create", name="orders")
+
+        def ask(which: int, *words: str) -> Result:
+            return CliRunner().invoke(admin, ["-b", str(cluster.broker(which).control_socket), "connections", *words])
+
+        def listed(*words: str) -> list[dict[str, Any]]:
+            done = ask(1, "list", "--format", "json", *words)
+            assert (done.exit_code, done.stderr) == (0, "")
+            rows: list[dict[str, Any]] = json.loads(done.stdout)
+            return rows
+
+        with closing(BlockingConnection(cluster.urls[0])) as client:
+            client.create_receiver("orders")
+            (row,) = listed("--node", "orders")
+            assert (row["broker"], row["kind"], len(row["links"])) == ("broker1", "client", 1)
+            brokers = {each["broker"] for each in listed()}
+            assert brokers == {"broker1", "broker2"}, "each has at least the other one's"
+            assert {each["broker"] for each in listed("--at", "broker1")} == {"broker1"}
+            assert ask(1, "list").stdout.split()[:2] == ["broker", "id"]
+            for words, code, text in (
+                (("list", "--at", "broker7"), 1, "no broker broker7 answers; there are broker1, broker2"),
+                (("close", "broker1/4711"), 1, "there is no connection 4711"),
+                (("close", "4711"), 1, "there is no connection 4711"),
+                (("close", "broker1/x"), 2, "node1/17"),
+            ):
+                done = ask(1, *words)
+                assert (done.exit_code, text in done.stderr) == (code, True), done.stderr
+            both = {each["id"] for each in listed("--at", "broker1")} & {
+                each["id"] for each in listed("--at", "broker2")
+            }
+            for number in list(both)[:1]:
+                done = ask(1, "close", str(number))
+                assert (done.exit_code, f"broker1/{number}" in done.stderr) == (1, True), done.stderr
+            done = ask(1, "close", f"broker1/{row['id']}", "--reason", "maintenance")
+            assert done.stdout == f"connection {row['id']} of {row['address']} at broker1 closed\n", done.stderr
+            assert listed("--node", "orders") == []
+        lines = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in audited]
+        carried_out, asked_for = (
+            [line for line in each if line["act"] == "connections close" and line["result"] == "done"] for each in lines
+        )
+        params = {"id": row["id"], "reason": "maintenance"}
+        assert [line["params"] for line in asked_for] == [{**params, "broker": "broker1"}]
+        assert [(line["channel"], line["via"], line["user"]) for line in carried_out] == [
+            ("cluster", ["broker2"], asked_for[0]["user"])
+        ]
+        cluster.kill(0)
+        done = ask(1, "list", "--format", "json")
+        assert done.exit_code == 3
+        assert f"the broker at {cluster.urls[0]}" in done.stderr
+        assert {each["broker"] for each in json.loads(done.stdout)} <= {"broker2"}
 
 
 def test_backups_are_shown_by_the_primary_and_a_backup_says_where_that_is(tmp_path: Path) -> None:

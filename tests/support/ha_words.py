@@ -193,6 +193,8 @@ def question_words(question: fr.Question) -> str:
             return f"I am primary of generation {question.generation}"
         case fr.Topic.QUERY:
             return "facts and figures?"
+        case fr.Topic.CONNECTIONS:
+            return f"about your connections: {question.request}"
 
 
 def store_words(effect: fx.Effect) -> str:

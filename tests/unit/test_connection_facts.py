@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import proton
 import pytest
@@ -12,11 +14,16 @@ import pytest
 from paired_engines import START_MS, PairedBroker, PairedClient
 from paired_links import subscribe
 from paired_proxy import PairedProxy
-from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
+from qpid_ha_broker.amqp.connections import connection_facts
+from qpid_ha_broker.amqp.connections.connection_facts import ConnectionPlace, connection_page, connection_rows
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.link_state import WaitsFor
+from qpid_ha_broker.ha.frames import Answer, Question, Topic
+from qpid_ha_broker.model.audit import AuditedAct, AuditResult
 from qpid_ha_broker.server.clients.connection_methods import DEFAULT_REASON, ConnectionMethods
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
+from qpid_ha_broker.server.sets.cluster_connections import UNANSWERED, ClusterConnections
+from qpid_ha_broker.server.sets.membership import Membership
 
 SMALL = ContainerSettings("test", "0", max_unsettled_per_connection=2)
 
@@ -191,7 +198,9 @@ def test_a_relayed_link_is_shown_at_both_brokers() -> None:
 
 
 def closed(broker: PairedBroker, **params: object) -> Any:
-    answer = ConnectionMethods(broker.connections, lambda: None).connections({"action": "close", **params})
+    answer = ConnectionMethods(broker.connections, lambda: None, lambda: None).connections(
+        {"action": "close", **params}
+    )
     broker.settle_down()
     return answer
 
@@ -234,7 +243,7 @@ def test_a_connection_that_is_not_there_or_is_another_brokers_is_not_closed() ->
 def test_senseless_requests_are_refused(broker: PairedBroker, params: dict[str, object]) -> None:
     broker.connect()
     with pytest.raises(ControlError) as refused:
-        ConnectionMethods(broker.connections, lambda: None).connections(params)
+        ConnectionMethods(broker.connections, lambda: None, lambda: None).connections(params)
     assert refused.value.code == INVALID_PARAMS
     assert len(rows_of(broker)) == 1
 
@@ -245,3 +254,127 @@ def test_without_a_reason_the_client_is_told_that_it_was_an_operator(broker: Pai
     condition = client.connection.remote_condition
     assert condition is not None
     assert condition.description == DEFAULT_REASON
+
+
+# --- asked by another broker
+
+
+@pytest.mark.parametrize("page_bytes", [1, 700, 1500, 1_000_000])
+def test_pages_make_up_the_list_and_each_has_a_bound(
+    broker: PairedBroker, monkeypatch: pytest.MonkeyPatch, page_bytes: int
+) -> None:
+    for links in (3, 0, 12, 1):
+        client = broker.connect()
+        for number in range(links):
+            subscribe(client, "q", f"reader-{number}")
+    broker.settle_down()
+    monkeypatch.setattr(connection_facts, "PAGE_BYTES", page_bytes)
+    places, found = [ConnectionPlace()], dict[int, list[Any]]()
+    while True:
+        rows: Any
+        rows, following = connection_page(broker.connections, places[-1])
+        assert len(json.dumps(rows)) <= page_bytes + 800  # a row and a link: what was begun is ended
+        for row in rows:
+            found.setdefault(row["id"], []).extend(row["links"])
+        if following is None:
+            break
+        assert following > places[-1]
+        places.append(following)
+    assert found == {row["id"]: row["links"] for row in rows_of(broker)}
+    assert (len(places) > 10) == (page_bytes == 1)
+
+
+def asked(broker: PairedBroker, request: object, kept: list[AuditedAct] | None = None) -> tuple[bool, Any]:
+    record = None if kept is None else kept.append
+    text = request if isinstance(request, str) else json.dumps(request)
+    question = Question(1, Topic.CONNECTIONS, "node2", "i2", "", 0, 0, "", request=text)
+    had, answer = ConnectionMethods(broker.connections, lambda: None, lambda: record).asked(question, "i1")
+    broker.settle_down()
+    return had, json.loads(answer) if had else answer
+
+
+def test_another_broker_gets_pages_and_has_one_closed_in_the_process_that_it_means(broker: PairedBroker) -> None:
+    client = broker.connect()
+    had, page = asked(broker, {"from": [0, 0]})
+    assert (had, [row["id"] for row in page["rows"]], page["next"]) == (True, [1], None)
+    close, kept = (
+        {"close": {"id": 1, "reason": "maintenance"}, "caller": {"user": "olga", "address": "h:1"}},
+        list[AuditedAct](),
+    )
+    had, problem = asked(broker, {**close, "instance": "i0"}, kept)
+    assert (had, "started anew" in problem, kept, len(rows_of(broker))) == (False, True, [], 1)
+    had, answer = asked(broker, {**close, "instance": "i1"}, kept)
+    assert (had, answer["closed"], rows_of(broker)) == (True, True, [])
+    condition = client.connection.remote_condition
+    assert condition is not None
+    assert condition.description == "maintenance"
+    had, problem = asked(broker, {**close, "instance": "i1"}, kept)
+    assert (had, "there is no connection 1" in problem) == (False, True)
+    assert [(act.result, act.reason) for act in kept] == [(AuditResult.DONE, ""), (AuditResult.REFUSED, "not-found")]
+    assert kept[0].caller.facts() == {"channel": "cluster", "user": "olga", "address": "h:1", "via": ["node2"]}
+    assert (kept[0].act, kept[0].params) == ("connections close", {"id": 1, "reason": "maintenance"})
+
+
+class Others:
+    """Asks one broker, `node2`; `last`: the number of the answer that is the last one to come."""
+
+    def __init__(self, broker: PairedBroker, last: int) -> None:
+        self._methods = ConnectionMethods(broker.connections, lambda: None, lambda: None)
+        self._last = last
+        self.asked = 0
+
+    def question(self, topic: Topic, request: str = "") -> Question:
+        return Question(1, topic, "node1", "i1", "", 0, 0, "", request=request)
+
+    async def ask(self, question: Question, addresses: list[str], _limit_s: float) -> dict[str, Answer | None]:
+        self.asked += 1
+        had, text = self._methods.asked(question, "i2")
+        answer = Answer(1, "node2", "i2", "", "ready", 1, 1, (), (), 0, True, 0, "", had, text, 1)
+        return {addresses[0]: answer if self.asked <= self._last else None}
+
+    async def ask_others(self, topic: Topic, request: str = "") -> dict[str, Answer | None]:
+        return await self.ask(self.question(topic, request), ["b:5672"], 1.0)
+
+
+@pytest.mark.parametrize("last", [1000, 2])
+def test_what_another_broker_tells_on_several_pages_is_one_list_or_said_not_to_be_whole(
+    broker: PairedBroker, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    for links in (3, 5):
+        client = broker.connect()
+        for number in range(links):
+            subscribe(client, "q", f"reader-{number}")
+    broker.settle_down()
+    whole = [{"broker": "node2", **row} for row in rows_of(broker)]
+    monkeypatch.setattr(connection_facts, "PAGE_BYTES", 100)
+    others = Others(broker, last)
+    settings = SimpleNamespace(name="node1", instance="i1", ask_limit_s=1.0)
+    membership = SimpleNamespace(
+        questions=others, links=SimpleNamespace(), is_standalone=False, member=SimpleNamespace(settings=settings)
+    )
+    own = ConnectionMethods(PairedBroker().connections, lambda: None, lambda: None)
+    cluster = ClusterConnections(own, cast("Membership", membership))
+    answer: Any = asyncio.run(cast("Any", cluster.connections({"all": True})))
+    rows = list(answer["connections"])
+    if last == 2:
+        assert answer["silent"] == [{"address": "b:5672", "problem": UNANSWERED}]
+        assert len(json.dumps(rows)) < len(json.dumps(whole))
+    else:
+        assert (rows, answer["silent"]) == (whole, [])
+        assert others.asked > 4
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "", "[", "5", "{}", {"from": [1]}, {"from": ["0", 0]}, {"from": [True, 0]}, {"close": 1},
+        {"close": {}, "instance": "i1"}, {"close": {"id": 1, "reason": ""}, "instance": "i1"}, {"close": {"id": 1}},
+        {"close": {"id": "1"}, "instance": "i1", "caller": [1]},
+    ],
+)  # fmt: skip
+def test_what_another_broker_asks_without_sense_is_not_had(broker: PairedBroker, request_: object) -> None:
+    broker.connect()
+    had, problem = asked(broker, request_, [])
+    assert not had
+    assert problem
+    assert len(rows_of(broker)) == 1

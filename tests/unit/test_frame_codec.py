@@ -61,7 +61,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(fr.Observe, U64, TEXT),
     st.builds(fr.TakeOver, U64),
     st.builds(fr.Shutdown, U64, U64, TEXT),
-    st.builds(fr.Question, U64, st.sampled_from(fr.Topic), TEXT, TEXT, TEXT, U64, U64, TEXT, TEXT),
+    st.builds(fr.Question, U64, st.sampled_from(fr.Topic), TEXT, TEXT, TEXT, U64, U64, TEXT, TEXT, TEXT),
     st.builds(
         fr.Answer,
         *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, NAMES, U64),

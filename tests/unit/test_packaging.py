@@ -72,6 +72,15 @@ def test_the_files_of_the_web_page_are_shipped(setup_cfg: configparser.ConfigPar
     assert set(read_page_files()) == {"/"} | {f"/page/{path.name}" for path in page.iterdir() if path.suffix != ".html"}
 
 
+def test_what_monitors_take_is_shipped(setup_cfg: configparser.ConfigParser) -> None:
+    """Alert rules, dashboard and load balancer: whoever has installed a package has no checkout to take them from."""
+    declared = dict(setup_cfg["options.data_files"])
+    shipped = {path for where, what in declared.items() if "/contrib" in where for path in ROOT.glob(what)}
+    assert shipped == {path for path in (ROOT / "contrib").rglob("*") if path.is_file()}
+    kept = {f"share/qpid-ha/{path.parent.relative_to(ROOT)}" for path in shipped}
+    assert kept == {where for where in declared if "/contrib" in where}, "each in the folder that it has here"
+
+
 def test_every_command_has_its_function(setup_cfg: configparser.ConfigParser) -> None:
     commands = mapping(setup_cfg["options.entry_points"]["console_scripts"])
     packages = packages_on_disk()

@@ -23,7 +23,7 @@ fingerprint() {
     if has_wheels "$1"; then
         files=("$1"/*.whl)
     else
-        mapfile -d '' -t files < <(cd "$1" && find "$PWD"/{agent,broker,docs,ocf,rgmanager,systemd,setup.cfg,pyproject.toml} \
+        mapfile -d '' -t files < <(cd "$1" && find "$PWD"/{agent,broker,client,config,contrib,docs,ocf,pipeline,rgmanager,systemd,setup.cfg,pyproject.toml} \
             -type f -not -path '*/__pycache__/*' -not -path '*.egg-info/*' -print0 | sort -z)
     fi
     sha256sum "${files[@]}" | sha256sum

@@ -86,7 +86,7 @@ class Invocation:
             message = refusal.message
             if refusal.code == METHOD_NOT_FOUND:
                 message = f"this broker knows no {method}: it is standalone (ha.cluster is off), or of another version"
-            raise CliFailure(message, NO) from None
+            raise CliFailure(message, NO, refusal.code) from None
         except Unreachable as error:
             raise CliFailure(str(error), UNREACHABLE) from None
         except (AddressError, ConfigError) as error:
@@ -98,10 +98,14 @@ def _given(params: dict[str, object]) -> dict[str, object]:
 
 
 class CliFailure(click.ClickException):
-    """An error that ends the program with `exit_code`, after one line on stderr."""
+    """An error that ends the program with `exit_code`, after one line on stderr.
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    `code`: of the broker's refusal, as JSON-RPC has them; None: it is no refusal.
+    """
+
+    def __init__(self, message: str, exit_code: int, code: int | None = None) -> None:
         super().__init__(message)
+        self.code = code
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class and reads the instance's
 
 

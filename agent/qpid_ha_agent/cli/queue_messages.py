@@ -192,10 +192,11 @@ def import_queue(invocation: Invocation, path: Path, name: str, run: str) -> Non
         raise CliFailure(f"{path}, {problem}; nothing was sent", NO) from None
     except OSError as error:
         raise CliFailure(f"cannot read {path}: {error.strerror or error}", NO) from None
+    place = _amqp(invocation)
     facts_of(invocation.call("queues", action="read", name=name))
     sent = 0
     try:
-        target = QueueImport(*_amqp(invocation), name, invocation.timeout_s or IMPORT_TIMEOUT_S)
+        target = QueueImport(*place, name, invocation.timeout_s or IMPORT_TIMEOUT_S)
         try:
             if not target.knows_copies:
                 click.echo("this broker knows no copies (deduplication.producers is 0): do not repeat it", err=True)

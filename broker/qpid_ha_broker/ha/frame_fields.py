@@ -38,6 +38,7 @@ _LEFT_OUT: Final[dict[str, object]] = {
     "committed_lsn": 0,
     "claims": (),
     "started": (),
+    "request": "",
 }
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
 the frames of an older one, and is understood by it as long as it has nothing else to say."""
@@ -237,6 +238,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "lsn": _u64,
         "address": _text,
         "set": check_name,
+        "request": _text,
     },
     fr.Answer: {
         "number": _u64,

@@ -228,6 +228,8 @@ class Topic(StrEnum):
     """Tell facts and figures; answered by the driver, as JSON in the text."""
     ANNOUNCE = "announce"
     """I am primary of `generation`: come."""
+    CONNECTIONS = "connections"
+    """Tell of your connections, or close one; answered by the driver. `request` and the answer's text are JSON."""
 
 
 class Question(NamedTuple):
@@ -244,6 +246,8 @@ class Question(NamedTuple):
     """Where the asker can be reached, if it knows."""
     set: str = DEFAULT_SET
     """The resource set that is asked about."""
+    request: str = ""
+    """What is wanted, where the topic alone does not say it."""
 
 
 class StoreOrigin(StrEnum):

@@ -41,6 +41,7 @@ from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.slices import in_slices
+from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.membership_setup import make_membership
@@ -127,7 +128,6 @@ class Broker:
         name, administration = self._settings.name, self.container.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
-            "connections": ConnectionMethods(self.connections, self.schedule_turn).connections,
             **self.outside.methods(),
             **self.files.methods(),
         }
@@ -217,7 +217,9 @@ class Broker:
         self.membership = make_membership(self, store, restored)
         if self.broker_store is not None:
             self.broker_store.owner = self.membership
-        self.control.methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
+        own = ConnectionMethods(self.connections, self.schedule_turn, lambda: self.container.management.record)
+        methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
+        self.control.methods = {**methods, "connections": ClusterConnections(own, self.membership).connections}
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
@@ -228,8 +230,8 @@ class Broker:
                 proxying = Proxying(self, PeerEngines(self.current), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying
                 self.container.gate = proxying.gate
-            methods = SetMethods(self.sets, self._own_methods()["queues"])
-            self.control.methods = methods.methods(self.control.methods)
+            of_sets = SetMethods(self.sets, self._own_methods()["queues"])
+            self.control.methods = of_sets.methods(self.control.methods)
 
     async def _listen(self) -> None:
         for address in self._settings.listen:

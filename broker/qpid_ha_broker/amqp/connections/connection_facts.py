@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.amqp.connections.connection import Connection, Connections, Opening
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -12,6 +14,8 @@ from qpid_ha_broker.model.errors import InUse, NotFound
 
 LINK_NAME_LENGTH = 200
 """Characters of a link's name that are shown."""
+PAGE_BYTES: Final = 64 * 1024
+"""Of rows as JSON in one page, but for the last link: some milliseconds' work."""
 _WHOSE = "belongs to another broker of the cluster, which would connect again at once"
 
 
@@ -23,6 +27,41 @@ def connection_rows(connections: Connections) -> Iterator[Facts]:
     for connection, opening in list(connections.open.items()):
         if not connection.has_ended:
             yield _row(connection, opening)
+
+
+class ConnectionPlace(NamedTuple):
+    """Where a page of rows begins: at link `link` of the connection with this `id`, or with the next one there is."""
+
+    id: int = 0
+    link: int = 0
+
+
+def connection_page(connections: Connections, place: ConnectionPlace) -> tuple[list[Facts], ConnectionPlace | None]:
+    """Rows from there on, the oldest first, and where the next page begins; None: that was all.
+
+    A connection with many links may be on several pages, each with a part of them. What comes, goes or ends between
+    two pages may be missing.
+    """
+    rows: list[Facts] = []
+    size = 0
+    for connection, opening in connections.open.items():
+        number = opening.number
+        if number < place.id or connection.has_ended:
+            continue
+        if size >= PAGE_BYTES:
+            return rows, ConnectionPlace(number)
+        links: list[Facts] = []
+        row = {**_row(connection, opening), "links": links}
+        rows.append(row)
+        size += len(json.dumps(row))
+        for at, endpoint in enumerate(connection.links):
+            if number == place.id and at < place.link:
+                continue
+            if size >= PAGE_BYTES and links:
+                return rows, ConnectionPlace(number, at)
+            links.append(_link_facts(endpoint))
+            size += len(json.dumps(links[-1]))
+    return rows, None
 
 
 def _row(connection: Connection, opening: Opening) -> Facts:

@@ -48,7 +48,7 @@ AUDITED: Final[Mapping[str, Mapping[str, AuditedParameters | None]]] = {
         "unbind": ("name", "queue", "key"),
     },
     "sessions": {"list": LOOK, "end": ("name",)},
-    "connections": {"list": LOOK, "close": ("id", "reason", "cause")},
+    "connections": {"list": LOOK, "close": ("id", "broker", "reason", "cause")},
     "sets": {
         "list": LOOK,
         "show": LOOK,

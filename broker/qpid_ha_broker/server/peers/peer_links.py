@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.peer_link import PeerChannel
@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
-from qpid_ha_broker.ha.frames import Batch, Frame, FrameError, Question, Topic
+from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question, Topic
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
@@ -22,11 +22,17 @@ from qpid_ha_broker.server.runtime.host import Host
 
 log = logging.getLogger("cluster")
 
+OF_DRIVER: Final = (Topic.QUERY, Topic.CONNECTIONS)
+"""What the core is not asked about."""
 FULL_BYTES = 1024 * 1024
 """Unsent on a channel: beyond it, only the live stream is sent."""
 ROOMY_BYTES = 256 * 1024
 CUT_BYTES = 256 * 1024 * 1024
 """Unsent on a channel: beyond it, the peer is given up. It can come back and compare."""
+
+
+ConnectionsAsked = Callable[[Question], tuple[bool, str]]
+"""What another broker wants of the connections here: whether it is had, and the answer as JSON, or why not."""
 
 
 class Link:
@@ -88,6 +94,7 @@ class PeerLinks:
         self._dialler = dialler
         self._feed = feed
         self.has_room = has_room
+        self.connections_asked: ConnectionsAsked = lambda _question: (False, "nobody tells of connections here")
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -122,15 +129,23 @@ class PeerLinks:
         except FrameError as error:
             self._feed(fx.FrameDamaged(number, str(error)))
             return
-        if isinstance(frame, Question) and frame.topic is Topic.QUERY:
+        if not isinstance(frame, Question) or frame.topic not in OF_DRIVER:
+            self._feed(fx.FrameReceived(number, frame))
+        elif frame.topic is Topic.QUERY:
             self._answers.start(self._answer_query(number, frame.number))
         else:
-            self._feed(fx.FrameReceived(number, frame))
+            self.send(fx.Send(number, self._answer_connections(frame)))
 
     async def _answer_query(self, link: int, question: int) -> None:
         text = json.dumps(await self._broker.facts())
         self.send(fx.Send(link, self._member.answer(question, True, text)))
         self.flush()
+
+    def _answer_connections(self, question: Question) -> Answer:
+        cluster = self._member.status.cluster
+        if cluster and question.cluster and cluster != question.cluster:
+            return self._member.answer(question.number, False, f"this broker belongs to the cluster {cluster}")
+        return self._member.answer(question.number, *self.connections_asked(question))
 
     def asked(self, channel: Channel, question: Question) -> None:
         """A question came on a channel that is for questions about several sets; the answer goes there."""

@@ -61,13 +61,13 @@ class PeerQuestions:
                 self._member.settings = replace(settings, own_address=address)
         return outcome
 
-    async def ask_others(self, topic: Topic) -> dict[str, Answer | None]:
+    async def ask_others(self, topic: Topic, request: str = "") -> dict[str, Answer | None]:
         """What each address of the settings answered, but this broker's own, as far as that is known."""
         settings = self._member.settings
         addresses = [address for address in settings.addresses if address != settings.own_address]
-        return await self.ask(self.question(topic), addresses, settings.ask_limit_s)
+        return await self.ask(self.question(topic, request), addresses, settings.ask_limit_s)
 
-    def question(self, topic: Topic) -> Question:
+    def question(self, topic: Topic, request: str = "") -> Question:
         """A question of the driver's own, under a number that no other one has."""
         member, settings = self._member, self._member.settings
         return Question(
@@ -80,6 +80,7 @@ class PeerQuestions:
             member.position.lsn,
             settings.own_address,
             member.set,
+            request,
         )
 
     async def _greet_forever(self) -> None:
