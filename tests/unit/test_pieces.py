@@ -81,3 +81,12 @@ def test_frames_are_seen_where_a_read_ends_within_a_size() -> None:
 )
 def test_what_is_no_amqp_in_clear_is_cut_by_bytes(data: bytes) -> None:
     assert max(sizes([data])) == PIECE_BYTES
+
+
+def test_a_size_that_began_in_the_read_before_does_not_hide_one_at_the_end_of_a_piece() -> None:
+    data = frame(LARGE_PIECE_BYTES - 2) + frame(28) * 4096
+
+    found = sizes([data[:1], data[1:]])
+
+    assert sum(found) == len(data)
+    assert max(found) <= LARGE_PIECE_BYTES

@@ -16,6 +16,7 @@ LARGE_PIECE_BYTES: Final = 32 * 1024
 _SIZE: Final = Struct(">I").unpack_from
 _PROTOCOL: Final = int.from_bytes(b"AMQP")
 """Where a frame has its size, a protocol header has its name (AMQP 1.0, section 2.2)."""
+_SIZE_BYTES: Final = 4
 _HEADER_BYTES: Final = 8
 """Of a protocol header, and of a frame's own at least (section 2.3)."""
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -41,7 +42,7 @@ class Pieces:
             return min(length, PIECE_BYTES)
         began, self._size_began = self._size_began, b""
         if began:
-            data = memoryview(began + data[:LARGE_PIECE_BYTES])
+            data = memoryview(began + data[: LARGE_PIECE_BYTES + _SIZE_BYTES])
         limit = min(len(data), LARGE_PIECE_BYTES)
         at, frames = self._unread, 0
         while at < limit and (frames < PIECE_FRAMES or at < PIECE_BYTES):
