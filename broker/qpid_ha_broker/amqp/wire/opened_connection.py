@@ -18,12 +18,11 @@ class OpenedConnection(Handler):
     _has_ended = False
 
     def receive(self, data: bytes) -> None:
-        """Bytes came."""
-        rest = memoryview(data)
-        while rest:
-            self.engine.push(rest[:_PIECE_BYTES])
+        """Bytes came; without any, what is known by now is told: a login that was refused, once its end was written."""
+        view = memoryview(data)
+        for start in range(0, max(len(view), 1), _PIECE_BYTES):
+            self.engine.push(view[start : start + _PIECE_BYTES])
             self.engine.process(self)
-            rest = rest[_PIECE_BYTES:]
 
     def take_output(self) -> bytes:
         """What is to be written."""
