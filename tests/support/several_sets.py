@@ -94,3 +94,15 @@ class SeveralSets(PairedBroker):
         log.acknowledge(WITNESS, log.last_lsn)
         self.set(name).touch()
         self.settle_down()
+
+
+def fan_out(broker: SeveralSets) -> None:
+    """An exchange that leads to a queue of each set."""
+    default = broker.container.default
+    for name in ("red", "blue"):
+        default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
+        default.resources.default.write(ev.QueuePlaced(name, name, {}, False))
+    default.configuration.declare_exchange("fan", "fanout", {})
+    for name in ("red", "plain", "blue"):
+        default.configuration.bind("fan", name, "", {})
+    broker.settle_down()

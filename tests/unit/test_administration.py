@@ -20,9 +20,9 @@ from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, M
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
-from qpid_ha_broker.server.control import control
 from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, encode_answer
+from qpid_ha_broker.server.runtime import slices
 from qpid_ha_config.settings import BrokerSettings
 
 
@@ -119,7 +119,7 @@ def test_an_iterator_in_an_answer_is_a_list(answer: object, plain: object) -> No
 def test_others_have_their_turns_while_a_long_answer_is_put_together_and_what_has_gone_by_then_is_left_out(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "SLICE_S", 0.0)
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
     for number in range(5):
         desk.administration.create_queue(f"q{number}")
         desk.administration.bind("amq.topic", f"q{number}", "k")

@@ -28,7 +28,7 @@ from qpid_ha_broker.model.errors import (
 from qpid_ha_broker.model.log import Commitment, Log
 from qpid_ha_broker.model.naming import NamingRules
 from qpid_ha_broker.model.transaction import Message
-from several_sets import BETA, WITNESS, SeveralSets
+from several_sets import BETA, WITNESS, SeveralSets, fan_out
 
 
 @pytest.fixture
@@ -127,18 +127,6 @@ def test_one_set_that_cannot_commit_holds_up_no_other_one_on_the_relay(
 
     broker.acknowledge("red")
     assert red.settled
-
-
-def fan_out(broker: SeveralSets) -> None:
-    """An exchange that leads to a queue of each set."""
-    default = broker.container.default
-    for name in ("red", "blue"):
-        default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
-        default.resources.default.write(ev.QueuePlaced(name, name, {}, False))
-    default.configuration.declare_exchange("fan", "fanout", {})
-    for name in ("red", "plain", "blue"):
-        default.configuration.bind("fan", name, "", {})
-    broker.settle_down()
 
 
 def test_a_message_for_queues_of_several_sets_is_accepted_when_all_have_committed_it(

@@ -13,13 +13,12 @@ import pytest
 from model_support import NOW_MS, Core, TextReader
 from paired_engines import PairedClient
 from paired_proxy import PairedProxy, attach
-from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.forwarding import ForwardLimits, ForwardReceiver, ForwardSender
 from qpid_ha_broker.model.log import Commitment
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
-from several_sets import SeveralSets
+from several_sets import SeveralSets, fan_out
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 LARGE = "b" * 1000
@@ -57,14 +56,7 @@ class FannedOut:
 
     def __init__(self) -> None:
         self.broker = SeveralSets()
-        default = self.broker.container.default
-        for name in ("red", "blue"):
-            default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
-            default.resources.default.write(ev.QueuePlaced(name, name, {}, False))
-        default.configuration.declare_exchange("fan", "fanout", {})
-        for name in ("red", "plain", "blue"):
-            default.configuration.bind("fan", name, "", {})
-        self.broker.settle_down()
+        fan_out(self.broker)
         self.broker.lead_elsewhere("red")
         self.red = RedBroker()
         self.broker.container.publisher.forwarder = self.red

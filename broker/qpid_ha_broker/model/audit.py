@@ -67,6 +67,18 @@ class Caller(NamedTuple):
     via: tuple[str, ...] = ()
     """The brokers that have passed it on, in their order; the first one was asked."""
 
+    @classmethod
+    def through(cls, broker: str, facts: object) -> Caller:
+        """Whom `broker` names as the one who has asked it. `facts`: as `facts` returns them, or what came instead."""
+        named = facts if isinstance(facts, dict) else {}
+        user, address = named.get("user"), named.get("address")
+        return cls(
+            AuditChannel.CLUSTER,
+            user if isinstance(user, str) else "",
+            address if isinstance(address, str) else "",
+            via=(broker,),
+        )
+
     def facts(self) -> dict[str, object]:
         """For a line, without what is empty."""
         facts: dict[str, object] = {"channel": self.channel.value, "user": shortened(self.user)}

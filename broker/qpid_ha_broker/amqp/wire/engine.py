@@ -149,10 +149,8 @@ class Engine:
         self._sending: dict[Any, Sending] = {}
         self._consuming: dict[Any, Consuming] = {}
         """Those of `_receiving` that hear what becomes of messages, too."""
-        self._ended: set[Any] = set()
-        """Publishers' links that have ended on our side."""
-        self._left: set[Any] = set()
-        """Links that we consumed from, and have ended."""
+        self._ended: dict[Any, bool] = {}
+        """Links on which messages came and that have ended on our side; True: we consumed from them."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -332,13 +330,14 @@ class Engine:
     def _discard(self, pointer: Any, delivery: Delivery) -> None:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
-            if pointer in self._left and not _is_settled(delivery):
+            was_consumed = self._ended.get(pointer)
+            if was_consumed and not _is_settled(delivery):
                 while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
                     pass
                 if not lib.pn_delivery_partial(delivery) and lib.pn_link_current(pointer) == delivery:
                     _advance(pointer)
                 return  # the detach gives it back: settled before that it would be a failed delivery
-            if pointer in self._ended and lib.pn_delivery_readable(delivery):
+            if was_consumed is False and lib.pn_delivery_readable(delivery):
                 _update(delivery, RELEASED)  # settled without a word it counts as queued with some clients
             while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
                 pass
@@ -366,22 +365,19 @@ class Engine:
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
         self._receiving[link._impl] = handler
-        self._ended.discard(link._impl)
-        self._left.discard(link._impl)
+        self._ended.pop(link._impl, None)
         if is_costly:
             self._costly.add(link._impl)
 
     def attach_consuming(self, link: proton.Link, handler: Consuming) -> None:
         """As `attach_receiving`, for one who also hears what the peer says of messages that came."""
         self._receiving[link._impl] = self._consuming[link._impl] = handler
-        self._ended.discard(link._impl)
-        self._left.discard(link._impl)
+        self._ended.pop(link._impl, None)
 
     def attach_sending(self, link: proton.Link, handler: Sending) -> None:
         """From now on `handler` is told of credit and of answers on `link`."""
         self._sending[link._impl] = handler
-        self._ended.discard(link._impl)
-        self._left.discard(link._impl)
+        self._ended.pop(link._impl, None)
 
     def tell_credit(self, link: proton.Link) -> None:
         """Tell the handler of `link` what credit came before it was attached."""
@@ -396,9 +392,9 @@ class Engine:
         """
         is_told = self._receiving.pop(link._impl, None) is not None
         if self._consuming.pop(link._impl, None) is not None:
-            self._left.add(link._impl)
+            self._ended[link._impl] = True
         elif is_told:
-            self._ended.add(link._impl)
+            self._ended[link._impl] = False
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
 

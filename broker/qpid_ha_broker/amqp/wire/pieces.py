@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from struct import Struct
-from struct import error as StructError  # noqa: N812
+import struct
 from typing import Final
 
 PIECE_BYTES: Final = 4096
@@ -13,7 +12,7 @@ PIECE_FRAMES: Final = 64
 LARGE_PIECE_BYTES: Final = 32 * 1024
 """Of frames that are large enough; more would not stay in a processor's cache on the way through."""
 
-_SIZE: Final = Struct(">I").unpack_from
+_SIZE: Final = struct.Struct(">I").unpack_from
 _PROTOCOL: Final = int.from_bytes(b"AMQP")
 """Where a frame has its size, a protocol header has its name (AMQP 1.0, section 2.2)."""
 _SIZE_BYTES: Final = 4
@@ -48,7 +47,7 @@ class Pieces:
         while at < limit and (frames < PIECE_FRAMES or at < PIECE_BYTES):
             try:
                 (size,) = _SIZE(data, at)
-            except StructError:
+            except struct.error:
                 self._unread, self._size_began = 0, bytes(data[at:])
                 return length
             if not _HEADER_BYTES <= size <= FRAME_BYTES_MAX:

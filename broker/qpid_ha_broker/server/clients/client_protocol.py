@@ -26,8 +26,6 @@ CLOSE_TIMEOUT_S = 2.0
 """How long a client has to answer our close, or to close its side of a stream of which we have closed ours."""
 ANSWERS_LIMIT_BYTES = 4 * 1024 * 1024
 """Beyond the largest message: what may wait for a client that goes on asking and has stopped reading."""
-
-
 SLICE_S = 0.004
 """So long a connection's bytes are worked on; then it is everybody else's turn first."""
 

@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.connections.connection_facts import (
 )
 from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.model.administration import Facts, checked_number
-from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller, RecordAct, audited
+from qpid_ha_broker.model.audit import AuditedAct, AuditResult, Caller, RecordAct, audited
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
@@ -76,7 +76,7 @@ class ConnectionMethods:
         if isinstance(wanted, dict) and isinstance(wanted.get("close"), dict):
             if wanted.get("instance") != instance:
                 return False, "this broker was started anew meanwhile: look which connections there are now"
-            return self._close_for_another(wanted["close"], _caller(wanted.get("caller"), question.asker))
+            return self._close_for_another(wanted["close"], Caller.through(question.asker, wanted.get("caller")))
         place = wanted.get("from") if isinstance(wanted, dict) else None
         if not isinstance(place, list) or [type(each) for each in place] != [int, int]:
             return False, "this release does not know what is asked of its connections"
@@ -111,15 +111,3 @@ def checked_reason(params: Mapping[str, object]) -> str:
     if not isinstance(reason, str) or not 0 < len(reason) <= REASON_LENGTH or not reason.isprintable():
         raise ControlError(INVALID_PARAMS, f"reason is what its client is told: 1 to {REASON_LENGTH} characters")
     return reason
-
-
-def _caller(facts: object, broker: str) -> Caller:
-    """Whom `broker` names as the one who has asked it."""
-    named = facts if isinstance(facts, dict) else {}
-    user, address = named.get("user"), named.get("address")
-    return Caller(
-        AuditChannel.CLUSTER,
-        user if isinstance(user, str) else "",
-        address if isinstance(address, str) else "",
-        via=(broker,),
-    )

@@ -16,8 +16,9 @@ from qpid_ha_broker.model.administration import Administration, Done, Outcome, P
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
 from qpid_ha_broker.model.paged import BodyRef, read_bodies
-from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, SLICE_S, ControlError, Method
+from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.control.placements import load_placement
+from qpid_ha_broker.server.runtime.slices import SLICE_S
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import BrokerSettings
 

@@ -13,9 +13,8 @@ import logging
 import math
 import re
 import socket
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qpid_ha_broker.model.audit import AuditResult, Caller
-from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
+from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_config.errors import nearest
 
 logger = logging.getLogger(__name__)
@@ -42,8 +41,6 @@ TOO_MANY_CONNECTIONS = -32002
 
 MAX_DEPTH = 16
 """Of the lists and objects of a request: four would do."""
-SLICE_S = 0.001
-"""So long an answer is put together; then it is everybody else's turn first."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -375,13 +372,14 @@ def _encode(reply: dict[str, object]) -> bytes:
 
 async def encode_answer(identity: object, result: object) -> bytes:
     """The line for `result`. A list of thirty thousand bindings takes long: others have their turns meanwhile."""
+    return await in_slices(_answer_in_steps(identity, result))
+
+
+def _answer_in_steps(identity: object, result: object) -> Generator[None, None, bytes]:
     line = bytearray(f'{{"jsonrpc": "2.0", "id": {json.dumps(identity)}, "result": '.encode("ascii"))
-    budget = Budget(time.perf_counter, SLICE_S)
     for piece in _pieces(result):
         line += piece.encode("ascii")  # at once: megabytes of text take milliseconds
-        if budget.is_spent:
-            await asyncio.sleep(0)
-            budget = Budget(time.perf_counter, SLICE_S)
+        yield
     line += b"}\n"
     return bytes(line)
 

@@ -21,7 +21,7 @@ from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.model.administration import Outcome
-from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller, audited
+from qpid_ha_broker.model.audit import AuditedAct, AuditResult, Caller, audited
 from qpid_ha_broker.model.errors import REASONS, ModelError, NotPrimary, OtherSet, Unavailable, reason_of
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.resource_set import ResourceSet
@@ -323,7 +323,7 @@ class ControllerService:
             record = self._broker.container.management.record
             if caller and name != self._name and record is not None and params.get("plan_only") is not True:
                 result = AuditResult.DONE if told.done else AuditResult.REFUSED
-                record(AuditedAct(_caller_of(caller, name), method, audited(params, AUDITED), result))
+                record(AuditedAct(Caller.through(name, caller), method, audited(params, AUDITED), result))
             self._send(name, cf.Told(number, told.done, told.text, told.result))
 
         self.request(request, answer)
@@ -432,14 +432,3 @@ def _refuses(place: tuple[str, int]) -> bool:
     except OSError:  # a time that is over is one, too
         pass
     return False
-
-
-def _caller_of(facts: Mapping[str, Any], broker: str) -> Caller:
-    """Whom `broker` names as the one who has asked it."""
-    user, address = facts.get("user"), facts.get("address")
-    return Caller(
-        AuditChannel.CLUSTER,
-        user if isinstance(user, str) else "",
-        address if isinstance(address, str) else "",
-        via=(broker,),
-    )

@@ -10,7 +10,8 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -23,7 +24,6 @@ from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
 from qpid_ha_broker.model.audit import AuditChannel, Caller
-from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
 from qpid_ha_broker.server.http.http_roles import needed_role
@@ -32,6 +32,7 @@ from qpid_ha_broker.server.http.metrics_source import MetricsSource, process_pie
 from qpid_ha_broker.server.http.page_files import PAGE_HEADERS, PREFIX, PageFile, read_page_files
 from qpid_ha_broker.server.http.queue_lists import QueueLists
 from qpid_ha_broker.server.http.state_news import LISTENERS_MAX, StateNews, event_text
+from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_config.tokens import TokenEntry, TokenRole
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ BODY_LIMIT_S: Final = 10.0
 """From the head of a request to the end of its body."""
 ANSWER_LIMIT_S: Final = 60.0
 """For an answer to be taken; a stream may take as long as it wants."""
-SCRAPE_SLICE_S: Final = 0.001
-"""So long a scrape is put together; then it is everybody else's turn first."""
 CHUNK_BYTES: Final = 64 * 1024
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JSON: Final = "application/json"
@@ -319,23 +318,12 @@ class AdminPort:
         """The whole text, in chunks; all who ask meanwhile get the same."""
         began_s = time.perf_counter()
         self._count_http()
-        chunks, parts, size = [], await asyncio.to_thread(process_pieces), 0
-        budget = Budget(time.perf_counter, SCRAPE_SLICE_S)
         try:
-            for piece in self._source.pieces():
-                parts.append(piece)
-                size += len(piece)
-                if size > CHUNK_BYTES:
-                    chunks.append("".join(parts).encode())
-                    parts, size = [], 0
-                if budget.is_spent:
-                    await asyncio.sleep(0)
-                    budget = Budget(time.perf_counter, SCRAPE_SLICE_S)
+            chunks = await in_slices(_in_chunks(chain(await asyncio.to_thread(process_pieces), self._source.pieces())))
         finally:
             self._scrape = None
         took_s = time.perf_counter() - began_s
-        parts.append(family_text(BROKER["qpid_ha_scrape_duration_seconds"], {(): took_s}))
-        return [*chunks, "".join(parts).encode()]
+        return [*chunks, family_text(BROKER["qpid_ha_scrape_duration_seconds"], {(): took_s}).encode()]
 
     def _count_http(self) -> None:
         self._source.http = {
@@ -360,6 +348,20 @@ def _file(file: PageFile) -> Handler:
         return web.Response(body=file.content, content_type=file.content_type, charset="utf-8", headers=headers)
 
     return handler
+
+
+def _in_chunks(pieces: Iterable[str]) -> Generator[None, None, list[bytes]]:
+    chunks: list[bytes] = []
+    parts: list[str] = []
+    size = 0
+    for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size > CHUNK_BYTES:
+            chunks.append("".join(parts).encode())
+            parts, size = [], 0
+        yield
+    return [*chunks, "".join(parts).encode()]
 
 
 def _check_same_site(request: web.BaseRequest) -> None:
