@@ -6,35 +6,53 @@
     deny all publish orders.internal
     allow authenticated publish,consume,create ${user}.*
     allow all browse 'regex:log\\.[0-9]+'
+    limit @operators connections=unlimited
+    limit all connections=10 links=100 message-size=1MiB rate=500/s
 
-A line is `allow`, `allow-log` or `deny`, whom, actions, and a node (left out: every one). Quotes as in a shell.
+A line is `allow`, `allow-log` or `deny`, whom, actions, and a node (left out: every one); or `limit`, whom, and what is
+limited. Quotes as in a shell.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.access import EVERY_NODE, USER_VARIABLE, AccessRule, NodePattern, PatternKind, Permission, Who
+from qpid_ha_broker.model.user_limits import LimitKind, LimitRule
 from qpid_ha_config.errors import ConfigError, UnreadableConfig, nearest
+from qpid_ha_config.scalars import parse_count, parse_size_bytes
 
 REGEX: Final = "regex:"
 MOST_BYTES: Final = 1024 * 1024
 MOST_RULES: Final = 10_000
-_VERBS: Final = ("allow", "allow-log", "deny", "group")
+_VERBS: Final = ("allow", "allow-log", "deny", "group", "limit")
 _KEYWORDS: Final = {who.value: who for who in Who}
 _ALL: Final = "all"
+UNLIMITED: Final = "unlimited"
+_LIMITS: Final = {kind.value: kind for kind in LimitKind if kind is not LimitKind.QUEUES}
+_RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/(s|min|h))?", re.ASCII)
+_RATE_UNITS_S: Final = {"s": 1, "min": 60, "h": 3600}
 Line = tuple[str, str]
 """Where it stands, and its text."""
 
 
-def parse_lines(lines: Iterable[Line]) -> tuple[AccessRule, ...]:
-    """The rules, in their order. Raises ConfigError that says where, and what to write instead."""
+class AccessList(NamedTuple):
+    """What a list says, each in its order."""
+
+    rules: tuple[AccessRule, ...]
+    limits: tuple[LimitRule, ...]
+
+
+def parse_lines(lines: Iterable[Line]) -> AccessList:
+    """The list. Raises ConfigError that says where, and what to write instead."""
     groups: dict[str, frozenset[str]] = {}
     rules: list[AccessRule] = []
+    limits: list[LimitRule] = []
     for place, text in lines:
         try:
             words = _split(text)
@@ -42,21 +60,23 @@ def parse_lines(lines: Iterable[Line]) -> tuple[AccessRule, ...]:
                 continue
             if words[0] == "group":
                 _read_group(words, groups)
+            elif words[0] == "limit":
+                limits.append(_read_limit(words, groups, place, text.strip()))
             else:
                 rules.append(_read_rule(words, groups, place, text.strip()))
-            if len(rules) > MOST_RULES:
+            if len(rules) + len(limits) > MOST_RULES:
                 raise ValueError(f"there are more than {MOST_RULES} rules; use groups and patterns")
         except ValueError as error:
             raise ConfigError(place, "", str(error)) from None
-    return tuple(rules)
+    return AccessList(tuple(rules), tuple(limits))
 
 
-def parse_entries(entries: Iterable[str]) -> tuple[AccessRule, ...]:
+def parse_entries(entries: Iterable[str]) -> AccessList:
     """As `parse_lines`, of the setting acl.rules."""
     return parse_lines((f"acl.rules, entry {number}", text) for number, text in enumerate(entries, 1))
 
 
-def read_file(path: Path) -> tuple[AccessRule, ...]:
+def read_file(path: Path) -> AccessList:
     """As `parse_lines`, of a file. Raises ConfigError, too, for one that cannot be read."""
     try:
         with path.open("rb") as opened:
@@ -120,15 +140,55 @@ def _read_rule(words: list[str], groups: Mapping[str, frozenset[str]], place: st
         raise ValueError(f"{verb!r:.80}: {nearest(verb, _VERBS)}")
     if not 3 <= len(words) <= 4:
         raise ValueError(f"a rule is `{verb} USER|@GROUP|all|authenticated|anonymous ACTION[,ACTION...] [NODE]`")
-    users: frozenset[str] | Who
-    if words[1].startswith("@"):
-        users = _group(words[1], groups)
-    elif words[1] in _KEYWORDS:
-        users = _KEYWORDS[words[1]]
-    else:
-        users = frozenset((_user(words[1]),))
+    users = _whom(words[1], groups)
     node = _pattern(words[3]) if len(words) == 4 else EVERY_NODE
     return AccessRule(verb != "deny", verb == "allow-log", users, _actions(words[2]), node, text, place)
+
+
+def _whom(word: str, groups: Mapping[str, frozenset[str]]) -> frozenset[str] | Who:
+    if word.startswith("@"):
+        return _group(word, groups)
+    return _KEYWORDS[word] if word in _KEYWORDS else frozenset((_user(word),))
+
+
+def _read_limit(words: list[str], groups: Mapping[str, frozenset[str]], place: str, text: str) -> LimitRule:
+    if len(words) < 3:
+        raise ValueError("a limit is `limit USER|@GROUP|all|authenticated|anonymous KIND=VALUE...`")
+    values: dict[LimitKind, float | None] = {}
+    for word in words[2:]:
+        name, _, value = word.partition("=")
+        if name not in _LIMITS:
+            raise ValueError(f"there is no limit {name!r:.80}; {nearest(name, _LIMITS)}")
+        if _LIMITS[name] in values:
+            raise ValueError(f"{name} is there twice")
+        values[_LIMITS[name]] = _limit(_LIMITS[name], value)
+    return LimitRule(_whom(words[1], groups), values, text, place)
+
+
+def _limit(kind: LimitKind, text: str) -> float | None:
+    """The value of one; None: there is no limit."""
+    if text == UNLIMITED:
+        return None
+    wanted, parse = _VALUES.get(kind, ("a whole number", parse_count))
+    with suppress(ValueError):
+        value = parse(text)
+        if value > 0:
+            return value
+    raise ValueError(f"{kind.value}={text:.80}: give {wanted}, more than 0, or {UNLIMITED}")
+
+
+def _rate(text: str) -> float:
+    """Messages a second. Raises ValueError."""
+    found = _RATE.fullmatch(text)
+    if found is None:
+        raise ValueError
+    return float(found[1]) / _RATE_UNITS_S[found[2] or "s"]
+
+
+_VALUES: Final[Mapping[LimitKind, tuple[str, Callable[[str], float]]]] = {
+    LimitKind.RATE: ("messages such as 500/s, 30/min or 10/h", _rate),
+    LimitKind.MESSAGE_SIZE: ("a size such as 1MiB", parse_size_bytes),
+}
 
 
 def _actions(word: str) -> frozenset[Permission]:

@@ -49,7 +49,7 @@ from simulation.virtual_time import Clock
 TICK_S = 0.5
 IDLE_S = 2.0
 """A connection on which nothing comes for so long is given up."""
-EVERYBODY = parse_entries(["allow all all"])
+EVERYBODY = parse_entries(["allow all all"]).rules
 """May do everything: addresses are no part of the simulation."""
 WORKSPACE = Workspace()
 Attached = Callable[["ProxyNode", Connection, proton.Link, LinkEndpoint], None]

@@ -19,5 +19,5 @@ def open_to_all() -> AccessControl:
 def controlled(*rules: str, cluster_user: str = "") -> AccessControl:
     """With rules in force."""
     access = open_to_all()
-    access.change(parse_entries(rules), cluster_user)
+    access.change(parse_entries(rules).rules, cluster_user)
     return access

@@ -100,7 +100,7 @@ def test_patterns(pattern: str, user: str, matching: list[str], others: list[str
 def test_other_rules_count_at_once_for_what_was_asked_before() -> None:
     access = controlled("allow alice publish")
     assert allowed(access, ALICE, Permission.PUBLISH)
-    access.change(parse_entries(["deny all all"]), "")
+    access.change(parse_entries(["deny all all"]).rules, "")
     assert not allowed(access, ALICE, Permission.PUBLISH)
 
 
@@ -121,7 +121,7 @@ def test_a_refusal_names_user_action_and_node_and_the_line_that_would_allow_it()
     line = "allow alice publish 'secret plan'"
     assert f"`{line}`" in str(denied.value)
     assert "alice may not publish secret plan: acl.rules, entry 1: deny all publish secret*" in str(denied.value)
-    access.change(parse_entries([line, "deny all all"]), "")
+    access.change(parse_entries([line, "deny all all"]).rules, "")
     access.check(ALICE, Permission.PUBLISH, "secret plan")
 
 
@@ -149,7 +149,7 @@ def test_denials_are_counted_each_and_logged_once_a_second_for_each_reason() -> 
 def test_what_an_allow_log_rule_allows_is_logged() -> None:
     lines: list[tuple[str, str]] = []
     access = AccessControl(lambda level, text: lines.append((level, text)), lambda: 0)
-    access.change(parse_entries(["allow-log alice purge", "allow all all"]), "")
+    access.change(parse_entries(["allow-log alice purge", "allow all all"]).rules, "")
     access.check(ALICE, Permission.PURGE, "q")
     access.check(BOB, Permission.PURGE, "q")
     assert lines == [("info", "alice: purge q: allowed by acl.rules, entry 1: allow-log alice purge")]
@@ -207,6 +207,10 @@ def test_whatever_is_in_a_file_is_rules_or_an_error_that_names_the_line(tmp_path
         "deny",
         "allow-log",
         "group",
+        "limit",
+        "links=3",
+        "rate=5/s",
+        "message-size=x",
         "all",
         "@ops",
         "ops",
@@ -237,9 +241,9 @@ def test_whatever_is_in_a_file_is_rules_or_an_error_that_names_the_line(tmp_path
             content = bytes(chance.choice((byte, chance.randrange(256))) for byte in content)
         file.write_bytes(content)
         try:
-            rules = read_file(file)
+            read = read_file(file)
         except ConfigError as error:
             places = [str(error)]
         else:
-            places = [rule.place for rule in rules]
+            places = [rule.place for rule in read.rules] + [limit.place for limit in read.limits]
         assert all(place.startswith(f"{file}:") for place in places)

@@ -22,7 +22,7 @@ UNAUTHORIZED = 401
 
 
 def put_in_force(broker: PairedBroker, *rules: str) -> None:
-    broker.container.access.change(parse_entries(rules), "")
+    broker.container.access.change(parse_entries(rules).rules, "")
     broker.connections.check_access()
     broker.settle_down()
 
@@ -274,7 +274,7 @@ def test_a_relayed_link_needs_permission_at_both_brokers(at_proxy: bool) -> None
     pair = PairedProxy()
     pair.primary.container.default.configuration.declare_queue("q", {})
     strict = pair.proxy if at_proxy else pair.primary
-    strict.container.access.change(parse_entries(["allow all replicate", "deny all publish,consume"]), "")
+    strict.container.access.change(parse_entries(["allow all replicate", "deny all publish,consume"]).rules, "")
     client = pair.client()
     links = [client.session.sender("to-q"), client.session.receiver("from-q")]
     for link, terminus in zip(links, (links[0].target, links[1].source), strict=True):

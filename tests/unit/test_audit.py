@@ -53,6 +53,7 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
     ("map", {}, False),
     ("remote-nodes", {}, False),
     ("check-acl", {"user": "a", "action": "publish", "node": "q"}, False),
+    ("user-limits", {"user": "a"}, False),
     ("pause", {}, False),
     ("pause", {"action": "show"}, False),
     ("pause", {"action": "begin", "for_s": 60, "reason": "work", "by": "olga"}, True),

@@ -34,6 +34,7 @@ VERSION = "qpid_ha_broker.__version__"  # of the release, whichever distribution
 DEMO = "qpid_ha_demo"  # is not installed
 ARGUMENTS = ("qpid_ha_broker.model.queue_arguments", "qpid_ha_broker.model.errors")  # what can be said of a queue
 ACCESS = "qpid_ha_broker.model.access"  # what a rule of an acl is
+USER_LIMITS = "qpid_ha_broker.model.user_limits"  # and what a limit is
 SET_NAMES = "qpid_ha_broker.events.set_names"  # how a resource set may be called
 
 # A package may import itself and these of ours. A package without a row here is an error.
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     MODEL: (EVENTS, MAP),
     AMQP: (EVENTS, MODEL),
     HA: (EVENTS, MODEL, MAP),
-    CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS),
+    CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS, USER_LIMITS),
     METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),

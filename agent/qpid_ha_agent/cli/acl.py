@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
-from qpid_ha_agent.cli.output import print_document
+from qpid_ha_agent.cli.output import print_document, print_rows
 
 
 @click.group()
@@ -21,11 +21,12 @@ def reload(invocation: Invocation) -> None:
     answer = facts_of(invocation.call("reload-acl"))
     if invocation.format != "table":
         print_document(answer, invocation.format)
-    elif not answer.get("file") and not answer.get("rules"):
+    elif not answer.get("file") and not answer.get("rules") and not answer.get("limits"):
         click.echo("there is no acl")
     else:
-        rules, where, ended = answer.get("rules"), answer.get("file") or "acl.rules", answer.get("ended")
-        click.echo(f"{rules} rules of {where} are in force; {ended} links and connections were ended by them")
+        where, limits, ended = answer.get("file") or "acl.rules", answer.get("limits", 0), answer.get("ended")
+        text = f"{answer.get('rules')} rules of {where} and {limits} limits are in force"
+        click.echo(f"{text}; {ended} links and connections were ended by the rules")
 
 
 @acl.command()
@@ -47,3 +48,16 @@ def check(invocation: Invocation, user: str, action: str, node: str, local: bool
         click.echo(f"{'allowed' if answer.get('allowed') else 'denied'}: {answer.get('reason')}")
     if not answer.get("allowed"):
         raise SystemExit(1)
+
+
+@acl.command()
+@click.argument("user")
+@common_options
+@click.pass_obj
+def limits(invocation: Invocation, user: str) -> None:
+    """Show what USER may have, by which line, and what USER has at this broker now.
+
+    USER may be `anonymous`. Sizes are in bytes, rates in messages a second.
+    """
+    rows = invocation.call("user-limits", user=user)
+    print_rows(rows if isinstance(rows, list) else [], ("kind", "limit", "used", "reason"), invocation.format)

@@ -79,6 +79,19 @@ class Who(Enum):
     """Who has not."""
 
 
+def is_for(users: frozenset[str] | Who, user: str) -> bool:
+    """Whether a line for `users` is for `user`; empty: who has not logged in."""
+    match users:
+        case Who.ALL:
+            return True
+        case Who.AUTHENTICATED:
+            return bool(user)
+        case Who.ANONYMOUS:
+            return not user
+        case names:
+            return user in names
+
+
 class PatternKind(Enum):
     """How the text of a pattern is meant."""
 
@@ -145,18 +158,9 @@ class AccessRule(NamedTuple):
 
     def matches(self, user: str, action: Permission, node: str, *, by_name: bool) -> bool:
         """Whether it decides. `by_name`: only if it names the user."""
-        return action in self.actions and self._is_for(user, by_name) and self.node.matches(node, user)
-
-    def _is_for(self, user: str, by_name: bool) -> bool:
-        match self.users:
-            case Who.ALL:
-                return not by_name
-            case Who.AUTHENTICATED:
-                return bool(user) and not by_name
-            case Who.ANONYMOUS:
-                return not user and not by_name
-            case users:
-                return user in users
+        if by_name and isinstance(self.users, Who):
+            return False
+        return action in self.actions and is_for(self.users, user) and self.node.matches(node, user)
 
 
 class AccessDecision(NamedTuple):

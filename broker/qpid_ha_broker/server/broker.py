@@ -78,6 +78,7 @@ class Broker:
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
+        self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
         self.is_stopping = False
         self.failure = ""
@@ -456,6 +457,7 @@ class Broker:
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
             **self.outside.facts(),
             **self.container.access.facts(),
+            **self.container.limits.facts(),
             **self.files.audit.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
@@ -479,6 +481,12 @@ class Broker:
             "memory_bytes": self.container.memory_bytes,
             "peak_resident_bytes": _peak_resident_bytes(),
         }
+
+
+def _turn_after(broker: Broker, wait_s: float) -> None:
+    """Publishers that wait for the rates of their users may go on then."""
+    loop = asyncio.get_running_loop()
+    loop.call_later(wait_s, lambda: None if broker.is_stopping else broker.schedule_turn())
 
 
 def _admission_limits(settings: BrokerSettings, descriptors: Descriptors) -> AdmissionLimits:

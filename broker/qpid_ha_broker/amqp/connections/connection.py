@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.connections.link_table import LinkTable
 from qpid_ha_broker.amqp.connections.send_window import SendWindow
 from qpid_ha_broker.amqp.connections.transactions import Transactions
-from qpid_ha_broker.amqp.nodes.access_checks import marked_refusal
+from qpid_ha_broker.amqp.nodes.access_checks import marked_refusal, subject_of
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
@@ -141,6 +141,26 @@ class Connections:
     def opened(self, connection: Connection) -> None:
         """`connection` is open, and served."""
         self.open[connection] = Opening(next(self._numbers), self.container.now_ms)
+        self.container.limits.connected(connection.links.use)
+
+    def closed(self, connection: Connection) -> None:
+        """`connection` is served no more, if it ever was."""
+        if self.open.pop(connection, None) is not None:
+            self.container.limits.disconnected(connection.links.use)
+
+    def limit_refusal(self, connection: Connection) -> AmqpError | None:
+        """Why the user of `connection` may not have one more, if so. What is marked for administration counts for
+        nobody: so do connections of other brokers, which bring links of many users."""
+        if connection.is_admin:
+            return None
+        limits = self.container.limits
+        use = limits.use_of(subject_of(connection).user)
+        try:
+            limits.check_connection(use)
+        except ModelError as error:
+            return as_amqp(error)
+        connection.links.use = use
+        return None
 
     def touch(self, connection: Connection) -> None:
         """`connection` has something to write, or to do, at the end of the turn."""
@@ -415,7 +435,7 @@ class Connection:
     # --- what the peer did: see engine.Handler
 
     def opened(self) -> None:
-        refusal = self._read_open() or self._admit(self)
+        refusal = self._read_open() or self._admit(self) or self._connections.limit_refusal(self)
         if refusal is None:
             self._connections.opened(self)
             self.log.is_let_in = True
@@ -526,16 +546,19 @@ class Connection:
         self.touch()
 
     def link_attached(self, link: proton.Link) -> None:
-        self._attach(link, self.container.clock() + self.container.settings.attach_timeout_s)
+        self._attach(link, self.container.clock() + self.container.settings.attach_timeout_s, is_new=True)
 
-    def _attach(self, link: proton.Link, until_s: float) -> None:
-        """Answer the peer's attach; one that has to wait is refused when it has been `until_s`."""
+    def _attach(self, link: proton.Link, until_s: float, *, is_new: bool) -> None:
+        """Answer the peer's attach; one that has to wait is refused when it has been `until_s`.
+
+        `is_new`: it has not waited before.
+        """
         try:
             if self._ended:
                 return
             if link.name is None:  # one that is not UTF-8 ends the connection here, before anybody has to log it
                 raise AmqpError(INVALID_FIELD, "a link needs a name")
-            self.links.check_room()
+            self.links.check_room(is_new=is_new)
             self.links.add(self._connections.attach(self, link))
         except AttachWaits as waits:
             self._await_node(link, waits.wait, until_s)
@@ -550,7 +573,7 @@ class Connection:
         def told(error: AmqpError | None) -> None:
             self.links.end_wait(waiting)
             if error is None:
-                self._attach(link, until_s)
+                self._attach(link, until_s, is_new=False)
                 self.engine.tell_credit(link)
             else:
                 self._refuse_link(link, error)
@@ -574,7 +597,7 @@ class Connection:
                 self._links_have_ended()
             return
         self._ended = self._is_ending_links = True
-        self._connections.open.pop(self, None)
+        self._connections.closed(self)
         self.log.is_let_in = False
         self.transactions.closed(self.budget())
         self.relay.roll_back(self.budget())

@@ -29,6 +29,7 @@ from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
 from qpid_ha_broker.model.publishing import ExchangePublisher
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.user_limits import UserLimits
 from qpid_ha_broker.model.work import Task, WorkQueue
 
 OTHER_SETS_S = 0.008
@@ -142,9 +143,15 @@ class Container:
             lambda level, text: self.notices.append(LogNotice(level, "access", text)), lambda: self.now_ms
         )
         access.cluster_user = settings.peer_user
+        limits = UserLimits(
+            lambda level, text: self.notices.append(LogNotice(level, "access", text)),
+            lambda: self.now_ms,
+            lambda: self.clock(),
+            settings.max_message_bytes,
+        )
         self.administration = SetsAdministration(self)
         self.management = Management(self.administration, settings.name, access)
-        self.nodes = Nodes(self, settings.nodes, unique_name, access)
+        self.nodes = Nodes(self, settings.nodes, unique_name, access, limits)
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.shared_peers: PeerListener | None = None
@@ -171,6 +178,11 @@ class Container:
     def access(self) -> AccessControl:
         """Who may do what."""
         return self.management.access
+
+    @property
+    def limits(self) -> UserLimits:
+        """What each user may have."""
+        return self.nodes.limits
 
     @property
     def spans_sets(self) -> bool:
@@ -232,6 +244,7 @@ class Container:
         """Put other settings in force; what is open keeps the sizes it was opened with."""
         self.settings = settings
         self.nodes.settings = settings.nodes
+        self.limits.change_max_message_bytes(settings.max_message_bytes)
         for hosted in self.sets.values():
             hosted.resources.deduplication.producers = settings.producers
 
@@ -284,6 +297,8 @@ class Container:
         if self._touched:
             turns += self._turn_of_others()
         self._tell_starved()
+        if self.nodes.limits.held:
+            self.nodes.limits.wake()
         return turns
 
     def _turn_of_others(self) -> list[tuple[HostedSet, LogBatch | None]]:
@@ -321,6 +336,7 @@ class Container:
         self.default.tick()
         self.sessions.tick()
         self.access.tick()
+        self.limits.tick()
         if self.waiting:
             self._refuse_late()
         if len(self.sets) > 1:

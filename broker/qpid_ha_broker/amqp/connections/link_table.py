@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.wire.engine import Engine, is_in
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.user_limits import UserUse
 
 MOST_LINKS = 65_535
 """What AMQP's handles are given out for at most: two bytes of them."""
@@ -30,6 +31,8 @@ class LinkTable:
         self._log = log
         self.is_limited = True
         """False: it is another broker's connection, with the links of all its clients."""
+        self.use: UserUse = container.limits.unlimited
+        """What the connection's user has; every link counts there."""
         self._attached: dict[Any, LinkEndpoint] = {}
         self._waiting: dict[Any, WaitingAttach] = {}
         """Links whose attach is to be answered later."""
@@ -46,11 +49,13 @@ class LinkTable:
     def __contains__(self, endpoint: LinkEndpoint) -> bool:
         return endpoint.link._impl in self._attached
 
-    def check_room(self) -> None:
-        """Raises AmqpError when no more may be attached."""
+    def check_room(self, *, is_new: bool) -> None:
+        """Raises AmqpError or ModelError when no more may be attached. `is_new`: the attach has not waited before."""
         limit = self._limit
         if len(self._attached) + len(self._waiting) >= limit:
             raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
+        if is_new:
+            self._container.limits.check_link(self.use)
 
     def check_refused(self) -> None:
         """Raises AmqpError when more were closed by us than a peer may leave half detached."""
@@ -65,6 +70,7 @@ class LinkTable:
     def add(self, endpoint: LinkEndpoint) -> None:
         """Both ends are attached."""
         self._attached[endpoint.link._impl] = endpoint
+        self.use.links += 1
 
     def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
         """It has ended, and with it what was made for it; nothing is said to the peer.
@@ -73,6 +79,7 @@ class LinkTable:
         `by_peer` False: we have ended it.
         """
         del self._attached[endpoint.link._impl]
+        self.use.links -= 1
         self._engine.detach(endpoint.link)
         endpoint.was_closed = closed
         endpoint.closed(lost=lost)
@@ -99,12 +106,14 @@ class LinkTable:
     def wait(self, waiting: WaitingAttach) -> None:
         """Answer an attach when what it waits for has ended."""
         self._waiting[waiting.link._impl] = waiting
+        self.use.links += 1
         self._container.waiting[waiting] = None
         waiting.wait.add(waiting.told)
 
     def end_wait(self, waiting: WaitingAttach) -> None:
         """It is answered now, or nobody wants an answer any more."""
-        self._waiting.pop(waiting.link._impl, None)
+        if self._waiting.pop(waiting.link._impl, None) is not None:
+            self.use.links -= 1
         self._container.waiting.pop(waiting, None)
         waiting.wait.forget(waiting.told)
 

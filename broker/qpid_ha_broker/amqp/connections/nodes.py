@@ -18,6 +18,7 @@ from qpid_ha_broker.model.access import AccessControl, Permission, Subject, perm
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.user_limits import UserLimits
 
 TEMPORARY: Final = "temporary."
 """What the names of queues with a dynamic address begin with, and for access control the name of one to be made."""
@@ -52,7 +53,12 @@ class Nodes:
     """Finds nodes by address: a queue, an exchange, or `exchange/key`. What is made on demand is of `default`."""
 
     def __init__(
-        self, host: HostedSets, settings: NodeSettings, unique_name: Callable[[], str], access: AccessControl
+        self,
+        host: HostedSets,
+        settings: NodeSettings,
+        unique_name: Callable[[], str],
+        access: AccessControl,
+        limits: UserLimits,
     ) -> None:
         default = host.default
         self._host = host
@@ -61,6 +67,7 @@ class Nodes:
         self.settings = settings
         self._unique_name = unique_name
         self._access = access
+        self.limits = limits
         self.subscriptions = Subscriptions(self._catalog, self._configuration, unique_name)
 
     def name_of(self, address: str) -> str:

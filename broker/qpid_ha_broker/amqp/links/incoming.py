@@ -63,6 +63,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     def __init__(self, connection: Connection, link: proton.Link, credit: int, hosted: HostedSet | None = None) -> None:
         self.connection = connection
         self.link = link
+        self._use = connection.links.use
         self.hosted = hosted or connection.container.default
         """The set in whose turns it is asked; what may wait for any set's log is asked in each turn."""
         self._parts = bytearray()
@@ -145,6 +146,8 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             waits_for = WaitsFor.COMMIT
         elif self in self.connection.container.starved:
             waits_for = WaitsFor.MEMORY
+        elif self._is_held_back:
+            waits_for = WaitsFor.RATE
         elif not has_credit:
             waits_for = WaitsFor.CREDIT
         return super().state()._replace(unsettled=unconfirmed, waits_for=waits_for)
@@ -168,6 +171,9 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         self._unconfirmed.clear()
         self.connection.container.starved.pop(self, None)
         self.hosted.forget(self)
+        rate = self._use.rate
+        if rate is not None:
+            rate.left(self, engine.credit(self.link))
 
     def whole(self, payload: bytes) -> bytes | None:
         """The message with its earlier parts; None when it is too large, and then the link has been ended."""
@@ -188,9 +194,24 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
 
     def _give_due_credit(self) -> None:
         if self._may_have_credit():
-            engine.give_credit(self.link, self._credit_due)
-            self._credit_due = 0
+            self._credit_due -= self._give_credit(self._credit_due)
+
+    def _give_credit(self, due: int) -> int:
+        """Give the credit that is due, as far as the rate of the user allows, and return it: for the rest the link is
+        asked again when the user may send more. Requests are no messages: they do not count for a rate."""
+        rate = self._use.rate
+        if rate is not None and self.request_bytes is None:
+            due = rate.take(self, due, engine.credit(self.link))
+        if due:
+            engine.give_credit(self.link, due)
             self.connection.touch()
+        return due
+
+    @property
+    def _is_held_back(self) -> bool:
+        """It waits for the rate of its user."""
+        rate = self._use.rate
+        return rate is not None and rate.is_waiting(self)
 
     def _may_have_credit(self) -> bool:
         """Commands are always let in: they may be what makes room."""
@@ -205,11 +226,15 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     @property
     def max_message_bytes(self) -> int:
         """Of one message on this link."""
-        limit = self.connection.container.settings.max_message_bytes
+        limit = self._use.max_message_bytes
         return limit if self.request_bytes is None else min(limit, self.request_bytes)
 
     def _too_large(self, size: int) -> None:
         limit = self.max_message_bytes
+        use = self._use
+        if use.is_size_limited and limit == use.max_message_bytes:
+            self.end(AmqpError(MESSAGE_SIZE, self.connection.container.limits.size_refusal(use, size)))
+            return
         limits = f"max-message-size is {limit}" if self.request_bytes is None else f"a request has {limit} at most"
         self.end(AmqpError(MESSAGE_SIZE, f"a message of {size} bytes or more; {limits}"))
 

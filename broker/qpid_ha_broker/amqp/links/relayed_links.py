@@ -312,6 +312,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             state = state._replace(waits_for=WaitsFor.NOTHING)
         elif has_far and unsettled:
             state = state._replace(waits_for=WaitsFor.FAR_BROKER)
+        elif self._is_held_back:
+            state = state._replace(waits_for=WaitsFor.RATE)
         return state._replace(unsettled=unsettled)
 
     # --- from the client
@@ -344,7 +346,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         whole = self.whole(payload)
         if whole is None:
             return
-        if engine.credit(self.link) < 0:
+        left = engine.credit(self.link)
+        if left < 0:
             self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
             return
         if state == engine.TRANSACTIONAL:
@@ -357,6 +360,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
                 self._sender.send_settled(whole)
                 self._touch_far()
+                if not left:  # the primary has given more than the user's rate allowed
+                    self.replenish()
                 return
         self._keep(None if settled else delivery, whole)
 
@@ -391,8 +396,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._most_credit = max(self._most_credit, given)
         due = min(given - self._publishes.unsent, self._most_credit - len(self._kept)) - left
         if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
-            engine.give_credit(self.link, due)
-            self.connection.touch()
+            self._give_credit(due)
 
     def _give_due_credit(self) -> None:
         """All credit is the primary's: see `replenish`."""

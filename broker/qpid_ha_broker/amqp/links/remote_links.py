@@ -288,7 +288,8 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         whole = self.whole(payload)
         if whole is None:
             return
-        if engine.credit(self.link) < 0:
+        left = engine.credit(self.link)
+        if left < 0:
             self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
             return
         if state == engine.TRANSACTIONAL:
@@ -303,6 +304,8 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         else:
             self._unsent.append(_Unsent(near, whole, self.connection.container.clock()))
             self.connection.container.unsettled_bytes += len(whole)
+        if settled and not left:  # the other broker has given more than the user's rate allowed
+            self.replenish()
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
@@ -333,8 +336,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         most = min(engine.credit(self.far), self.connection.container.settings.publisher_credit)
         due = most - left - len(self._unsent)
         if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
-            engine.give_credit(self.link, due)
-            self.connection.touch()
+            self._give_credit(due)
 
     def _give_due_credit(self) -> None:
         """All credit is the other broker's: see `replenish`."""

@@ -20,6 +20,8 @@ class WaitsFor(Enum):
     BODIES = "messages are read from the disk"
     OTHER_CLIENTS = "clients that had messages before come first"
     MEMORY = "the broker's memory is full"
+    RATE = "rate limit"
+    """Of a publisher: its user may send no more just now."""
     PRIMARY = "a primary of its resource set"
     FAR_BROKER = "the broker that it is relayed to"
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from qpid_ha_broker.amqp.connections.connection import Connections
-from qpid_ha_broker.model.access import AccessControl, AccessRule, Permission, Subject
+from qpid_ha_broker.model.access import AccessControl, Permission, Subject
+from qpid_ha_broker.model.user_limits import LimitKind
 from qpid_ha_broker.server.control.administration import SettingsHolder, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
-from qpid_ha_config.access_rules import parse_entries, read_file
+from qpid_ha_config.access_rules import AccessList, parse_entries, read_file
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.loading import check_unchangeable
 from qpid_ha_config.settings import AccessSettings
@@ -37,15 +38,21 @@ class AccessRules:
         self._connections = connections
         self._reread = reread
         settings = holder.current()
-        access.change(_rules(settings.access), settings.ha.username or "")
+        self._limits = connections.container.limits
+        self._cluster_user = settings.ha.username or ""
+        self._put_in_force(_read(settings.access))
         outside = [address for address in settings.listen if not address.is_loopback]
         if access.rules is None and outside:
             text = "there is no acl: clients that do not connect from this machine are refused everything at %s; to"
             log.warning(f"{text} allow it to all who log in, set acl.rules to [allow authenticated all]", outside[0])
 
+    def _put_in_force(self, read: AccessList | None) -> None:
+        self._access.change(None if read is None else read.rules, self._cluster_user)
+        self._limits.change(() if read is None else read.limits, self._cluster_user)
+
     def methods(self) -> dict[str, Method]:
         """Of the control socket."""
-        return {"reload-acl": self.reload, "check-acl": self.check}
+        return {"reload-acl": self.reload, "check-acl": self.check, "user-limits": self.limits}
 
     def reload(self, params: dict[str, object]) -> object:
         """Read the list again, and end what is not allowed any more. Raises ControlError: the rules in force stay."""
@@ -54,8 +61,8 @@ class AccessRules:
         try:
             if self._reread is not None:
                 wanted = self._reread()
-            rules = _rules(wanted)
-            if rules is None and self._access.rules is not None:
+            read = _read(wanted)
+            if read is None and self._access.rules is not None:
                 raise SettingsError(
                     "acl.rules", "the configuration has no acl any more: to do without, restart the broker"
                 )
@@ -64,11 +71,13 @@ class AccessRules:
             key = "acl.rules" if wanted.file is None else "acl.file"
             raise ControlError(REFUSED, f"{error}; the rules in force stay", {"key": key}) from None
         self._holder.replace(replace(self._holder.current(), access=wanted))
-        self._access.change(rules, self._access.cluster_user)
+        self._put_in_force(read)
         ended = self._connections.check_access()
-        count = len(rules or ())
-        log.info("the acl was read again: %d rules; %d links and connections were ended by them", count, ended)
-        return {"file": None if wanted.file is None else str(wanted.file), "rules": count, "ended": ended}
+        rules, limits = len(self._access.rules or ()), len(self._limits.rules)
+        text = "the acl was read again: %d rules, %d limits; %d links and connections were ended by the rules"
+        log.info(text, rules, limits, ended)
+        file = None if wanted.file is None else str(wanted.file)
+        return {"file": file, "rules": rules, "limits": limits, "ended": ended}
 
     def check(self, params: dict[str, object]) -> object:
         """Which rule decides for `user` (empty or `anonymous`: nobody), `action`, `node`, and a client from elsewhere
@@ -85,8 +94,25 @@ class AccessRules:
         decision = self._access.decide(subject, Permission(name), node)
         return {"allowed": decision.is_allowed, "reason": decision.reason}
 
+    def limits(self, params: dict[str, object]) -> object:
+        """What `user` (empty or `anonymous`: who has not logged in) may have, of each kind, by which line, and what the
+        user has here now. Raises ControlError."""
+        check_known(params, ("user",))
+        user = params.get("user")
+        if not isinstance(user, str):
+            raise ControlError(INVALID_PARAMS, "user is a text")
+        name = Subject.logged_in(user, is_local=False).user
+        use = self._limits.used(name)
+        used = {LimitKind.CONNECTIONS: use.connections, LimitKind.LINKS: use.links}
+        return [self._limit_facts(name, kind, used.get(kind)) for kind in LimitKind]
 
-def _rules(settings: AccessSettings) -> tuple[AccessRule, ...] | None:
+    def _limit_facts(self, user: str, kind: LimitKind, used: int | None) -> dict[str, object]:
+        limit = self._limits.limit(user, kind)
+        value, reason = (None, None) if limit is None else limit
+        return {"kind": kind.value, "limit": value, "used": used, "reason": reason}
+
+
+def _read(settings: AccessSettings) -> AccessList | None:
     """None: there is no list. Raises SettingsError."""
     if settings.file is not None:
         check_unchangeable("acl.file", settings.file)

@@ -28,6 +28,7 @@ AUDITED: Final[Mapping[str, Mapping[str, AuditedParameters | None]]] = {
     "map": {ALL: LOOK},
     "remote-nodes": {ALL: LOOK},
     "check-acl": {ALL: LOOK},
+    "user-limits": {ALL: LOOK},
     "queues": {
         "list": LOOK,
         "read": LOOK,

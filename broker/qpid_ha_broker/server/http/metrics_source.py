@@ -20,6 +20,7 @@ from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, queue_pieces
 from qpid_ha_broker.model.access import Permission
 from qpid_ha_broker.model.queue_sums import QueueSums, sum_queues
+from qpid_ha_broker.model.user_limits import LimitKind
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -180,6 +181,11 @@ class MetricsSource:
             "qpid_ha_state": _states(broker.membership.member.status.state),
             "qpid_ha_access_denied_total": {
                 (action.value,): broker.container.access.denied[action.value] for action in Permission
+            },
+            "qpid_ha_limits_refused_total": {
+                (kind.value,): broker.container.limits.refused[kind.value]
+                for kind in LimitKind
+                if kind is not LimitKind.RATE  # which refuses nothing
             },
             "qpid_ha_audit_lines_lost_total": {(): broker.files.audit.lost},
             "qpid_ha_requests_refused_total": {
