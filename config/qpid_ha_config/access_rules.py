@@ -7,7 +7,7 @@
     allow authenticated publish,consume,create ${user}.*
     allow all browse 'regex:log\\.[0-9]+'
     limit @operators connections=unlimited
-    limit all connections=10 links=100 message-size=1MiB rate=500/s
+    limit all connections=10 links=100 queues=50 message-size=1MiB rate=500/s
 
 A line is `allow`, `allow-log` or `deny`, whom, actions, and a node (left out: every one); or `limit`, whom, and what is
 limited. Quotes as in a shell.
@@ -34,7 +34,7 @@ _VERBS: Final = ("allow", "allow-log", "deny", "group", "limit")
 _KEYWORDS: Final = {who.value: who for who in Who}
 _ALL: Final = "all"
 UNLIMITED: Final = "unlimited"
-_LIMITS: Final = {kind.value: kind for kind in LimitKind if kind is not LimitKind.QUEUES}
+_LIMITS: Final = {kind.value: kind for kind in LimitKind}
 _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/(s|min|h))?", re.ASCII)
 _RATE_UNITS_S: Final = {"s": 1, "min": 60, "h": 3600}
 Line = tuple[str, str]

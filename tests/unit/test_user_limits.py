@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_links import condition
+from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
 from qpid_ha_broker.amqp.wire.conditions import MESSAGE_SIZE, RESOURCE_LIMIT
+from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import LimitReached
 from qpid_ha_broker.model.rate_limit import BURST_S
 from qpid_ha_broker.model.user_limits import LimitKind, UserLimits
@@ -40,11 +43,11 @@ def value(limits: UserLimits, user: str, kind: LimitKind) -> float | None:
 
 def test_a_line_gives_its_users_limits_of_some_kinds() -> None:
     (limit,) = parse_entries(
-        ["allow all all", "limit alice connections=10 links=100 message-size=1MiB rate=500/s"]
+        ["allow all all", "limit alice connections=10 links=100 queues=50 message-size=1MiB rate=500/s"]
     ).limits
     assert limit.users == frozenset(["alice"])
     assert {kind.value: number for kind, number in limit.values.items()} == {
-        "connections": 10, "links": 100, "message-size": MIB, "rate": 500,
+        "connections": 10, "links": 100, "queues": 50, "message-size": MIB, "rate": 500,
     }  # fmt: skip
     assert limit.place == "acl.rules, entry 2"
 
@@ -344,3 +347,109 @@ def test_through_a_proxy_the_rate_holds_where_the_client_is(
     assert proxied.primary.queue("q").messages.count == sender.sent
     assert waits(proxied.proxy) == ["rate limit"]
     assert "rate limit" not in waits(proxied.primary)
+
+
+# --- queues
+
+
+def limit_queues(broker: PairedBroker, most: int) -> None:
+    put_in_force(broker, f"limit all queues={most}")
+
+
+MAKING: dict[str, Callable[[PairedClient], str | None]] = {
+    "attach a publisher": lambda client: condition(client.sender("made")),
+    "attach a consumer": lambda client: condition(client.receiver("made")),
+    "ask for a dynamic address": lambda client: condition(subscribe(client, None, dynamic=True)),
+    "publish to a dynamic address": lambda client: condition(dynamic_sender(client)),
+    "subscribe": lambda client: condition(subscribe(client, "amq.topic/k")),
+    "subscribe durably": lambda client: condition(subscribe(client, "amq.topic/k", durable=True)),
+    "send to an anonymous relay": lambda client: relayed(client),
+    "CREATE": lambda client: {201: None, 409: RESOURCE_LIMIT}[
+        status(client, "CREATE", {}, type="org.qpid_ha.queue", name="made")
+    ],
+}
+
+
+def dynamic_sender(client: PairedClient) -> Any:
+    link: Any = client.session.sender("dynamic")
+    link.target.dynamic = True
+    link.open()
+    client.broker.settle_down()
+    return link
+
+
+def relayed(client: PairedClient) -> str | None:
+    delivery = client.send(client.sender(None), proton.Message("x", address="made"))
+    client.broker.settle_down()
+    return None if delivery.remote_state == proton.Delivery.ACCEPTED else str(delivery.remote.condition.name)
+
+
+@pytest.mark.parametrize("making", MAKING.values(), ids=MAKING)
+def test_a_queue_counts_for_its_user_whichever_way_it_is_made(
+    broker: PairedBroker, making: Callable[[PairedClient], str | None]
+) -> None:
+    broker.connect().sender("before")  # there is no limit: it is nobody's
+    limit_queues(broker, 1)
+    assert making(broker.connect()) is None
+    catalog = broker.container.default.resources.catalog
+    (made,) = [queue for queue in catalog.queues.values() if queue.arguments.created_by]
+    assert made.arguments.created_by == "anonymous"
+    client = broker.connect()
+    assert condition(client.sender("one-more")) == RESOURCE_LIMIT
+    assert "one-more" not in catalog.queues
+    assert condition(client.sender("before")) is None
+    broker.container.default.configuration.delete_queue(made.name)
+    assert condition(client.sender("one-more")) is None
+    assert broker.container.limits.refused == {"queues": 1}
+
+
+@pytest.mark.parametrize("making", MAKING.values(), ids=MAKING)
+def test_at_the_limit_no_way_leads_to_another_queue(
+    broker: PairedBroker, making: Callable[[PairedClient], str | None]
+) -> None:
+    limit_queues(broker, 1)
+    broker.connect().sender("first")
+    assert making(broker.connect()) == RESOURCE_LIMIT
+    assert list(broker.container.default.resources.catalog.queues) == ["first"]
+
+
+def test_who_made_a_queue_is_for_the_broker_to_say_and_makes_it_no_other_queue(broker: PairedBroker) -> None:
+    client = broker.connect()
+    mark = {"arguments": {"qpid.created_by": "bob"}}
+    assert status(client, "CREATE", mark, type="org.qpid_ha.queue", name="q") == 400
+    limit_queues(broker, 1)
+    client.sender("q")
+    for operation in ("CREATE", "UPDATE"):
+        assert status(client, operation, mark, type="org.qpid_ha.queue", name="q") == 400
+    assert status(client, "UPDATE", {"arguments": {"qpid.max_count": 5}}, type="org.qpid_ha.queue", name="q") == 200
+    assert broker.queue("q").arguments.created_by == "anonymous"
+    put_in_force(broker)
+    body = {"arguments": {"qpid.max_count": 5}}
+    assert status(client, "CREATE", body, type="org.qpid_ha.queue", name="q") == 201  # it was there
+
+
+def test_through_a_proxy_a_queue_is_its_client_s(proxied: PairedProxy) -> None:
+    put_in_force_on_both(proxied, "limit all queues=1")
+    client = proxied.client()
+    first, second = client.sender("one"), client.sender("two")
+    proxied.settle_down()
+    assert (condition(first), condition(second)) == (None, RESOURCE_LIMIT)
+    assert proxied.primary.queue("one").arguments.created_by == "anonymous"
+
+
+def test_the_map_counts_queues_of_other_sets_by_the_user_too() -> None:
+    cluster_map = ClusterMap()
+    cluster_map.apply(1, ev.SetPlaced("s", ("a",), (), "", 0, 0))
+    cluster_map.apply(2, ev.QueuePlaced("q", "s", {"qpid.created_by": "bob"}, False))
+    cluster_map.apply(3, ev.QueuePlaced("other", "s", {}, False))
+    cluster_map.apply(4, ev.QueuePlaced("q", "s", {"qpid.created_by": "bob"}, True))  # it is being deleted
+    assert cluster_map.created_by == {"bob": 1}
+    copy = ClusterMap()
+    for lsn, event in cluster_map.events(4):
+        copy.apply(lsn, event)
+    replaced = ClusterMap()
+    replaced.replace(copy)
+    assert copy.created_by == replaced.created_by == {"bob": 1}
+    replaced.apply(5, ev.QueueRemoved(2))
+    assert replaced.created_by["bob"] == 0
+    assert copy.created_by == {"bob": 1}

@@ -6,10 +6,12 @@ It is state of the set `default`: events in its log, applied here like all other
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.queue_arguments import CREATED_BY
 
 
 class BrokerEntry(NamedTuple):
@@ -60,6 +62,11 @@ class PlacedQueue(NamedTuple):
     deleting: bool = False
 
     @property
+    def created_by(self) -> str:
+        """The user for whom it was made; empty: nobody in particular."""
+        return str(self.arguments.get(CREATED_BY, ""))
+
+    @property
     def declared(self) -> ev.Arguments:
         """Those arguments with which it was declared."""
         return without_conditions(self.arguments)
@@ -93,6 +100,8 @@ class ClusterMap:
         self.sets: dict[str, SetEntry] = {}
         self.queues: dict[str, PlacedQueue] = {}
         self.queues_by_id: dict[int, PlacedQueue] = {}
+        self.created_by: Counter[str] = Counter()
+        """How many queues were made for each user, of those that have the argument."""
         self.policies: tuple[tuple[str, int], ...] = ()
         """Patterns of names of sets, and how many replicas those want that do not say so themselves."""
         self.changed_lsn = 0
@@ -155,6 +164,7 @@ class ClusterMap:
         self.brokers, self.sets, self.policies = dict(other.brokers), dict(other.sets), other.policies
         self.queues, self.queues_by_id = dict(other.queues), dict(other.queues_by_id)
         self._queues_of = {name: dict(queues) for name, queues in other._queues_of.items()}
+        self.created_by = Counter(other.created_by)
         self._tell(changes)
 
     def _tell(self, changes: Changes) -> None:
@@ -201,15 +211,24 @@ class ClusterMap:
         if there is not None and there.set != set_name:
             raise ValueError(f"queue {name} is in set {there.set}")
         queue = PlacedQueue(lsn if there is None else there.id, name, set_name, arguments, deleting)
+        if there is not None:
+            self._uncount(there)
+        if queue.created_by:
+            self.created_by[queue.created_by] += 1
         self.queues[name] = self.queues_by_id[queue.id] = queue
         self._queues_of.setdefault(set_name, {})[name] = queue
         return Changes(queues=(queue.id,))
 
     def _queue_removed(self, _: int, event: ev.QueueRemoved) -> Changes:
         queue = self.queues_by_id.pop(event.queue)
+        self._uncount(queue)
         del self.queues[queue.name]
         del self._queues_of[queue.set][queue.name]
         return Changes(queues=(queue.id,))
+
+    def _uncount(self, queue: PlacedQueue) -> None:
+        if queue.created_by:
+            self.created_by[queue.created_by] -= 1
 
     def _policies_changed(self, _: int, event: ev.ReplicaPoliciesChanged) -> Changes:
         self.policies = tuple(zip(event.patterns, event.counts, strict=True))

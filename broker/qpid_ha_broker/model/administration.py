@@ -17,7 +17,7 @@ from qpid_ha_broker.model.errors import InvalidArgument, ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import check_settable
+from qpid_ha_broker.model.queue_arguments import check_settable, with_creator
 from qpid_ha_broker.model.resources import Resources
 
 MAX_KEY_BYTES = 1024
@@ -131,9 +131,14 @@ class Administration:
         """Whether there is one of that name, which may be anything."""
         return isinstance(name, str) and name in self._catalog.queues
 
-    def create_queue(self, name: object, arguments: object = None) -> Outcome[Facts]:
-        """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, NotFound."""
-        queue = self.configuration.declare_queue(checked_name(name, "name"), checked_arguments(arguments))
+    def create_queue(self, name: object, arguments: object = None, created_by: str = "") -> Outcome[Facts]:
+        """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, LimitReached,
+        NotFound.
+
+        `created_by`: the user for whom it is made, if that is counted.
+        """
+        given = with_creator(checked_arguments(arguments), created_by)
+        queue = self.configuration.declare_queue(checked_name(name, "name"), given)
         return self._done(self._queue_facts(queue))
 
     def update_queue(self, name: object, arguments: object = None, most_moved: int | None = None) -> Done[Facts]:

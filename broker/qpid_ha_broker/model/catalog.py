@@ -6,6 +6,7 @@ of another. Each set changes this by the events of its own log alone: see `state
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -53,6 +54,8 @@ class Catalog:
 
         A message in two queues counts twice.
         """
+        self.created_by: Counter[str] = Counter()
+        """How many queues were made for each user, of those that have the argument."""
         self.enqueued_gone = self.dequeued_gone = 0
         """Messages that came into queues that are deleted by now, and that had left those: for totals over all."""
         # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
@@ -74,6 +77,8 @@ class Catalog:
     def add_queue(self, queue: Queue) -> None:
         """Its name is free."""
         self.queues[queue.name] = self.queues_by_id[queue.id] = queue
+        if queue.arguments.created_by:
+            self.created_by[queue.arguments.created_by] += 1
         self.note_arguments(queue)
 
     def note_arguments(self, queue: Queue) -> None:
@@ -92,6 +97,8 @@ class Catalog:
         del self.queues_by_id[queue.id]
         del self.queues[queue.name]
         self.bridged.pop(queue, None)
+        if queue.arguments.created_by:
+            self.created_by[queue.arguments.created_by] -= 1
         if queue.held:
             self.holdings.drop_queue(queue)
         queue.mark_deleted()

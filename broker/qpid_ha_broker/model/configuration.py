@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.map import PlacedQueue
@@ -64,6 +65,8 @@ class Configuration:
         self.default_replication = Replicate.MESSAGES
         self.naming = NamingRules()
         self.remote = RemoteNames()
+        self.check_creator: Callable[[str], None] = lambda created_by: None
+        """Whether one more queue, of whichever set, may be made for that user. Raises LimitReached."""
 
     def replication_for(self, name: str) -> Replicate:
         """The level of a queue or exchange of that name that does not ask for one itself."""
@@ -140,7 +143,7 @@ class Configuration:
         """Make a queue, or find it there with the same arguments.
 
         `by_rule`: it belongs to the set that the rules say; else here, whatever they say. Raises AlreadyExists,
-        InvalidArgument, NotFound, OtherSet.
+        InvalidArgument, LimitReached, NotFound, OtherSet.
         """
         self._default.check_writable()
         parsed = QueueArguments.parse(arguments)
@@ -153,6 +156,8 @@ class Configuration:
             return there
         self._check_new_name(name)
         self._check_set(parsed)
+        if parsed.created_by:
+            self.check_creator(parsed.created_by)
         if by_rule and self._is_default:
             naming = self.set_of(name, arguments)
             if naming.set != DEFAULT_SET:

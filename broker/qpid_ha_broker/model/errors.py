@@ -69,6 +69,7 @@ REASONS: Final[Mapping[type[ModelError], str]] = {
     InvalidArgument: "invalid-argument",
     NotPrimary: "not-primary",
     OtherSet: "other-set",
+    LimitReached: "limit-reached",
     Unavailable: "unavailable",
 }
 """In a word, for programs and for other brokers."""

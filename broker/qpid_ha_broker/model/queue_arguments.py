@@ -14,6 +14,8 @@ from qpid_ha_broker.model.errors import InvalidArgument
 PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
 """Whose durable subscription a queue is: see `amqp.nodes.subscriptions`. Only the broker itself sets it."""
+CREATED_BY = f"{PREFIX}created_by"
+"""The user for whom a queue was made, where that is counted: see `user_limits`. Only the broker itself sets it."""
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -79,6 +81,8 @@ class QueueArguments:
     """The URL of a node of another broker, for which the queue stands; empty: it is a queue of its own."""
     cluster_source: str = ""
     """The URL of a node of another broker, from which the queue is filled; empty: from none."""
+    created_by: str = ""
+    """For whom it was made; empty: nobody in particular."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -102,9 +106,10 @@ class QueueArguments:
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
 
     def means_the_same_as(self, other: QueueArguments) -> bool:
-        """Whether both ask for the same queue, in whatever words: `all` for `messages`, "5" for 5."""
+        """Whether both ask for the same queue, in whatever words: `all` for `messages`, "5" for 5. Who asks is all the
+        same."""
         ours, theirs = ({n: v for n, v in each.given.items() if not n.startswith(PREFIX)} for each in (self, other))
-        return ours == theirs and replace(self, given={}) == replace(other, given={})
+        return ours == theirs and replace(self, given={}, created_by="") == replace(other, given={}, created_by="")
 
     def _check_relations(self) -> None:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
@@ -128,6 +133,19 @@ def check_settable(arguments: Iterable[str]) -> None:
     """Raises InvalidArgument for the name of one that clients and operators cannot set."""
     if SUBSCRIPTION in arguments:
         raise InvalidArgument(f"{SUBSCRIPTION} is for the broker to set: subscribe to an exchange, or leave it out")
+    if CREATED_BY in arguments:
+        raise InvalidArgument(f"{CREATED_BY} is for the broker to set: leave it out")
+
+
+def with_creator(arguments: Arguments, created_by: str) -> dict[str, Scalar]:
+    """The arguments of a queue that is made for that user; empty: nobody is to be remembered."""
+    return {**arguments, CREATED_BY: created_by} if created_by else dict(arguments)
+
+
+def without_creator(arguments: Arguments) -> tuple[dict[str, Scalar], str]:
+    """What was given to `with_creator`."""
+    rest = dict(arguments)
+    return rest, str(rest.pop(CREATED_BY, ""))
 
 
 def is_known_argument(name: str) -> bool:
@@ -250,6 +268,7 @@ _CONVERTERS = {
     "min-replicas": _count,
     "cluster.proxy": _remote_url,
     "cluster.source": _remote_url,
+    "created_by": _text,
 }
 _FIELDS = {
     "resource-set": "resource_set",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from qpid_ha_broker.model.access import AccessLog, Who, is_for
+from qpid_ha_broker.model.access import ANONYMOUS_LOGIN, AccessLog, Who, is_for
 from qpid_ha_broker.model.errors import LimitReached
 from qpid_ha_broker.model.rate_limit import RateLimit
 
@@ -179,13 +179,13 @@ class UserLimits:
         if use is not self.unlimited:
             self._check(use.user, LimitKind.LINKS, use.links, "attached at this broker")
 
-    def check_queue(self, user: str, count: int) -> None:
-        """Raises LimitReached where the user, for whom there are `count` queues, may not have another one made."""
-        self._check(user, LimitKind.QUEUES, count, "made for that user")
+    def check_queue(self, creator: str, count: int) -> None:
+        """Raises LimitReached where who `creator` says, for whom there are `count` queues, may have no more."""
+        self._check("" if creator == ANONYMOUS_LOGIN else creator, LimitKind.QUEUES, count, "made for that user")
 
-    def counts_queues(self, user: str) -> bool:
-        """Whether it has to be known of a new queue that it was made for the user."""
-        return self._value(user, LimitKind.QUEUES) is not None
+    def creator(self, user: str) -> str:
+        """As whose a queue counts that is made for the user; empty: nobody's, for the user has no limit of them."""
+        return user or ANONYMOUS_LOGIN if self._value(user, LimitKind.QUEUES) is not None else ""
 
     def _check(self, user: str, kind: LimitKind, count: int, how: str) -> None:
         limit = self.limit(user, kind) if self.rules else None

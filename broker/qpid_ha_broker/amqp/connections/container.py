@@ -152,6 +152,7 @@ class Container:
         self.administration = SetsAdministration(self)
         self.management = Management(self.administration, settings.name, access)
         self.nodes = Nodes(self, settings.nodes, unique_name, access, limits)
+        self.management.created_by = self.nodes.created_by
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.shared_peers: PeerListener | None = None

@@ -14,10 +14,11 @@ from qpid_ha_broker.amqp.nodes.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE, Filters, Terminus
 from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.access import AccessControl, Permission, Subject, permissions_of_arguments
+from qpid_ha_broker.model.access import ANONYMOUS_LOGIN, AccessControl, Permission, Subject, permissions_of_arguments
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import with_creator
 from qpid_ha_broker.model.user_limits import UserLimits
 
 TEMPORARY: Final = "temporary."
@@ -68,6 +69,7 @@ class Nodes:
         self._unique_name = unique_name
         self._access = access
         self.limits = limits
+        self._configuration.check_creator = self._check_creator
         self.subscriptions = Subscriptions(self._catalog, self._configuration, unique_name)
 
     def name_of(self, address: str) -> str:
@@ -133,8 +135,23 @@ class Nodes:
                 NOT_IMPLEMENTED, "there are no temporary topics: create an exchange, and delete it afterwards"
             )
         self.check_arguments(subject, terminus)
-        arguments = {**self.settings.temporary_arguments(terminus.arguments), "qpid.auto_delete": True}
+        asked = {**self.settings.temporary_arguments(terminus.arguments), "qpid.auto_delete": True}
+        arguments = with_creator(asked, self.created_by(subject))
         return self._configuration.declare_queue(f"{TEMPORARY}{self._unique_name()}", arguments, by_rule=False)
+
+    def created_by(self, subject: Subject) -> str:
+        """As whose a queue counts that is made for `subject`; empty: nobody's."""
+        return self.limits.creator(subject.user)
+
+    def count_created_by(self, user: str) -> int:
+        """How many queues of all sets were made for the user while that was counted; empty: for who had not logged
+        in."""
+        creator = user or ANONYMOUS_LOGIN
+        return self._catalog.created_by[creator] + self._catalog.map.created_by[creator]
+
+    def _check_creator(self, creator: str) -> None:
+        """Raises LimitReached."""
+        self.limits.check_queue(creator, self.count_created_by(creator))
 
     def route(self, target: Target, filters: Filters) -> Route:
         """What a subscription to `target`, an exchange, is bound to."""
@@ -203,7 +220,8 @@ class Nodes:
             self.check_arguments(subject, terminus)
         if terminus is not None and terminus.topic:
             return self._configuration.declare_exchange(address, ExchangeKind.TOPIC, {})
-        arguments = {**self.settings.auto_create_arguments, **(terminus.arguments if terminus else {})}
+        asked = {**self.settings.auto_create_arguments, **(terminus.arguments if terminus else {})}
+        arguments = with_creator(asked, self.created_by(subject))
         try:
             return self._configuration.declare_queue(address, arguments)
         except OtherSet:

@@ -418,12 +418,13 @@ def _consumer_of_node(
     nodes.check_arguments(subject_of(connection, relay), terminus)
     route = nodes.route(target, filters)
     own = _own_queue(connection, relay)
+    created_by = nodes.created_by(subject_of(connection, relay))
     if terminus.durable:
         subscriber = _subscriber(connection, link, relay)
-        queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments)
+        queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments, created_by)
     else:
         arguments = nodes.settings.temporary_arguments(terminus.arguments)
-        queue = own or nodes.subscriptions.temporary(route, arguments)
+        queue = own or nodes.subscriptions.temporary(route, arguments, created_by)
     applied = filters.for_exchange(route.exchange.kind)
     answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
     answer_source(link.source, link.remote_source, applied)

@@ -33,7 +33,7 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
     read_request,
     write_answer,
 )
-from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, UNAUTHORIZED_ACCESS
+from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.model import errors
 from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
@@ -140,6 +140,8 @@ class Management:
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
         self.record: RecordAct | None = None
         """Who keeps the audit log; the driver sets it. None: nobody."""
+        self.created_by: Callable[[Subject], str] = lambda subject: ""
+        """As whose a queue counts that is made for somebody; the container sets it."""
         self._name = name
         self.access = access
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
@@ -220,7 +222,7 @@ class Management:
             raise RequestRefusal(NOT_IMPLEMENTED, f"{entity_type.name} has no operation {operation}; {known}")
         for action, node in entity_type.needs(operation, request):
             self.access.check(subject, action, node)
-        return entity_type.operations[operation](request)
+        return entity_type.operations[operation](request._replace(created_by=self.created_by(subject)))
 
     def _on_node(self, operation: str, request: Request) -> ManagementAnswer:
         if operation != "READ":
@@ -314,6 +316,8 @@ def _refused(error: errors.ModelError) -> ManagementAnswer:
         return ManagementAnswer(status, error.description, body)
     if isinstance(error, Denied):
         return ManagementAnswer(UNAUTHORIZED, str(error), {}, {"errorCondition": UNAUTHORIZED_ACCESS})
+    if isinstance(error, errors.LimitReached):
+        return ManagementAnswer(CONFLICT, str(error), {}, {"errorCondition": RESOURCE_LIMIT})
     return ManagementAnswer(_STATUS.get(type(error), CONFLICT), str(error), {})
 
 

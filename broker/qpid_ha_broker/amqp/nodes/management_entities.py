@@ -156,7 +156,8 @@ class QueueType(EntityType):
         return self._entity(self._administration.of_queue(name, leads=True).queue(name))
 
     def _make(self, request: Request, body: Facts) -> Outcome[Facts]:
-        return self._administration.create_queue(_name_of_new(request, body), body.get("arguments"))
+        name, arguments = _name_of_new(request, body), body.get("arguments")
+        return self._administration.create_queue(name, arguments, request.created_by)
 
     def _remove(self, name: str, request: Request) -> Pending[Facts]:
         given = request.properties

@@ -45,6 +45,8 @@ class Request(NamedTuple):
     properties: Mapping[str, object]
     body: object
     problem: str = ""
+    created_by: str = ""
+    """The user for whom a queue is made that the request asks for, if that is counted."""
 
 
 class ManagementAnswer(NamedTuple):

@@ -21,6 +21,7 @@ from qpid_ha_broker.model.administration import (
 )
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.queue_arguments import with_creator
 
 
 class HostedSets(Protocol):
@@ -128,7 +129,7 @@ class SetsAdministration(Administration):
 
     # --- commands
 
-    def create_queue(self, name: object, arguments: object = None) -> Outcome[Facts]:
+    def create_queue(self, name: object, arguments: object = None, created_by: str = "") -> Outcome[Facts]:
         """As `Administration.create_queue`, in whatever set it belongs to. Raises OtherSet where there is but one.
 
         The result may have `pending`: it is recorded that the queue is to be made, and its set's primary, which is not
@@ -140,14 +141,16 @@ class SetsAdministration(Administration):
             hosted = self._hosted.sets.get(directory.set_of(checked) or DEFAULT_SET)
             if hosted is not None and not hosted.read_only and hosted.administration.has_queue(checked):
                 hosted.touch()
-                return hosted.administration.create_queue(checked, given)  # its arguments may be other ones by now
+                # Its arguments may be other ones by now.
+                return hosted.administration.create_queue(checked, given, created_by)
         elif not (default.read_only and directory.has_many_sets):
             try:
-                return super().create_queue(checked, given)
+                return super().create_queue(checked, given, created_by)
             except OtherSet:
                 pass  # that was chosen for it just now
-        decision = directory.create_queue(checked, given)
-        return Pending(decision, None, lambda: self._created(checked, given, decision))
+        marked = with_creator(given, created_by)
+        decision = directory.create_queue(checked, marked)
+        return Pending(decision, None, lambda: self._created(checked, marked, decision))
 
     def _created(self, name: str, arguments: Arguments, decision: QueueDecision) -> Facts:
         return {**self._facts_known(name, str(decision.result.get("set", "")), arguments), **decision.result}

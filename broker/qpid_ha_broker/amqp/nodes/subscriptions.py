@@ -17,7 +17,7 @@ from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION
+from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION, with_creator
 
 _SEPARATOR = ":"
 _ESCAPED = re.compile(r"[%:]|[^ -~]")
@@ -61,17 +61,18 @@ class Subscriptions:
         self._configuration = configuration
         self._unique_name = unique_name
 
-    def temporary(self, route: Route, arguments: Arguments) -> Queue:
-        """A queue for one link, which goes with it. Raises ModelError."""
-        return self._make(f"subscription.{self._unique_name()}", route, {**arguments, "qpid.auto_delete": True})
+    def temporary(self, route: Route, arguments: Arguments, created_by: str = "") -> Queue:
+        """A queue for one link, which goes with it. Raises ModelError. `created_by`: see `with_creator`."""
+        name, own = f"subscription.{self._unique_name()}", {**arguments, "qpid.auto_delete": True}
+        return self._make(name, route, own, created_by)
 
-    def durable(self, subscriber: Subscriber, route: Route, arguments: Arguments) -> Queue:
+    def durable(self, subscriber: Subscriber, route: Route, arguments: Arguments, created_by: str = "") -> Queue:
         """The queue that `subscriber` has, or a new one. Raises AmqpError, ModelError."""
         queue = self._existing(subscriber) or self._adopted(subscriber, route)
         if queue is None:
             asked = {name: value for name, value in arguments.items() if not name.startswith("qpid.auto_delete")}
             own: dict[str, Scalar] = {"qpid.exclusive": True, SUBSCRIPTION: subscriber.identity}
-            return self._make(subscriber.queue_name, route, {**asked, **own})
+            return self._make(subscriber.queue_name, route, {**asked, **own}, created_by)
         there = route.exchange.binding(queue.id, route.key)
         if there is None or dict(there.arguments) != dict(route.arguments):
             raise AmqpError(
@@ -139,8 +140,8 @@ class Subscriptions:
             if binding.queue == queue.id
         ]
 
-    def _make(self, name: str, route: Route, arguments: Arguments) -> Queue:
-        queue = self._configuration.declare_queue(name, arguments, by_rule=False)
+    def _make(self, name: str, route: Route, arguments: Arguments, created_by: str) -> Queue:
+        queue = self._configuration.declare_queue(name, with_creator(arguments, created_by), by_rule=False)
         try:
             self._configuration.bind(route.exchange.name, name, route.key, route.arguments)
         except ModelError:

@@ -103,7 +103,8 @@ class AccessRules:
             raise ControlError(INVALID_PARAMS, "user is a text")
         name = Subject.logged_in(user, is_local=False).user
         use = self._limits.used(name)
-        used = {LimitKind.CONNECTIONS: use.connections, LimitKind.LINKS: use.links}
+        queues = self._connections.container.nodes.count_created_by(name)
+        used = {LimitKind.CONNECTIONS: use.connections, LimitKind.LINKS: use.links, LimitKind.QUEUES: queues}
         return [self._limit_facts(name, kind, used.get(kind)) for kind in LimitKind]
 
     def _limit_facts(self, user: str, kind: LimitKind, used: int | None) -> dict[str, object]:

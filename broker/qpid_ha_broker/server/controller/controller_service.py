@@ -24,6 +24,7 @@ from qpid_ha_broker.model.administration import Outcome
 from qpid_ha_broker.model.audit import AuditedAct, AuditResult, Caller, audited
 from qpid_ha_broker.model.errors import REASONS, ModelError, NotPrimary, OtherSet, Unavailable, reason_of
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.queue_arguments import without_creator
 from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError
@@ -225,7 +226,8 @@ class ControllerService:
                 return ms.SettleQueue(name, arguments, placed.set, wait=wait)
             created = not default.administration.has_queue(name)
             try:
-                outcome = default.administration.create_queue(name, dict(arguments))
+                given, created_by = without_creator(arguments)
+                outcome = default.administration.create_queue(name, given, created_by)
             except OtherSet:
                 naming = default.configuration.set_of(name, arguments)
                 return ms.SettleQueue(name, arguments, naming.set, naming.missing, naming.preferred, wait)
