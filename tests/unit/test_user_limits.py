@@ -335,8 +335,10 @@ def test_through_a_proxy_the_rate_holds_where_the_client_is(
     clock = with_clock(proxied.proxy)
     put_in_force_on_both(proxied, "limit all rate=100/s")
     client = proxied.client()
-    link = client.sender(address)
+    link, requests = client.sender(address), client.sender("$management")
     proxied.settle_down()
+    assert requests.credit > 25  # the window of the rate
+    requests.close()
     sender = SteadySender(client, link, settled=settled)
     while clock[0] < 4.0:
         while sender.send():

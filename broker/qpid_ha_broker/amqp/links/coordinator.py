@@ -26,6 +26,7 @@ class CoordinatorLink(ReceivingLink):
     """Each message declares or discharges. The promise: a commit is accepted only when the log has committed it."""
 
     request_bytes = 4 * 1024
+    is_paced = False
 
     def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest | None = None) -> None:
         """`relay`: whose transactions these are, where another broker has it. Raises ServedElsewhere."""

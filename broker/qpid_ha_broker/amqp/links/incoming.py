@@ -57,6 +57,8 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     """What the error of a message says that was refused when others behind it had been taken."""
     request_bytes: int | None = None
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
+    is_paced = True
+    """What comes counts for the rate of its user: requests do not."""
     spans_sets = True
     """What comes may be for any set."""
 
@@ -198,9 +200,9 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
 
     def _give_credit(self, due: int) -> int:
         """Give the credit that is due, as far as the rate of the user allows, and return it: for the rest the link is
-        asked again when the user may send more. Requests are no messages: they do not count for a rate."""
+        asked again when the user may send more."""
         rate = self._use.rate
-        if rate is not None and self.request_bytes is None:
+        if rate is not None and self.is_paced:
             due = rate.take(self, due, engine.credit(self.link))
         if due:
             engine.give_credit(self.link, due)

@@ -40,6 +40,7 @@ class ManagementLink(ReceivingLink):
     """The promise: the reply to a command goes out only when the log has committed what the command wrote."""
 
     request_bytes = 16 * 1024
+    is_paced = False
 
     def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest | None = None) -> None:
         """Raises ServedElsewhere where another broker asks about queues of a set that is not led here."""

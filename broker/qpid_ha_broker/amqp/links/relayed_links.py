@@ -273,6 +273,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         """Of what was sent on the far link that there is now."""
         self._sender: Sender | None = None
         self._publishes = RelayedPublishes(self)
+        self.is_paced = link.remote_target.address != MANAGEMENT
         self._run_again: int | None = None
         """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
         self._most_credit = 0
