@@ -25,7 +25,7 @@ def reload(invocation: Invocation) -> None:
         click.echo("there is no acl")
     else:
         where, limits, ended = answer.get("file") or "acl.rules", answer.get("limits", 0), answer.get("ended")
-        text = f"{answer.get('rules')} rules of {where} and {limits} limits are in force"
+        text = f"{answer.get('rules')} rules of {where} are in force, and {limits} limits"
         click.echo(f"{text}; {ended} links and connections were ended by the rules")
 
 
