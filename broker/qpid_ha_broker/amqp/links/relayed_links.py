@@ -329,6 +329,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
                 is_plain = False
         if sender is None or not is_plain:
             super().transfers(batch)
+            if self.is_open and not engine.credit(self.link):  # pre-settled ones have no answer that gives credit
+                self.replenish()
             return
         if self.upstream is not None and self.upstream.has_answers:
             self.upstream.answer_first()
@@ -347,8 +349,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         whole = self.whole(payload)
         if whole is None:
             return
-        left = engine.credit(self.link)
-        if left < 0:
+        if engine.credit(self.link) < 0:
             self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
             return
         if state == engine.TRANSACTIONAL:
@@ -361,8 +362,6 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
                 self._sender.send_settled(whole)
                 self._touch_far()
-                if not left:  # the primary has given more than the user's rate allowed
-                    self.replenish()
                 return
         self._keep(None if settled else delivery, whole)
 

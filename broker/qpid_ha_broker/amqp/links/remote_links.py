@@ -283,13 +283,18 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
 
     # --- from the client
 
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Send messages on."""
+        super().transfers(batch)
+        if self.is_open and not engine.credit(self.link):  # pre-settled ones have no answer that gives credit
+            self.replenish()
+
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Send one message on, or keep it until there is somebody to send it to."""
         whole = self.whole(payload)
         if whole is None:
             return
-        left = engine.credit(self.link)
-        if left < 0:
+        if engine.credit(self.link) < 0:
             self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
             return
         if state == engine.TRANSACTIONAL:
@@ -304,8 +309,6 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         else:
             self._unsent.append(_Unsent(near, whole, self.connection.container.clock()))
             self.connection.container.unsettled_bytes += len(whole)
-        if settled and not left:  # the other broker has given more than the user's rate allowed
-            self.replenish()
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
