@@ -711,8 +711,13 @@ class Sender:
         return bool(lib.pn_link_queued(self._link))
 
     @property
+    def session(self) -> Any:
+        """The AMQP session of its link, as a key."""
+        return lib.pn_link_session(self._link)
+
+    @property
     def unsent_bytes(self) -> int:
-        """What Proton holds back for the session because the peer's window is closed."""
+        """What Proton holds back for the session because the peer's window is closed; see `counted_as_unsent`."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self._link)))
 
 
@@ -737,6 +742,24 @@ def stop_draining(link: proton.Link) -> int:
 def is_in(link: proton.Link, session: proton.Session) -> bool:
     """Whether `link` belongs to `session`."""
     return bool(lib.pn_link_session(link._impl) == session._impl)
+
+
+def session_of(link: proton.Link) -> Any:
+    """The AMQP session of `link`, as a key."""
+    return lib.pn_link_session(link._impl)
+
+
+def has_unsent(link: proton.Link) -> bool:
+    """Whether messages that were sent on `link` wait for the peer's window."""
+    return bool(lib.pn_link_is_sender(link._impl) and lib.pn_link_queued(link._impl))
+
+
+def counted_as_unsent(session: Any) -> int:
+    """Bytes that Proton says wait for the peer's window, of the session with that key.
+
+    Those of a link that ended before they were sent are among them as long as the session lasts.
+    """
+    return int(lib.pn_session_outgoing_bytes(session))
 
 
 def credit(link: proton.Link) -> int:
