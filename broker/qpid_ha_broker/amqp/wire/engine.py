@@ -295,7 +295,12 @@ class Engine:
                 if transfers:
                     link.transfers(transfers)
                     transfers = []
+                    if pointer not in self._receiving:  # it has ended: this one is for nobody
+                        return count
                 self._tell_unusual(pointer, delivery, link)
+                if pointer not in self._receiving:
+                    _pop(collector)
+                    return count
             elif _is_settled(delivery):
                 settlements.append((delivery, _state_of(delivery), True))
             _pop(collector)
