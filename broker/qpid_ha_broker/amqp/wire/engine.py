@@ -348,6 +348,8 @@ class Engine:
                 pass
             if lib.pn_delivery_partial(delivery):
                 return
+        elif not _is_settled(delivery):
+            return  # to settle would be to confirm an answer that does not count any more, as the detach says
         lib.pn_delivery_settle(delivery)
 
     def _tell_failed(self, event: Any, handler: Handler) -> None:

@@ -1,4 +1,4 @@
-"""Publishers' links that the broker ends while more of their messages are in the same read: those are dropped."""
+"""Links that the broker ends while their client still says something on them: it is dropped, and never confirmed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from paired_engines import PairedBroker
 from paired_proxy import PairedProxiedBroker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 
 LIMIT_BYTES = 1000
 TOO_LARGE, FINE = b"x" * 2 * LIMIT_BYTES, proton.Message("m").encode()
@@ -44,3 +45,20 @@ def test_what_is_behind_a_message_that_ends_its_link_is_dropped_and_takes_no_mem
     again = client.send(client.sender("q"), FINE)
     broker.settle_down()
     assert again.remote_state == proton.Delivery.ACCEPTED
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_an_answer_that_comes_when_the_link_has_ended_is_not_confirmed(broker: PairedBroker, settles: bool) -> None:
+    client = broker.connect()
+    client.send(client.sender("q"), FINE)
+    link = client.receiver("q", 1, answers_first=True)
+    ((delivery, _),) = client.received(link)
+    delivery.update(proton.Delivery.ACCEPTED)
+    if settles:
+        delivery.settle()
+    for endpoint in client.peer.links:
+        endpoint.end(AmqpError(CONNECTION_FORCED, "try again"))
+    broker.settle_down()
+    assert link.remote_condition.name == CONNECTION_FORCED
+    assert settles or not delivery.settled
+    assert broker.queue("q").messages.count == 1
