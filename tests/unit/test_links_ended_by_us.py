@@ -11,6 +11,7 @@ from paired_engines import PairedBroker
 from paired_proxy import PairedProxiedBroker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
+from session_clients import open_session
 
 LIMIT_BYTES = 1000
 TOO_LARGE, FINE = b"x" * 2 * LIMIT_BYTES, proton.Message("m").encode()
@@ -26,10 +27,11 @@ def broker(request: pytest.FixtureRequest) -> PairedBroker:
 
 
 @pytest.mark.parametrize("last", [b"", b"y" * 500], ids=["", "and a part of another one"])
+@pytest.mark.parametrize("has_session", [False, True], ids=["", "in a session"])
 def test_what_is_behind_a_message_that_ends_its_link_is_dropped_and_takes_no_memory(
-    broker: PairedBroker, last: bytes
+    broker: PairedBroker, last: bytes, has_session: bool
 ) -> None:
-    client = broker.connect()
+    client = open_session(broker) if has_session else broker.connect()
     link = client.sender("q")
     container = client.peer.container
     client.send(link, TOO_LARGE)
@@ -39,7 +41,7 @@ def test_what_is_behind_a_message_that_ends_its_link_is_dropped_and_takes_no_mem
         link.stream(last)
     broker.settle_down()
     assert link.remote_condition.name == "amqp:link:message-size-exceeded"
-    assert dropped.remote_state != proton.Delivery.ACCEPTED
+    assert dropped.remote_state == (0 if has_session else proton.Delivery.RELEASED)
     assert broker.queue("q").messages.count == 0
     assert (container.partial_bytes, container.unsettled_bytes) == (0, 0)
     again = client.send(client.sender("q"), FINE)

@@ -465,6 +465,7 @@ class Connection:
             return error
         if session is not None:
             self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
+            self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal

@@ -91,7 +91,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
                 transfer(delivery, payload, settled, state)
             elif settled:
                 engine.forget(delivery)
-            else:
+            elif self.connection.engine.answers_late:
                 engine.settle(delivery, engine.RELEASED)
 
     def partial(self, delivery: Delivery, data: bytes) -> None:

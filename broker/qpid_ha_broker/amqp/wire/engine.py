@@ -150,7 +150,10 @@ class Engine:
         self._consuming: dict[Any, Consuming] = {}
         """Those of `_receiving` that hear what becomes of messages, too."""
         self._ended: dict[Any, bool] = {}
-        """Links on which messages came and that have ended on our side; True: we consumed from them."""
+        """Links on which messages came and that have ended on our side; True: what still comes is not answered."""
+        self.answers_late = True
+        """What publishers send on a link that has ended is answered as released. False: they send again what was not
+        answered, and one of these may have been taken before."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -335,14 +338,14 @@ class Engine:
     def _discard(self, pointer: Any, delivery: Delivery) -> None:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
-            was_consumed = self._ended.get(pointer)
-            if was_consumed and not _is_settled(delivery):
+            is_unanswered = self._ended.get(pointer)
+            if is_unanswered and not _is_settled(delivery):
                 while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
                     pass
                 if not lib.pn_delivery_partial(delivery) and lib.pn_link_current(pointer) == delivery:
                     _advance(pointer)
-                return  # the detach gives it back: settled before that it would be a failed delivery
-            if was_consumed is False and lib.pn_delivery_readable(delivery):
+                return  # the detach gives it back: settled before that it would be a failed delivery, or one not taken
+            if is_unanswered is False and lib.pn_delivery_readable(delivery):
                 _update(delivery, RELEASED)  # settled without a word it counts as queued with some clients
             while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
                 pass
@@ -395,13 +398,14 @@ class Engine:
     def detach(self, link: proton.Link) -> None:
         """Nobody is told any more. What still comes on `link` is dropped, and settled; as released, if it published.
 
-        Of a link that we consumed from it is not settled: that it ends says what becomes of it.
+        Of a link that we consumed from it is not settled, nor without `answers_late`: that it ends says what becomes of
+        it.
         """
         is_told = self._receiving.pop(link._impl, None) is not None
         if self._consuming.pop(link._impl, None) is not None:
             self._ended[link._impl] = True
         elif is_told:
-            self._ended[link._impl] = False
+            self._ended[link._impl] = not self.answers_late
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
 
