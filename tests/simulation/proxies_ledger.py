@@ -74,7 +74,7 @@ class Handout:
     sent: Sent
     reading: Reading
     generation: int
-    """The newest in which anybody led then."""
+    """Of the primary that handed it out; where nobody saw that, the newest in which anybody led when it came."""
     is_returned: bool = False
     is_consumed: bool = False
     """The client has accepted it, or rejected it."""
@@ -121,6 +121,8 @@ class Ledger:
         self.ended = self.late = 0
         """How often something came again because a consumer's link had ended, or because its proxy was late."""
         self._deleted_s: dict[str, float] = {}
+        self._left: dict[tuple[Sent, str], list[tuple[float, int]]] = {}
+        """By message and client: when primaries gave it to that one, and in which generation, until it has come."""
 
     # --- publishers
 
@@ -154,7 +156,8 @@ class Ledger:
             raise Violation(f"{sent} came, and nobody has sent it")
         if sent in self.refused and not self._custodian.may_be_outdated():
             raise Violation(f"{sent} was refused, and came")
-        handout = Handout(sent, reading, self._custodian.generation, is_marked=is_marked, at_s=self._now_s())
+        generation = self._generation_of(sent, reading)
+        handout = Handout(sent, reading, generation, is_marked=is_marked, at_s=self._now_s())
         earlier = [each for each in self.handouts.setdefault(sent, []) if not self._died_with_its_primary(each)]
         has_first = any(not each.is_marked for each in earlier)
         if has_first and not is_marked and not self._custodian.may_be_outdated():
@@ -166,6 +169,16 @@ class Ledger:
         self.handed_out += 1
         return handout
 
+    def _generation_of(self, sent: Sent, reading: Reading) -> int:
+        """In which the primary led that handed it out, which may have died while the message was on its way."""
+        left = self._left.pop((sent, reading.client), [])
+        left = [(at_s, generation) for at_s, generation in left if at_s >= reading.opened_s]
+        if not left:
+            return self._custodian.generation
+        if left[1:]:
+            self._left[sent, reading.client] = left[1:]
+        return left[0][1]
+
     def _died_with_its_primary(self, handout: Handout) -> bool:
         """Whether the message may have been lost before it was confirmed, and sent again by a proxy."""
         if handout.reading.session is not None:
@@ -175,6 +188,14 @@ class Ledger:
         accepted_s = self.accepted.get(handout.sent, math.inf)
         lost_s = self._custodian.promotions_without(handout.sent, handout.generation)
         return any(at_s < accepted_s for at_s in lost_s)
+
+    def died_unconfirmed(self, handout: Handout) -> bool:
+        """Whether the message was lost with the primary that handed it out, and nobody was told that it is safe.
+
+        That is allowed: it went out before a backup had it, and whoever sent it does not come to send it again.
+        """
+        is_missing = bool(self._custodian.promotions_without(handout.sent, handout.generation))
+        return is_missing and handout.sent not in self.accepted
 
     def leaves_primary(self, sent: Sent, client: str) -> None:
         """The newest primary gives it to `client`: it must be nobody's."""
@@ -190,6 +211,7 @@ class Ledger:
             has_ended = earlier.reading.has_ended or is_left
             self.ended += has_ended
             self.late += not has_ended
+        self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
 
     def _is_left(self, handout: Handout, client: str) -> bool:
         """Whether its proxy may have given it back, for `client` to get, in the name of one that is gone.

@@ -259,6 +259,7 @@ class TransactingClient(AmqpClient):
                 raise Violation(f"{self.name}: of a transaction only a part counts: {work.published}")
             for _, handout in work.consumed:
                 is_back = handout.sent in left or self._ledger.was_consumed(handout.sent, but=handout)
+                is_back = is_back or self._ledger.died_unconfirmed(handout)
                 if True in counts and handout.sent in left:
                     raise Violation(f"{self.name} has committed {work.published}, and {handout.sent} is there still")
                 if False in counts and not is_back:

@@ -13,7 +13,7 @@ import pytest
 from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxiedBroker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
-from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED, RELEASED
 from session_clients import (
     bodies,
@@ -164,6 +164,22 @@ def test_the_session_of_somebody_else_is_not_had_and_not_told_about(broker: Pair
 
 
 # --- what is held and what is confirmed
+
+
+def test_what_comes_when_its_link_has_ended_is_not_answered_for_it_may_have_been_taken_before(
+    broker: PairedBroker,
+) -> None:
+    """A client gives what is released another number, and it would be there twice."""
+    client = open_session(broker)
+    link = publish(client, "q")
+    client.send(link, numbered(1))
+    broker.settle_down()
+    again = [client.send(link, numbered(number)) for number in (1, 2)]
+    for endpoint in client.peer.links:
+        endpoint.end(AmqpError(CONNECTION_FORCED, "try again"))
+    broker.settle_down()
+    assert link.remote_condition.name == CONNECTION_FORCED
+    assert [(bool(delivery.remote_state), delivery.settled) for delivery in again] == [(False, False)] * 2
 
 
 def test_a_publisher_is_told_which_number_was_accepted_last(broker: PairedBroker) -> None:

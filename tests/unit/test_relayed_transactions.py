@@ -297,6 +297,20 @@ def test_a_primary_that_is_lost_before_the_discharge_has_rolled_back(
     assert held.settled
 
 
+def test_a_message_that_comes_when_its_primary_has_ended_the_link_is_rolled_back_with_the_rest(
+    proxied: PairedProxy, worker: Worker
+) -> None:
+    work = worker.coordinator.declare()
+    worker.publish(work, "a")
+    late = publish(worker.client, worker.out, work, "b")
+    default = proxied.primary.container.default
+    default.end_links(ServedElsewhere(proxied.primary.container.directory, "default"), browsers=False)
+    proxied.settle_down()
+    assert (late.remote_state, late.remote.condition.name) == (REJECTED, ROLLBACK)
+    assert worker.coordinator.discharge(work).remote_state == REJECTED
+    assert there(proxied) == []
+
+
 def test_a_rollback_after_the_primary_was_lost_is_what_has_happened(proxied: PairedProxy, worker: Worker) -> None:
     work = worker.coordinator.declare()
     worker.publish(work, "a")

@@ -37,7 +37,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     as_amqp,
     symbol_map,
 )
-from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, session_of
 from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
@@ -465,6 +465,7 @@ class Connection:
             return error
         if session is not None:
             self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
+            self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
@@ -541,6 +542,7 @@ class Connection:
                 endpoint.link.free()
                 yield
         self.links.session_ended(session)
+        self.window.session_ended(session._impl)
         session.close()
         session.free()
         self.touch()
@@ -583,7 +585,10 @@ class Connection:
         self.links.wait(waiting)
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
+        session = session_of(link) if has_unsent(link) else None
         self.links.detached(link, closed=closed)
+        if session is not None:
+            self.window.note_never_sent(session)
 
     def _refuse_link(self, link: proton.Link, error: AmqpError) -> None:
         self.links.refuse(link, error)

@@ -12,7 +12,7 @@ from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, AmqpError
-from qpid_ha_broker.amqp.wire.engine import Engine, is_in
+from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, is_in, session_of
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
@@ -169,6 +169,11 @@ class LinkTable:
     def of_session(self, session: proton.Session) -> list[LinkEndpoint]:
         """Those that end with `session`."""
         return [endpoint for endpoint in self._attached.values() if is_in(endpoint.link, session)]
+
+    def have_unsent(self, session: Any) -> bool:
+        """Whether messages on a link of the session with that key wait for the peer's window, and may still go out."""
+        links = [*[endpoint.link for endpoint in self._attached.values()], *self._awaiting_detach.values()]
+        return any(has_unsent(link) and session_of(link) == session for link in links)
 
     def session_ended(self, session: proton.Session) -> None:
         """None of its links will be detached any more."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.connections.link_table import LinkTable
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.engine import Sender
 
 CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
 """What all links of a connection may send together in one turn; each gets a share, and at least one message."""
@@ -28,11 +32,38 @@ class SendWindow:
         """Deliveries that the client has not answered; what a turn changes counts at its end."""
         self.waiting_for_answers: dict[LinkEndpoint, None] = {}
         """Consumers that get nothing before the client has answered some of what it has."""
+        self._never_sent: dict[Any, int] = {}
+        """By AMQP session: bytes of links that ended before these were sent, which Proton counts as unsent for ever."""
+        self._to_count: dict[Any, None] = {}
+        """Sessions in which a link has ended so, and others have something unsent: not counted yet."""
 
     @property
     def share_bytes(self) -> int:
         """What one link may have waiting in Proton. One that asks while it is attached counts, too."""
         return min(LINK_WINDOW_BYTES, CONNECTION_WINDOW_BYTES // (len(self._links) or 1))
+
+    def room_bytes(self, sender: Sender) -> int:
+        """How much more may wait in Proton for the session of `sender`; 0 or less: nothing."""
+        unsent = sender.unsent_bytes
+        if self._never_sent:
+            unsent -= self._never_sent.get(sender.session, 0)
+        return self.share_bytes - unsent
+
+    def note_never_sent(self, session: Any) -> None:
+        """A link of that session has ended before all of its messages were sent: they take no room from others."""
+        self._to_count[session] = None
+        self._count_never_sent()
+
+    def _count_never_sent(self) -> None:
+        """Where no link has anything unsent, all that Proton counts is of those that have ended."""
+        for session in [session for session in self._to_count if not self._links.have_unsent(session)]:
+            del self._to_count[session]
+            self._never_sent[session] = engine.counted_as_unsent(session)
+
+    def session_ended(self, session: Any) -> None:
+        """Another one may get its key."""
+        self._to_count.pop(session, None)
+        self._never_sent.pop(session, None)
 
     @property
     def has_enough_unsettled(self) -> bool:
@@ -60,6 +91,8 @@ class SendWindow:
 
     def relieve(self) -> None:
         """There may be room again: let those go on that wait for it."""
+        if self._to_count:
+            self._count_never_sent()
         congested, self.congested = self.congested, {}
         for link in congested:
             link.update_window()

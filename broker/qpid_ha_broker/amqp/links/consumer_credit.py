@@ -170,7 +170,7 @@ class CreditedConsumer(LinkEndpoint):
 
     def _room(self) -> Room:
         window = self.connection.window
-        if not window.is_writable or self._sender.unsent_bytes >= window.share_bytes:
+        if not window.is_writable or window.room_bytes(self._sender) <= 0:
             return Room.NONE
         return Room.ANSWERS_FIRST if window.has_enough_unsettled else Room.THERE_IS
 

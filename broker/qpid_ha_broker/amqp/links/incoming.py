@@ -29,7 +29,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     as_amqp,
     symbol_map,
 )
-from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RUN_BITS, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.access import Permission, Subject
@@ -68,6 +68,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         self._use = connection.links.use
         self.hosted = hosted or connection.container.default
         """The set in whose turns it is asked; what may wait for any set's log is asked in each turn."""
+        self._has_ended = False
         self._parts = bytearray()
         self._unconfirmed: list[Unconfirmed] = []
         self._credit = credit
@@ -81,6 +82,17 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     @property
     def must_end_at_once(self) -> bool:
         return bool(self.hosted.resources.default.read_only)
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Each of them, until the link ends at one: what is behind that is dropped, as all that comes later."""
+        transfer = self.transfer
+        for delivery, payload, settled, state in batch:
+            if not self._has_ended:
+                transfer(delivery, payload, settled, state)
+            elif settled:
+                engine.forget(delivery)
+            elif self.connection.engine.answers_late:
+                engine.settle(delivery, engine.RELEASED)
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """Collect, up to the limits of the message and of the connection."""
@@ -169,6 +181,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
 
     def closed(self, *, lost: bool) -> None:
         """The link is gone. What was not confirmed stays unconfirmed: the peer will ask again, or never know."""
+        self._has_ended = True
         self._take_parts()
         self._unconfirmed.clear()
         self.connection.container.starved.pop(self, None)

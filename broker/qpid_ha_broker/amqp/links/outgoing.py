@@ -181,7 +181,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         if self._window.has_enough_unsettled:
             self._wait_for_answers()
             return
-        self.window_bytes = self._window.share_bytes - self._sender.unsent_bytes
+        self.window_bytes = self._window.room_bytes(self._sender)
         if self.window_bytes <= 0:
             self._window.congested[self] = None
         elif self.credit > 0:

@@ -107,7 +107,7 @@ class SessionConsumer(OutgoingLink):
     def _has_room(self) -> bool:
         """Whether the connection takes more of this link."""
         window = self._window
-        return window.is_writable and self._sender.unsent_bytes < window.share_bytes
+        return window.is_writable and window.room_bytes(self._sender) > 0
 
     @property
     def _may_send_again(self) -> bool:

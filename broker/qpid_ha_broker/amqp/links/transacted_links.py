@@ -173,12 +173,15 @@ class RelayedPublishes:
         sender = self.link.far_sender
         if sender is not None:
             sender.free(work.tag)
+        if outcome is None and state != engine.TRANSACTIONAL:  # it came when the primary had ended the link
+            work.transaction.fail(_LINK_LOST)
+            return True
         near = self.take(work)
-        if near is not None and state == engine.TRANSACTIONAL:
-            engine.set_local_data(near, engine.TRANSACTIONAL, [work.near_id, ACCEPTED_OUTCOME], settle_now=True)
-        elif near is not None:
-            (outcome or Outcome(engine.RELEASED)).put(near)
+        if near is not None and outcome is not None:
+            outcome.put(near)
             engine.forget(near)
+        elif near is not None:
+            engine.set_local_data(near, engine.TRANSACTIONAL, [work.near_id, ACCEPTED_OUTCOME], settle_now=True)
         work.transaction.answered(work)
         return True
 

@@ -150,7 +150,10 @@ class Engine:
         self._consuming: dict[Any, Consuming] = {}
         """Those of `_receiving` that hear what becomes of messages, too."""
         self._ended: dict[Any, bool] = {}
-        """Links on which messages came and that have ended on our side; True: we consumed from them."""
+        """Links on which messages came and that have ended on our side; True: what still comes is not answered."""
+        self.answers_late = True
+        """What publishers send on a link that has ended is answered as released. False: they send again what was not
+        answered, and one of these may have been taken before."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -295,7 +298,12 @@ class Engine:
                 if transfers:
                     link.transfers(transfers)
                     transfers = []
+                    if pointer not in self._receiving:  # it has ended: this one is for nobody
+                        return count
                 self._tell_unusual(pointer, delivery, link)
+                if pointer not in self._receiving:
+                    _pop(collector)
+                    return count
             elif _is_settled(delivery):
                 settlements.append((delivery, _state_of(delivery), True))
             _pop(collector)
@@ -330,19 +338,21 @@ class Engine:
     def _discard(self, pointer: Any, delivery: Delivery) -> None:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
-            was_consumed = self._ended.get(pointer)
-            if was_consumed and not _is_settled(delivery):
+            is_unanswered = self._ended.get(pointer)
+            if is_unanswered and not _is_settled(delivery):
                 while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
                     pass
                 if not lib.pn_delivery_partial(delivery) and lib.pn_link_current(pointer) == delivery:
                     _advance(pointer)
-                return  # the detach gives it back: settled before that it would be a failed delivery
-            if was_consumed is False and lib.pn_delivery_readable(delivery):
+                return  # the detach gives it back: settled before that it would be a failed delivery, or one not taken
+            if is_unanswered is False and lib.pn_delivery_readable(delivery):
                 _update(delivery, RELEASED)  # settled without a word it counts as queued with some clients
             while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
                 pass
             if lib.pn_delivery_partial(delivery):
                 return
+        elif not _is_settled(delivery):
+            return  # to settle would be to confirm an answer that does not count any more, as the detach says
         lib.pn_delivery_settle(delivery)
 
     def _tell_failed(self, event: Any, handler: Handler) -> None:
@@ -388,13 +398,14 @@ class Engine:
     def detach(self, link: proton.Link) -> None:
         """Nobody is told any more. What still comes on `link` is dropped, and settled; as released, if it published.
 
-        Of a link that we consumed from it is not settled: that it ends says what becomes of it.
+        Of a link that we consumed from it is not settled, nor without `answers_late`: that it ends says what becomes of
+        it.
         """
         is_told = self._receiving.pop(link._impl, None) is not None
         if self._consuming.pop(link._impl, None) is not None:
             self._ended[link._impl] = True
         elif is_told:
-            self._ended[link._impl] = False
+            self._ended[link._impl] = not self.answers_late
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
 
@@ -711,8 +722,13 @@ class Sender:
         return bool(lib.pn_link_queued(self._link))
 
     @property
+    def session(self) -> Any:
+        """The AMQP session of its link, as a key."""
+        return lib.pn_link_session(self._link)
+
+    @property
     def unsent_bytes(self) -> int:
-        """What Proton holds back for the session because the peer's window is closed."""
+        """What Proton holds back for the session because the peer's window is closed; see `counted_as_unsent`."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self._link)))
 
 
@@ -737,6 +753,24 @@ def stop_draining(link: proton.Link) -> int:
 def is_in(link: proton.Link, session: proton.Session) -> bool:
     """Whether `link` belongs to `session`."""
     return bool(lib.pn_link_session(link._impl) == session._impl)
+
+
+def session_of(link: proton.Link) -> Any:
+    """The AMQP session of `link`, as a key."""
+    return lib.pn_link_session(link._impl)
+
+
+def has_unsent(link: proton.Link) -> bool:
+    """Whether messages that were sent on `link` wait for the peer's window."""
+    return bool(lib.pn_link_is_sender(link._impl) and lib.pn_link_queued(link._impl))
+
+
+def counted_as_unsent(session: Any) -> int:
+    """Bytes that Proton says wait for the peer's window, of the session with that key.
+
+    Those of a link that ended before they were sent are among them as long as the session lasts.
+    """
+    return int(lib.pn_session_outgoing_bytes(session))
 
 
 def credit(link: proton.Link) -> int:
