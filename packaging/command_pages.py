@@ -17,7 +17,7 @@ from click.shell_completion import get_completion_class
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.cli.agent import add_ocf_actions, agent
 from qpid_ha_broker import __version__
-from qpid_ha_broker.server.main import main as qpidd
+from qpid_ha_broker.server.command_line import main as qpidd
 
 COMPLETIONS = {
     "bash": "usr/share/bash-completion/completions/{}",

@@ -21,8 +21,8 @@ from bench.watched import FIGURES, LIST, SCRAPE, SORTED, Questions, rounds_of, w
 from http_port import HttpPort, http_url, write_tokens
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.command_line import tame_garbage_collector
 from qpid_ha_broker.server.http.http_admin import open_admin_port
-from qpid_ha_broker.server.main import tame_garbage_collector
 from qpid_ha_config.settings import BrokerSettings
 from qpid_ha_config.tokens import TokenRole
 from running_broker import RunningBroker

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from qpid_ha_broker.server import main as program
+from qpid_ha_broker.server import command_line as program
 from qpid_ha_broker.server.broker import Broker
 
 

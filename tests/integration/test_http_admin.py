@@ -371,7 +371,7 @@ def test_a_token_is_made_used_and_taken_away_while_the_broker_runs(tmp_path: Pat
 
 
 def test_without_a_port_nothing_of_it_is_imported(tmp_path: Path) -> None:
-    code = "import sys; import qpid_ha_broker.server.main; print(*sys.modules)"
+    code = "import sys; import qpid_ha_broker.server.command_line; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     imported = set(found.stdout.split())
     assert not {"aiohttp", "requests", "qpid_ha_broker.metrics", "qpid_ha_config.tokens"} & imported

@@ -33,6 +33,17 @@ def test_a_monitor_never_imports_what_reads_a_configuration() -> None:
 
 def test_a_start_of_a_broker_waits_for_nothing_that_only_some_brokers_need() -> None:
     """A file of settings, users, Pacemaker."""
-    code = "import sys; import qpid_ha_broker.server.main; print(*sys.modules)"
+    code = "import sys; import qpid_ha_broker.server.command_line; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
     assert not {"yaml", "tempfile", "xml", "qpid_ha_broker.coordination.pacemaker"} & set(found.stdout.split())
+
+
+def test_a_start_of_a_broker_looks_for_no_garbage_while_it_imports() -> None:
+    """`--version` ends behind the imports."""
+    code = (
+        "import atexit, gc, sys; from qpid_ha_broker.server.main import main;"
+        " rounds = lambda: sum(each['collections'] for each in gc.get_stats()[1:]); before = rounds();"
+        " atexit.register(lambda: print(rounds() - before, gc.isenabled())); sys.argv[1:] = ['--version']; main()"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
+    assert found.stdout.splitlines()[-1] == "0 True"

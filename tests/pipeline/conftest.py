@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +13,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import pyspark
 from pyspark.sql import SparkSession
 
+import spark_home
 import warm_daemon
 from blocking_client import BlockingClient
 from qpid_ha_pipeline.session import session
@@ -31,20 +29,15 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 warm_daemon.have_every_session_use_it(os.environ)
 
 
-def _home_without_zips() -> str:
-    """PySpark's directory but for its archive of itself: Python processes that Spark starts would read that first, and
-    compile all of it anew in each, since nobody keeps the bytecode of an archive."""
-    home = Path(tempfile.mkdtemp(prefix="qpid-ha-spark-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    for part in Path(pyspark.__file__).parent.iterdir():
-        if part.name != "python":
-            (home / part.name).symlink_to(part)
-    return str(home)
-
-
 # Spark's own scripts read it, and so does every session, here and in what a test starts.
 if "SPARK_HOME" not in os.environ:
-    os.environ["SPARK_HOME"] = _home_without_zips()
+    os.environ["SPARK_HOME"] = str(spark_home.spark_home())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def class_archive() -> None:
+    """For every Java that a test here starts."""
+    spark_home.use_class_archive(os.environ)
 
 
 @pytest.fixture(scope="session")

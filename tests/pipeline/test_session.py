@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from qpid_ha_pipeline import register
 from qpid_ha_pipeline.session import limit_shuffle_partitions, quiet_start, session
+from spark_home import archive_of
 from written_journal import WrittenJournal
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -95,6 +96,13 @@ def loud(spark: SparkSession) -> Iterator[SparkSession]:
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.sparkContext.setLogLevel("FATAL")
+
+
+def test_the_sessions_of_tests_begin_with_an_archive_of_classes_if_java_has_made_one(spark: SparkSession) -> None:
+    """With another class path it would go without, and say nothing."""
+    assert spark._jvm is not None
+    process = spark._jvm.java.lang.ProcessHandle.current().pid()
+    assert (archive_of(os.environ) or "") in Path(f"/proc/{process}/maps").read_text()
 
 
 def log_level(spark: SparkSession) -> str:

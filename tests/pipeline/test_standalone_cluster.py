@@ -94,13 +94,15 @@ def master(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
     """The URL of a master with two workers of one core each."""
     directory, port = tmp_path_factory.mktemp("cluster"), free_port()
     url = f"spark://127.0.0.1:{port}"
+    # What is configured is for the driver; with another directory on their class path, no archive fits them.
+    daemons = {name: value for name, value in environment.items() if name != "SPARK_CONF_DIR"}
     deploy, web = "org.apache.spark.deploy", ("--webui-port", "0", "--host", "127.0.0.1")
     with ExitStack() as stack:
         log = stack.enter_context((directory / "log").open("wb"))
 
         def start(*words: str) -> None:
             process = subprocess.Popen(
-                [str(SPARK_HOME / "bin" / "spark-class"), *words], env=environment, stdout=log, stderr=log
+                [str(SPARK_HOME / "bin" / "spark-class"), *words], env=daemons, stdout=log, stderr=log
             )
             stack.callback(process.wait)
             stack.callback(process.terminate)

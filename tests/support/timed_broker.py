@@ -25,6 +25,7 @@ from qpid_ha_broker.server.stores.checkpoint import CheckpointWriter
 from qpid_ha_broker.server.stores.pager import Pager
 
 LONG_S: Final = 0.004
+DEFAULT_THRESHOLD: Final = gc.get_threshold()
 STEPS: Final = (
     (ClientProtocol, "data_received"),
     (ClientProtocol, "_go_on"),
@@ -89,7 +90,7 @@ def _note(began: float, name: str, path: Path) -> None:
 class TimedCollections:
     """The collector stops everybody wherever it is called, also outside of the steps above.
 
-    What comes before the broker serves, when it has put aside what has started up, does not count.
+    What comes before the broker serves, when it changes how often the collector works, does not count.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +100,7 @@ class TimedCollections:
     def __call__(self, phase: str, facts: dict[str, int]) -> None:
         if phase == "start":
             self._began = time.thread_time()
-        elif gc.get_freeze_count() and (took_s := time.thread_time() - self._began) >= LONG_S:
+        elif gc.get_threshold() != DEFAULT_THRESHOLD and (took_s := time.thread_time() - self._began) >= LONG_S:
             with self._path.open("a", encoding="ascii") as file:
                 file.write(f"{took_s * 1000:.1f} collection-{facts['generation']}\n")
 

@@ -16,8 +16,9 @@ SPARK: Final = "Spark"
 WITHOUT_SESSION: Final = tuple(
     f"tests/pipeline/test_{name}.py"
     for name in (
-        "amqp_limits", "amqp_sets", "amqp_stream", "connect", "journal_damage", "journal_rows", "journal_selection",
-        "journal_views", "pipeline_demo", "random_histories", "sink_repeats", "slim_wheel", "standalone_cluster",
+        "amqp_limits", "amqp_sets", "amqp_stream", "class_archive", "connect", "journal_damage", "journal_rows",
+        "journal_selection", "journal_views", "pipeline_demo", "random_histories", "sink_repeats", "slim_wheel",
+        "standalone_cluster",
     )
 )  # fmt: skip
 """They start Spark as a user does, or need none, and have no use for the session of the others."""

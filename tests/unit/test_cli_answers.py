@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from control_broker import ControlBroker, answering
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.cli.agent import agent
+from qpid_ha_broker.server.command_line import main as qpidd
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, NOT_ALLOWED, REFUSED, ControlError
-from qpid_ha_broker.server.main import main as qpidd
 from qpid_ha_pipeline.main import main as pipeline
 
 
