@@ -19,6 +19,7 @@ from qpid_ha_broker.coordination.file import FileCoordinator, Lock
 from qpid_ha_broker.coordination.record import encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
+from stopped_processes import stop_processes
 
 STALE_S = 0.2
 QUIET_S = 1.0
@@ -211,14 +212,14 @@ class ServerFaults:
     VARIABLE = "FAULTS_PROCESSES"
 
     def cut(self) -> None:
-        self._send(signal.SIGSTOP)
+        stop_processes(self._pids())
 
     def restore(self) -> None:
-        self._send(signal.SIGCONT)
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
 
-    def _send(self, number: signal.Signals) -> None:
-        for pid in os.environ[self.VARIABLE].split():
-            os.kill(int(pid), number)
+    def _pids(self) -> list[int]:
+        return [int(word) for word in os.environ[self.VARIABLE].split()]
 
 
 directory_faults = DirectoryFaults()

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from limits import LIMIT_S
+from stopped_processes import stop_processes
 
 INSTALL = "apt-get install etcd-server etcd-client (`./dev setup` does it)"
 ROOT_PASSWORD = "root's"
@@ -228,8 +229,7 @@ class EtcdEnsemble:
 
     def pause(self, *indexes: int) -> None:
         """SIGSTOP: connections stay, and nobody answers."""
-        for index in indexes:
-            os.kill(self.members[index].pid, signal.SIGSTOP)
+        stop_processes(self.members[index].pid for index in indexes)
 
     def resume(self, *indexes: int) -> None:
         """SIGCONT."""

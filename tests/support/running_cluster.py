@@ -12,6 +12,7 @@ from pathlib import Path
 
 from limits import LIMIT_S
 from qpid_ha_demo.cluster import ClusterFailed, Facts, LocalBroker, LocalCluster
+from stopped_processes import stop_processes
 
 __all__ = ["ClusterFailed", "RunningCluster"]
 
@@ -132,7 +133,7 @@ class RunningCluster(LocalCluster):
 
     def pause(self, which: int | LocalBroker) -> float:
         """SIGSTOP; when that was."""
-        os.kill(self.broker(which).pid, signal.SIGSTOP)
+        stop_processes([self.broker(which).pid])
         return time.monotonic()
 
     def resume(self, which: int | LocalBroker) -> None:
