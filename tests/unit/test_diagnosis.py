@@ -153,6 +153,7 @@ CASES: dict[str, Change] = {
     "configuration-invalid": with_machine(config_problem="/etc/qpid-ha/qpid-ha.yaml:3: nmae: unknown key"),
     "acl-file-invalid": with_machine(acl_problem="/etc/qpid-ha/acl:7: 'alow': did you mean allow?"),
     "acl-missing": with_figures(acl_rules="none"),
+    "audit-lines-lost": with_figures(audit_lost=3),
     "backup-catches-up": with_broker(3, state="catchup"),
     "broker-draining": having(draining=("node3",)),
     "coordinator-moved": having(coordinator=CoordinatorState("file:/old", moved_to="etcd://e1:2379/orders")),

@@ -273,10 +273,14 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
             text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"
             yield Finding("clock-differs", broker.name, text, (f"timedatectl   # here, and on {broker.name}",))
+        there = "" if broker.is_local else f"   # on {broker.name}"
+        if figures.audit_lost:
+            text = f"{figures.audit_lost} lines are missing in the audit log of {broker.name}: its log says why"
+            commands = (f"journalctl -u qpidd --grep audit{there}", f"{_ask(broker)} query")
+            yield Finding("audit-lines-lost", broker.name, text, commands)
         if figures.discarded:
             text = f"{broker.name} has discarded {figures.discarded} messages since it was started"
-            where = "" if broker.is_local else f"   # on {broker.name}"
-            yield Finding("messages-discarded", broker.name, text, (f"qpid-ha store discarded list{where}",))
+            yield Finding("messages-discarded", broker.name, text, (f"qpid-ha store discarded list{there}",))
     versions = sorted({each.figures.version for each in facts.brokers if each.figures.version})
     if len(versions) > 1:
         text = ", ".join(f"{each.name} runs {each.figures.version}" for each in facts.brokers if each.figures.version)

@@ -28,6 +28,8 @@ class BrokerFigures(NamedTuple):
     """Messages."""
     discarded: int = 0
     """Messages, since the process began."""
+    audit_lost: int = 0
+    """Lines that are missing in its audit log, since the process began."""
     acl_rules: str = ""
     """How many, or `none`; empty: not told."""
     listening: tuple[str, ...] = ()
@@ -47,6 +49,7 @@ class BrokerFigures(NamedTuple):
             store=_text(answer, "store"),
             unreadable=_number(answer, "unreadable_messages"),
             discarded=_number(answer, "discarded"),
+            audit_lost=_number(answer, "audit_lost"),
             acl_rules="" if rules is None else str(rules),
             listening=listening,
             memory_bytes=_number(answer, "memory_bytes"),

@@ -211,6 +211,11 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "a broker listens beyond loopback and has no `acl`",
             "clients of other machines are refused everything",
         ),
+        "audit-lines-lost": FindingKind(
+            _W,
+            "a broker could not write lines of its audit log since it was started",
+            "acts were carried out that nobody can read of there",
+        ),
         "backup-catches-up": FindingKind(
             _N,
             "a broker is in `catchup`",
