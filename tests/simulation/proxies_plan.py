@@ -68,6 +68,8 @@ class ProxiesPlan:
     """Publishers by anonymous relays, each to all queues."""
     sessions: int
     """Clients with sessions."""
+    subscribers: int
+    """Of an exchange, each with a durable subscription of its own."""
     delay_s: float
     """Of the network, on average."""
     socket_bytes: int
@@ -115,6 +117,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         random.Random(f"{seed}/proxies transactions").choice((0, 0, 1, 2)),
         random.Random(f"{seed}/proxies anonymous").choice((0, 0, 1)),
         sessions,
+        random.Random(f"{seed}/proxies subscribers").choice((*[0] * 14, 1, 2)),
         draw.choice((0.0005, 0.003, 0.015)),
         draw.choice((2_000, 60_000, 1_000_000)),
         draw.choice((5, 40, 1000)),
