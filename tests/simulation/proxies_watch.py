@@ -97,6 +97,8 @@ class Watch:
         def seen_deliver(entries: list[Entry]) -> None:
             if generation == self.generation and not endpoint._ended:  # else nothing goes out
                 for entry in entries:
+                    if endpoint.queue.deleted or entry.id <= endpoint.queue.id:
+                        raise Violation(f"message {entry.id} goes out of {endpoint.queue.name}, which was made anew")
                     gives(sent_in(entry.resident_body()), client)
             deliver(entries)
 

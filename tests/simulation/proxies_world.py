@@ -41,6 +41,7 @@ from simulation.proxies_clients import (
     LinkClient,
     PublishingClient,
 )
+from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
 from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_node import ProxyNode, Terms
 from simulation.proxies_plan import FAULTS_END_S, ProxiesPlan
@@ -223,6 +224,10 @@ class ProxiesWorld:
         for number in range(plan.sessions):
             name = f"s{number}"
             clients.append(SessionClient(self, name, self._draw(name), lasting, self._session_begins))
+        for number in range(plan.bereft):
+            name = f"s{plan.sessions + number}"
+            deleted = {DELETED: self.default.ledger}
+            clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
         return clients + self.exchange.make_clients(self._draw)
 
     # --- sessions
@@ -354,7 +359,8 @@ class ProxiesWorld:
         return next(filter(None, [placed.why_not_at_rest() for placed in self.sets]), "")
 
     def _why_not_at_rest(self) -> str:
-        return next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
+        waiting = next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
+        return waiting or why_deleted_are_used(self.nodes)
 
     def _why_somebody_is_there(self) -> str:
         for node in self.nodes:
