@@ -188,6 +188,10 @@ class AmqpClient:
         """Of the open of its next connection."""
         return None
 
+    def container_id(self) -> str:
+        """Of its next connection."""
+        return f"{self.name}.{self._talks}"
+
     def away_s(self) -> float:
         """How long it stays away when its connection is gone."""
         return self.draw.uniform(0.02, 0.6)
@@ -224,7 +228,7 @@ class AmqpClient:
             return
         self._talks += 1
         broker = self.draw.choice(self.shop.brokers)
-        talk = self.talk = Talk(self, f"{self.name}.{self._talks}", broker)
+        talk = self.talk = Talk(self, self.container_id(), broker)
         self._opened_s = self.shop.schedule.now_s
 
         def opened(end: StreamEnd | None, reason: str) -> None:

@@ -68,6 +68,10 @@ class ProxiesPlan:
     """Publishers by anonymous relays, each to all queues."""
     sessions: int
     """Clients with sessions."""
+    bereft: int
+    """Clients with sessions on the queue that is deleted now and then."""
+    subscribers: int
+    """Of an exchange, each with a durable subscription of its own."""
     delay_s: float
     """Of the network, on average."""
     socket_bytes: int
@@ -106,6 +110,10 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
     if sessions:
         ends = random.Random(f"{seed}/proxies ends of sessions")
         faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
+    bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
+    if bereft:
+        deletions = random.Random(f"{seed}/proxies deletions")
+        faults += [_draw_fault(deletions, ProxiesKind.DELETE_QUEUE) for _ in range(deletions.choice((1, 3, 5)))]
     return ProxiesPlan(
         seed,
         brokers,
@@ -115,6 +123,8 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         random.Random(f"{seed}/proxies transactions").choice((0, 0, 1, 2)),
         random.Random(f"{seed}/proxies anonymous").choice((0, 0, 1)),
         sessions,
+        bereft,
+        random.Random(f"{seed}/proxies subscribers").choice((*[0] * 14, 1, 2)),
         draw.choice((0.0005, 0.003, 0.015)),
         draw.choice((2_000, 60_000, 1_000_000)),
         draw.choice((5, 40, 1000)),

@@ -97,6 +97,9 @@ class NumberedPublisher:
         else:
             raise Violation(f"{sent} was answered with {state}")
 
+    def told(self, condition: str) -> None:
+        """The broker ends the link, or refuses it, with that."""
+
     def lost(self) -> None:
         """The link is not attached any more."""
         self.link, self.is_attached = None, False
@@ -248,6 +251,9 @@ class HoldingConsumer:
         self.reading = Reading(self._session.name, self._queue, now_s, session=self._session)
         self._held.clear()
 
+    def told(self, condition: str) -> None:
+        """The broker ends the link, or refuses it, with that."""
+
     def lost(self) -> None:
         """The link is not attached any more; what it holds it keeps."""
         self.link, self.is_attached, self._to_come = None, False, 0
@@ -265,6 +271,8 @@ SessionPart = NumberedPublisher | HoldingConsumer
 
 class SessionClient(AmqpClient):
     """Publishes to queues of all sets and consumes from them, in one session after the other."""
+
+    consumer_kind: type[HoldingConsumer] = HoldingConsumer
 
     def __init__(
         self,
@@ -298,7 +306,7 @@ class SessionClient(AmqpClient):
             self._numbers += 2
             sender, receiver = f"{self.name}-{self._numbers}", f"{self.name}-{self._numbers + 1}"
             self._parts[sender] = NumberedPublisher(self.session, sender, queue, self._ledgers[queue])
-            self._parts[receiver] = HoldingConsumer(self.session, receiver, queue, self._ledgers[queue], now_s)
+            self._parts[receiver] = self.consumer_kind(self.session, receiver, queue, self._ledgers[queue], now_s)
 
     # --- connections
 
@@ -425,6 +433,7 @@ class SessionClient(AmqpClient):
         part = self._part_of(talk, link)
         if part is not None:
             self.note(f"has {part.name} ended: {condition}")
+            part.told(condition)
             part.lost()
         link.free()
 

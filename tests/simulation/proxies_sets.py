@@ -32,6 +32,8 @@ class PlacedSet:
         self.name = name
         self.queues: Mapping[str, Arguments] = {}
         """With their arguments."""
+        self.also_declares: list[Callable[[Member], None]] = []
+        """What else is told of a primary that is serving, now and then."""
         self.nodes: list[Member] = []
         self.network: Network
         self.register: Register
@@ -103,6 +105,8 @@ class PlacedSet:
                     self.ledger.queue_deleted(name)
                 node.configuration.declare_queue(name, arguments)
                 self._declared.add(name)
+        for declare in self.also_declares:
+            declare(node)
         node.written()
 
     def delete_queue(self, node: Member, queue: str, for_s: float) -> None:
@@ -136,7 +140,7 @@ class PlacedSet:
         primary = self.primary
         if primary is None:
             raise Violation(f"nobody leads {self.name}")
-        left = queued(primary)
+        left = {name: messages for name, messages in queued(primary).items() if name in self.queues}
         self.ledger.check_rest(left)
         return {sent for messages in left.values() for sent in messages}
 

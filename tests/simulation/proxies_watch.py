@@ -19,7 +19,7 @@ from simulation.proxies_ledger import Handout, Reading, Sent
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
 
-_SENT = re.compile(rb"([apst]\d+-\d+) (\d+) (\w+) ")
+_SENT = re.compile(rb"([apstx]\d+-\d+) (\d+) (\w+) ")
 
 
 def queued(node: Node) -> dict[str, list[Sent]]:
@@ -68,6 +68,8 @@ class Watch:
         self._nodes = nodes
         self.gives: Callable[[Sent, str], None]
         """Told of each message that the newest primary hands out, and to which client."""
+        self.gives_of: dict[str, Callable[[Sent, str], None]] = {}
+        """By queue: who is told instead of `gives`."""
         self._now_s = now_s
         self._attachments: dict[tuple[str, str, int], list[Attachment]] = {}
         """By container id of the client's connection, queue, and generation."""
@@ -90,11 +92,14 @@ class Watch:
         attachment = Attachment(self._now_s(), connection, endpoint, node.resources.is_gated)
         self._attachments.setdefault(key, []).append(attachment)
         deliver, generation = endpoint.deliver, key[2]
+        gives = self.gives_of.get(endpoint.queue.name, self.gives)
 
         def seen_deliver(entries: list[Entry]) -> None:
             if generation == self.generation and not endpoint._ended:  # else nothing goes out
                 for entry in entries:
-                    self.gives(sent_in(entry.resident_body()), client)
+                    if endpoint.queue.deleted or entry.id <= endpoint.queue.id:
+                        raise Violation(f"message {entry.id} goes out of {endpoint.queue.name}, which was made anew")
+                    gives(sent_in(entry.resident_body()), client)
             deliver(entries)
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace

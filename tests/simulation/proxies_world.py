@@ -41,12 +41,14 @@ from simulation.proxies_clients import (
     LinkClient,
     PublishingClient,
 )
+from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
 from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_node import ProxyNode, Terms
 from simulation.proxies_plan import FAULTS_END_S, ProxiesPlan
 from simulation.proxies_replica import SetReplica
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import PlacedSet, ToldRegister, map_events, record_of
+from simulation.proxies_subscriptions import SubscribedExchange
 from simulation.proxies_transactions import TransactingClient
 from simulation.proxies_trouble import ProxiesTrouble
 from simulation.register import Register
@@ -85,6 +87,8 @@ class ProxiesOutcome:
     """Transactions that were committed."""
     unknown: int
     """Transactions of which their client does not know whether they were."""
+    to_subscribers: int
+    """Messages that subscribers of an exchange got."""
     resumed: int
     lost: int
     """How often a client came back to its session in time, and too late."""
@@ -123,6 +127,7 @@ class ProxiesWorld:
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         self.streams.listeners = {node.name: node for node in self.nodes}
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
+        self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
         self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.sets)
         self._news = self._draw("news")
         self.clients: list[AnyClient] = []
@@ -219,7 +224,11 @@ class ProxiesWorld:
         for number in range(plan.sessions):
             name = f"s{number}"
             clients.append(SessionClient(self, name, self._draw(name), lasting, self._session_begins))
-        return clients
+        for number in range(plan.bereft):
+            name = f"s{plan.sessions + number}"
+            deleted = {DELETED: self.default.ledger}
+            clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
+        return clients + self.exchange.make_clients(self._draw)
 
     # --- sessions
 
@@ -334,6 +343,7 @@ class ProxiesWorld:
         left: set[Sent] = set()
         for placed in self.sets:
             left |= placed.check_rest()
+        self.exchange.check_rest()
         for client in self.clients:
             if isinstance(client, TransactingClient):
                 client.check_unknown(left)
@@ -349,7 +359,8 @@ class ProxiesWorld:
         return next(filter(None, [placed.why_not_at_rest() for placed in self.sets]), "")
 
     def _why_not_at_rest(self) -> str:
-        return next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
+        waiting = next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
+        return waiting or why_deleted_are_used(self.nodes)
 
     def _why_somebody_is_there(self) -> str:
         for node in self.nodes:
@@ -363,7 +374,8 @@ class ProxiesWorld:
                 return f"{node.name} still holds {held} bytes of messages, and has no clients"
             if len(node.resources.default.state.sessions):
                 return f"{node.name} still has sessions: {node.resources.default.state.sessions.by_name}"
-        return next(filter(None, [placed.why_something_is_held() for placed in self.sets]), "")
+        held_in_sets = [placed.why_something_is_held() for placed in self.sets]
+        return next(filter(None, held_in_sets), "") or self.exchange.why_somebody_is_there()
 
 
 def _check_consumer(node: ProxyNode, link: RelayedConsumer) -> None:
@@ -391,7 +403,7 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
         problem = traceback.format_exc()
     if problem and with_trace:
         world.trace.add("PROBLEM", problem)
-    ledgers = [placed.ledger for placed in world.sets]
+    ledgers = [*[placed.ledger for placed in world.sets], world.exchange.ledger]
     transacting = [client for client in world.clients if isinstance(client, TransactingClient)]
     with_sessions = [client for client in world.clients if isinstance(client, SessionClient)]
     outcome = ProxiesOutcome(
@@ -404,6 +416,7 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
         sum(each.late for each in ledgers),
         sum(each.committed for each in transacting),
         sum(len(each.unknown) for each in transacting),
+        world.exchange.handed_out,
         sum(each.resumed for each in with_sessions),
         sum(each.lost for each in with_sessions),
         sum(each.generations for each in world.sets),

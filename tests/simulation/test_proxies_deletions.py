@@ -1,0 +1,45 @@
+"""Clients with sessions whose queue is deleted, in clusters of proxies: their checkers find planted bugs, soon."""
+
+from __future__ import annotations
+
+import pytest
+
+from qpid_ha_broker.amqp.links.relayed_links import RelayedLink
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR, RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.model.sessions import SessionHoldings
+from simulation.proxies_plan import draw_proxies_plan
+from simulation.test_proxies import found_by
+
+SEED = 14
+"""Of a cluster that has clients whose queue is deleted."""
+
+
+def test_some_clusters_of_proxies_have_clients_whose_queue_is_deleted() -> None:
+    assert 10 < sum(draw_proxies_plan(seed).bereft > 0 for seed in range(200)) < 40
+
+
+def test_a_deletion_of_which_consumers_are_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell_nobody(self: HostedSet) -> None:
+        self.resources.catalog.deleted_queues.clear()
+
+    monkeypatch.setattr(HostedSet, "_end_links_of_deleted_queues", tell_nobody)
+
+    assert "deleted" in found_by(monkeypatch, [SEED]).problem
+
+
+def test_a_session_that_holds_messages_of_a_deleted_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionHoldings, "drop_queue", lambda self, queue: None)
+
+    assert "which was deleted" in found_by(monkeypatch, [SEED]).problem
+
+
+def test_a_proxy_that_gives_another_reason_for_a_deletion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    detached = RelayedLink.detached
+
+    def give_another_reason(self: RelayedLink, error: AmqpError) -> None:
+        detached(self, AmqpError(INTERNAL_ERROR, "") if error.name == RESOURCE_DELETED else error)
+
+    monkeypatch.setattr(RelayedLink, "detached", give_another_reason)
+
+    assert "whose queue was deleted" in found_by(monkeypatch, [SEED]).problem
