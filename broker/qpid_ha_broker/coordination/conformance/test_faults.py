@@ -20,7 +20,7 @@ from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorErro
 from qpid_ha_broker.ha.effects import ClusterRecord
 
 LIMIT_S: Final = 6.0
-RETURN_S: Final = 15.0
+RETURN_S: Final = 60.0
 """From the end of the fault until a call is answered again."""
 FIRST: Final = ClusterRecord(CLUSTER, 1, "a", 1, ("a", "b"))
 SECOND: Final = ClusterRecord(CLUSTER, 2, "b", 2, ("b",))
