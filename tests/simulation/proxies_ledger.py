@@ -5,7 +5,9 @@
    arrive. But what a primary handed out that had not been confirmed yet, and died with it, is a new message when its
    proxy sends it again.
 3. It does not come again at all unless it was given back, or its client's link has ended, for the client or for its
-   broker, or its proxy could not come for it in time: what `Custodian` says.
+   broker, or its proxy could not come for it in time: what `Custodian` says. Or somebody had got it before, had not
+   answered, and lost the connection to a primary that lived: the next primary lets that one have it again, if its
+   proxy is the first to come for it.
 4. Of one publisher's link, a consumer gets what comes for the first time in the order in which it was sent.
 """
 
@@ -123,6 +125,8 @@ class Ledger:
         self._deleted_s: dict[str, float] = {}
         self._left: dict[tuple[Sent, str], list[tuple[float, int]]] = {}
         """By message and client: when primaries gave it to that one, and in which generation, until it has come."""
+        self._reclaimed: dict[Sent, tuple[int, str]] = {}
+        """In which generation a primary last let a client have it again, and which one."""
 
     # --- publishers
 
@@ -207,7 +211,7 @@ class Ledger:
             if earlier.is_returned or self._died_with_its_primary(earlier):
                 continue
             is_left = self._is_left(earlier, client)
-            if self._custodian.is_its_own(earlier) and not is_left:
+            if self._must_be_its_own(earlier) and not is_left:
                 raise Violation(
                     f"{sent} goes to {client}, and belongs to {earlier.reading.client} since {earlier.at_s:.3f} s"
                     f" ({'consumed' if earlier.is_consumed else 'not answered'})"
@@ -216,6 +220,18 @@ class Ledger:
             self.ended += has_ended
             self.late += not has_ended
         self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
+
+    def is_reclaimed(self, sent: Sent, client: str) -> None:
+        """A new primary lets `client` have it again, whose proxy has come for it."""
+        latest = [each for each in self.handouts.get(sent, ()) if each.reading.client == client][-1:]
+        if not any(each.is_returned or each.is_confirmed for each in latest):  # else nobody should come for it
+            self._reclaimed[sent] = self._custodian.generation, client
+
+    def _must_be_its_own(self, handout: Handout) -> bool:
+        """As the custodian says, unless a primary since then let somebody else have it again."""
+        generation, client = self._reclaimed.get(handout.sent, (0, ""))
+        is_elsewhere = generation > handout.generation and client != handout.reading.client
+        return self._custodian.is_its_own(handout) and not is_elsewhere
 
     def _is_left(self, handout: Handout, client: str) -> bool:
         """Whether its proxy may have given it back, for `client` to get, in the name of one that is gone.
@@ -264,7 +280,7 @@ class Ledger:
                 if handout.reading.session is not None and handout.is_confirmed and handout.is_consumed:
                     raise Violation(f"{sent} was consumed in session {handout.reading.client}, and is there")
                 is_lost = self._died_with_its_primary(handout)
-                if handout.is_confirmed and not is_lost and self._custodian.is_its_own(handout):
+                if handout.is_confirmed and not is_lost and self._must_be_its_own(handout):
                     raise Violation(f"{sent} was consumed by {handout.reading.client}, and is there")
         for sent in self.accepted:
             is_consumed = any(handout.is_consumed for handout in self.handouts.get(sent, ()))

@@ -39,7 +39,7 @@ class PlacedSet:
         self.register: Register
         self.watch = Watch(self.nodes, lambda: schedule.now_s)
         self.ledger = Ledger(lambda: schedule.now_s, self.watch)
-        self.watch.gives = self.ledger.leaves_primary
+        self.watch.ledger = self.ledger
         self.generations = 0
         self._schedule = schedule
         self._trace = trace

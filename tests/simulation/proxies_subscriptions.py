@@ -234,7 +234,7 @@ class SubscribedExchange:
             ConsumingClient(shop, f"v{number}", draw(f"v{number}"), self._shared, SHARED_QUEUE)
             for number in range(SHARED_CONSUMERS)
         ]
-        self._default.watch.gives_of = {queue: each.leaves_primary for queue, each in ledger.copies.items()}
+        self._default.watch.ledgers_of = dict(ledger.copies)
         return [ExchangePublisher(shop, "x0", draw("x0"), ledger, address), *self._subscribers, *sharing]
 
     def why_somebody_is_there(self) -> str:

@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.model.sequence import Entry
 from simulation.node import Node, Violation
-from simulation.proxies_ledger import Handout, Reading, Sent
+from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
@@ -66,10 +66,10 @@ class Watch:
 
     def __init__(self, nodes: Sequence[Node], now_s: Callable[[], float]) -> None:
         self._nodes = nodes
-        self.gives: Callable[[Sent, str], None]
-        """Told of each message that the newest primary hands out, and to which client."""
-        self.gives_of: dict[str, Callable[[Sent, str], None]] = {}
-        """By queue: who is told instead of `gives`."""
+        self.ledger: Ledger
+        """Told of each message that the newest primary hands out, or lets a client have again, and to which one."""
+        self.ledgers_of: dict[str, Ledger] = {}
+        """By queue: who is told instead of `ledger`."""
         self._now_s = now_s
         self._attachments: dict[tuple[str, str, int], list[Attachment]] = {}
         """By container id of the client's connection, queue, and generation."""
@@ -92,14 +92,17 @@ class Watch:
         attachment = Attachment(self._now_s(), connection, endpoint, node.resources.is_gated)
         self._attachments.setdefault(key, []).append(attachment)
         deliver, generation = endpoint.deliver, key[2]
-        gives = self.gives_of.get(endpoint.queue.name, self.gives)
+        ledger = self.ledgers_of.get(endpoint.queue.name, self.ledger)
+        for entry in endpoint.queue.messages.find_all(request.held if request is not None else ()):
+            if entry.holder is endpoint and generation == self.generation:
+                ledger.is_reclaimed(sent_in(entry.resident_body()), client)
 
         def seen_deliver(entries: list[Entry]) -> None:
             if generation == self.generation and not endpoint._ended:  # else nothing goes out
                 for entry in entries:
                     if endpoint.queue.deleted or entry.id <= endpoint.queue.id:
                         raise Violation(f"message {entry.id} goes out of {endpoint.queue.name}, which was made anew")
-                    gives(sent_in(entry.resident_body()), client)
+                    ledger.leaves_primary(sent_in(entry.resident_body()), client)
             deliver(entries)
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace

@@ -1,7 +1,9 @@
-"""What the ledger of proxies allows: a message that died with the primary that handed it out, and no other one.
+"""What the ledger of proxies allows, and no more than that.
 
-docs/cluster.md, "What is not there yet", has the rule: who sends such a message again, sends
-a new one. (Seeds 358 and 395.)
+1. A message that died with the primary that handed it out: who sends it again, sends a new one (docs/cluster.md, "What
+   is not there yet"; seeds 358 and 395).
+2. A message that two clients have, as one of them lost the connection to a primary that lived, and that the other one
+   came for first (docs/cluster.md, "Proxies"; seed 1122).
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ class Generations:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._began: list[tuple[float, set[Sent]]] = []
+        self.have_all_come_in_time = False
+        """So that whatever a consumer got is its own."""
 
     def begin(self, *found: Sent) -> None:
         """Somebody leads, and has this in its queue."""
@@ -40,7 +44,7 @@ class Generations:
         return [at_s for at_s, found in self._began[since:] if sent not in found]
 
     def is_its_own(self, handout: Handout) -> bool:
-        return False
+        return self.have_all_come_in_time
 
     def has_left(self, reading: Reading) -> bool:
         return False
@@ -77,9 +81,13 @@ class Market(Shop):
         self.pass_time()
         self.ledger.leaves_primary(MESSAGE, client)
 
-    def comes(self, client: str) -> Handout:
+    def comes(self, client: str, *, is_marked: bool = False) -> Handout:
         self.pass_time()
-        return self.ledger.hands_out(MESSAGE, self.readings[client], is_marked=False)
+        return self.ledger.hands_out(MESSAGE, self.readings[client], is_marked=is_marked)
+
+    def reclaims(self, client: str) -> None:
+        self.pass_time()
+        self.ledger.is_reclaimed(MESSAGE, client)
 
     def begins(self, *found: Sent) -> None:
         self.pass_time()
@@ -188,3 +196,59 @@ def test_what_was_consumed_is_not_there_where_the_transaction_counts() -> None:
     client.check_unknown({WORK})
     with pytest.raises(Violation, match="is there still"):
         client.check_unknown({WORK, MESSAGE})
+
+
+def with_two_who_have_it(market: Market) -> tuple[Handout, Handout]:
+    """The first one's proxy lost the connection to the primary, which then gave the message to the second."""
+    market.leaves("c0.1")
+    first = market.comes("c0.1")
+    market.leaves("c1.1")
+    second = market.comes("c1.1", is_marked=True)
+    second.is_consumed = True
+    market.accepted()
+    market.begins(MESSAGE)
+    market.generations.have_all_come_in_time = True
+    return first, second
+
+
+def test_what_the_one_who_had_it_first_came_for_first_may_come_again_to_the_other_one() -> None:
+    market = Market()
+    first, second = with_two_who_have_it(market)
+    market.reclaims("c0.1")
+    second.is_confirmed = True
+    first.is_returned = True
+    market.leaves("c1.1")
+    assert market.comes("c1.1", is_marked=True).generation == 2
+    market.ledger.check_rest({"plain": [MESSAGE]})
+
+
+@pytest.mark.parametrize("has_answered", [False, True], ids=["nobody came for it", "it had been given back"])
+def test_what_nobody_else_could_come_for_does_not_come_again(has_answered: bool) -> None:
+    market = Market()
+    first, _ = with_two_who_have_it(market)
+    first.is_returned = True
+    if has_answered:
+        market.reclaims("c0.1")
+    with pytest.raises(Violation, match=r"belongs to c1\.1"):
+        market.leaves("c1.1")
+
+
+def test_what_its_own_proxy_came_for_first_does_not_come_again() -> None:
+    market = Market()
+    first, _ = with_two_who_have_it(market)
+    market.reclaims("c1.1")
+    first.is_returned = True
+    with pytest.raises(Violation, match=r"belongs to c1\.1"):
+        market.leaves("c0.1")
+
+
+def test_what_somebody_got_after_it_had_been_come_for_stays_its_own() -> None:
+    market = Market()
+    first, second = with_two_who_have_it(market)
+    market.reclaims("c0.1")
+    second.is_returned = first.is_returned = True
+    market.leaves("c1.1")
+    market.comes("c1.1", is_marked=True).is_consumed = True
+    market.begins(MESSAGE)
+    with pytest.raises(Violation, match=r"belongs to c1\.1"):
+        market.leaves("c0.1")
