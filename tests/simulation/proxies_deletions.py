@@ -31,16 +31,15 @@ class DeletionConsumer(HoldingConsumer):
             self._forget_deleted()
 
     def _forget_deleted(self) -> None:
-        """What came before its queue was deleted is no more."""
-        deleted_s = self._ledger.deleted_s(self._queue)
+        """What was sent before its queue was deleted is no more, though it may have come after that."""
         for number, held in list(self._held.items()):
-            if held.handout.at_s <= deleted_s:
+            if self._ledger.may_be_deleted(held.handout.sent):
                 del self._held[number]
 
     def _look_what_did_not_come(self) -> None:
         if not self._to_come:
             for number, held in list(self._held.items()):
-                if held.delivery is None and held.handout.at_s <= self._ledger.deleted_s(self._queue):
+                if held.delivery is None and self._ledger.may_be_deleted(held.handout.sent):
                     del self._held[number]
         super()._look_what_did_not_come()
 

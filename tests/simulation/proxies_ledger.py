@@ -152,9 +152,9 @@ class Ledger:
         """What was sent to it before may be gone."""
         self._deleted_s[queue] = self._now_s()
 
-    def deleted_s(self, queue: str) -> float:
-        """When it was deleted last; -1: never."""
-        return self._deleted_s.get(queue, -1.0)
+    def may_be_deleted(self, sent: Sent) -> bool:
+        """Whether its queue was deleted after it was sent."""
+        return self._sent_s[sent] <= self._deleted_s.get(sent.queue, -1.0)
 
     # --- consumers
 
@@ -284,6 +284,5 @@ class Ledger:
                     raise Violation(f"{sent} was consumed by {handout.reading.client}, and is there")
         for sent in self.accepted:
             is_consumed = any(handout.is_consumed for handout in self.handouts.get(sent, ()))
-            is_deleted = self._sent_s[sent] <= self.deleted_s(sent.queue)
-            if not (is_consumed or is_deleted or sent in present):
+            if not (is_consumed or self.may_be_deleted(sent) or sent in present):
                 raise Violation(f"{sent} was accepted at {self.accepted[sent]:.3f} s, and is lost")

@@ -8,8 +8,13 @@ from qpid_ha_broker.amqp.links.relayed_links import RelayedLink
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.model.sessions import SessionHoldings
+from simulation.node import Violation
+from simulation.proxies_deletions import DeletionConsumer
+from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_plan import draw_proxies_plan
+from simulation.proxies_sessions import HeldMessage
 from simulation.test_proxies import found_by
+from simulation.test_proxies_ledger import Market
 
 SEED = 14
 """Of a cluster that has clients whose queue is deleted."""
@@ -43,3 +48,31 @@ def test_a_proxy_that_gives_another_reason_for_a_deletion_is_found(monkeypatch: 
     monkeypatch.setattr(RelayedLink, "detached", give_another_reason)
 
     assert "whose queue was deleted" in found_by(monkeypatch, [SEED]).problem
+
+
+def with_held(market: Market, sent: Sent) -> DeletionConsumer:
+    """A consumer that got `sent`, and whose link was lost since."""
+    consumer = DeletionConsumer(ClientSession("s0", 9.0), "s0-3", sent.queue, market.ledger, market.now_s())
+    market.pass_time()
+    consumer._held[1] = HeldMessage(market.ledger.hands_out(sent, consumer.reading, False), None)
+    return consumer
+
+
+def test_what_was_on_its_way_when_its_queue_was_deleted_need_not_come_again() -> None:  # seed 2102
+    market, sent = Market(), Sent("a0-1", 1, "deleted")
+    market.ledger.sends(sent)
+    market.pass_time()
+    market.ledger.queue_deleted("deleted")
+    consumer = with_held(market, sent)
+    consumer._look_what_did_not_come()
+    assert not consumer._held
+
+
+def test_what_was_sent_after_its_queue_was_deleted_comes_again() -> None:
+    market, sent = Market(), Sent("a0-1", 1, "deleted")
+    market.ledger.queue_deleted("deleted")
+    market.pass_time()
+    market.ledger.sends(sent)
+    consumer = with_held(market, sent)
+    with pytest.raises(Violation, match="did not come again"):
+        consumer._look_what_did_not_come()
