@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 import psutil
 import yaml
@@ -39,6 +39,20 @@ class ClusterFailed(Exception):
     """It did not come to what was waited for; the text has what the brokers said."""
 
 
+class Process(Protocol):
+    """What is needed of one that was started: see `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 class LocalBroker:
     """One broker: its files, its process, and the agent's above it."""
 
@@ -47,23 +61,25 @@ class LocalBroker:
         self.config = directory / f"{self.name}.yaml"
         self.control_socket = Path(str(settings["control-socket"]))
         self.log_path = directory / f"{self.name}.log"
-        self._has_agent = has_agent
-        self._process: subprocess.Popen[bytes] | None = None
+        self.has_agent = has_agent
+        self._process: Process | None = None
         self.config.write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
 
     @property
     def command(self) -> list[str]:
         """What starts it, from this environment."""
-        module = "qpid_ha_agent.cli.agent" if self._has_agent else "qpid_ha_broker.server.main"
-        verb = ["run"] if self._has_agent else []
+        module = "qpid_ha_agent.cli.agent" if self.has_agent else "qpid_ha_broker.server.main"
+        verb = ["run"] if self.has_agent else []
         return [sys.executable, "-m", module, *verb, "--config", str(self.config)]
 
     def start(self) -> None:
         """Start the process; its log goes on where the last one ended. In a session of its own: Ctrl-C is for us."""
         with self.log_path.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            self._process = self.start_process(output)
+
+    def start_process(self, output: BinaryIO) -> Process:
+        """With its outputs there."""
+        return subprocess.Popen(self.command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
     def log(self) -> str:
         """All that it has said."""
@@ -81,7 +97,7 @@ class LocalBroker:
         """The broker's process, not the agent's. Raises ClusterFailed when there is none."""
         if self._process is None:
             raise ClusterFailed(f"{self.name} was not started")
-        if not self._has_agent:
+        if not self.has_agent:
             return self._process.pid
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self._process.pid).children():
@@ -94,7 +110,7 @@ class LocalBroker:
         pid = self.pid
         at_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        if not self._has_agent and self._process is not None:
+        if not self.has_agent and self._process is not None:
             self._process.wait()
         return at_s
 
@@ -169,6 +185,7 @@ class LocalCluster:
 
     poll_interval_s = 0.002
     """How long `wait_until` pauses between two looks; each look asks every broker."""
+    broker_kind: type[LocalBroker] = LocalBroker
 
     def __init__(
         self,
@@ -213,7 +230,7 @@ class LocalCluster:
             own["data-dir"] = str(self._stores_in / name)
         ha = {"brokers-url": list(self.urls), **self._ha}
         settings = {**own, **own_settings, **self._given, "ha": ha}
-        return LocalBroker(self._directory, settings, has_agent=self._has_agents)
+        return self.broker_kind(self._directory, settings, has_agent=self._has_agents)
 
     def add_broker(self) -> LocalBroker:
         """Start one more, which knows all others; they hear of it when it comes."""

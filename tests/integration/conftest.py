@@ -19,12 +19,15 @@ import pytest
 
 from blocking_client import BlockingClient, Management
 from etcd_ensemble import EtcdEnsemble
+from forked_brokers import have_brokers_forked
 from proxied_broker import ProxiedBroker, Serve, Served
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
 from running_broker import RunningBroker
+
+have_brokers_forked()
 
 Connect = Callable[..., BlockingClient]
 Open = Callable[..., Coordinator]

@@ -24,9 +24,7 @@ class InstrumentedBroker(RunningBroker):
     """Prints what its collector does on SIGUSR1."""
 
     def __init__(self) -> None:
-        super().__init__()
-        at = self._command.index("-m")
-        self._command[at : at + 2] = ["-c", QPIDD]
+        super().__init__(program=["-c", QPIDD])
 
 
 def test_the_collector_works_in_a_running_broker_and_leaves_what_was_imported_alone() -> None:

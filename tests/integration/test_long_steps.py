@@ -27,11 +27,11 @@ class TimedBroker(RunningBroker):
     """Notes each step of its loop that took long: see `timed_broker`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__({"memory-limit": "1GiB", "idle-timeout": "600s"})  # the work before takes as long as it takes
+        # the work before takes as long as it takes
+        settings = {"memory-limit": "1GiB", "idle-timeout": "600s"}
+        super().__init__(settings, program=[os.fspath(SUPPORT / "timed_broker.py")])
         self._steps = self.directory / "steps"
         monkeypatch.setenv("QPID_HA_LONG_STEPS", os.fspath(self._steps))
-        at = self._command.index("-m")
-        self._command[at : at + 2] = [os.fspath(SUPPORT / "timed_broker.py")]
 
     def longest_ms(self) -> tuple[float, str]:
         """The longest step, and its name."""

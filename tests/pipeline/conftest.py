@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import spark_home
 import warm_daemon
 from blocking_client import BlockingClient
+from forked_brokers import have_brokers_forked
 from qpid_ha_pipeline.session import session
 from running_broker import RunningBroker
 from written_journal import WrittenJournal
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 # A JVM lives here for seconds: compiling its code as well as can be takes longer than it gains. Every `java` reads it.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 warm_daemon.have_every_session_use_it(os.environ)
-
+have_brokers_forked()
 
 # Spark's own scripts read it, and so does every session, here and in what a test starts.
 if "SPARK_HOME" not in os.environ:

@@ -10,13 +10,15 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from limits import LIMIT_S
+from qpid_ha_demo.cluster import Process
 
+QPIDD = ("-m", "qpid_ha_broker.server.main")
 _LISTENING = re.compile(r"listens on (?P<url>[^ ,]+)[ ,]")
 
 
@@ -44,12 +46,24 @@ class StartedInWith(ABC):
         self.remove()
 
 
+def start(command: Sequence[str], output: BinaryIO) -> Process:
+    """With both its outputs there."""
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+
+def start_qpidd(arguments: Sequence[str], output: BinaryIO) -> Process:
+    """A new Python that imports it."""
+    return start([sys.executable, *QPIDD, *arguments], output)
+
+
 class RunningBroker(StartedInWith):
     """`with RunningBroker() as broker:` starts qpidd on a free port and stops it in the end.
 
     `settings` are keys of the configuration file. Raises RuntimeError with the broker's own words if it does not start.
-    `descriptors`: how many it may have open.
+    `descriptors`: how many it may have open. `program`: words for Python that run it in another way.
     """
+
+    spawn: Callable[[Sequence[str], BinaryIO], Process] = staticmethod(start_qpidd)
 
     def __init__(
         self,
@@ -58,6 +72,7 @@ class RunningBroker(StartedInWith):
         config: str | None = None,
         start_timeout_s: float = LIMIT_S,
         descriptors: int | None = None,
+        program: Sequence[str] = (),
     ) -> None:
         self._start_timeout_s = start_timeout_s
         self.directory = Path(tempfile.mkdtemp(prefix="qpid-ha-test-"))
@@ -69,14 +84,12 @@ class RunningBroker(StartedInWith):
             "control-socket": str(self.control_socket),
             **(settings or {}),
         }
-        self._command = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]
-        self._command += [sys.executable, "-m", "qpid_ha_broker.server.main"]
-        for key, value in given.items():
-            self._command += ["--set", f"{key}={value}"]
+        self._descriptors, self._program = descriptors, program
+        self._arguments = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
         if config is not None:
             (self.directory / "qpid-ha.yaml").write_text(config, encoding="utf-8")
-            self._command += ["--config", str(self.directory / "qpid-ha.yaml")]
-        self.process: subprocess.Popen[bytes] | None = None
+            self._arguments += ["--config", str(self.directory / "qpid-ha.yaml")]
+        self.process: Process | None = None
         self.url = ""
         self._launched_s = 0.0
         self.start_s = 0.0
@@ -91,7 +104,13 @@ class RunningBroker(StartedInWith):
         """Start the process."""
         self._launched_s = time.monotonic()
         with self.log_path.open("wb") as output:
-            self.process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
+            self.process = self._start_process(output)
+
+    def _start_process(self, output: BinaryIO) -> Process:
+        if self._descriptors is None and not self._program:
+            return self.spawn(self._arguments, output)
+        limit = [] if self._descriptors is None else ["prlimit", f"--nofile={self._descriptors}"]
+        return start([*limit, sys.executable, *(self._program or QPIDD), *self._arguments], output)
 
     def wait_until_it_listens(self) -> Self:
         """After `launch`. Raises RuntimeError with the broker's own words if it does not."""
