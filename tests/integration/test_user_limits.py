@@ -99,6 +99,7 @@ def test_a_user_is_limited_where_it_is_connected_and_so_are_its_queues_wherever_
             "connections": (2, 2),
             "links": (4, 3),
             "queues": (3, 3),
+            "sessions": (None, 0),
             "message-size": (2000, None),
             "rate": (1000, None),
         }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
-from paired_proxy import PairedProxy
+from paired_proxy import PairedProxiedBroker, PairedProxy
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
 from qpid_ha_broker.amqp.wire.conditions import MESSAGE_SIZE, RESOURCE_LIMIT
@@ -21,6 +21,8 @@ from qpid_ha_broker.model.rate_limit import BURST_S
 from qpid_ha_broker.model.user_limits import LimitKind, UserLimits
 from qpid_ha_config.access_rules import parse_entries
 from qpid_ha_config.errors import ConfigError
+from session_clients import open_session
+from session_support import FIRST, SECOND
 
 MIB = 1024 * 1024
 MANY = 5000
@@ -213,6 +215,34 @@ def test_a_message_is_no_larger_than_its_user_may_send(broker: PairedBroker) -> 
     assert broker.container.limits.refused == {"message-size": 3}
     put_in_force(broker, "limit all message-size=900MiB")
     assert client.sender("q").remote_max_message_size == broker.container.settings.max_message_bytes
+
+
+@pytest.mark.parametrize("way", ["direct", "proxied"])
+def test_a_user_has_no_more_sessions_than_its_limit_and_can_resume_each(way: str) -> None:
+    broker = PairedBroker() if way == "direct" else cast(PairedBroker, PairedProxiedBroker())
+    put_in_force(broker, "limit all sessions=1")
+    first = open_session(broker, FIRST)
+    refused = open_session(broker, SECOND)
+    assert condition(refused.connection) == RESOURCE_LIMIT
+    assert "who has not logged in: sessions limit: 1 sessions are kept for that user" in reason(refused.connection)
+    assert broker.container.limits.refused == {"sessions": 1}
+    first.vanish()
+    broker.settle_down()
+    assert condition(open_session(broker, SECOND).connection) == RESOURCE_LIMIT, "the first one waits for its client"
+    again = open_session(broker, FIRST)
+    assert condition(again.connection) is None
+    again.connection.close()
+    broker.settle_down()
+    assert condition(open_session(broker, SECOND).connection) is None
+
+
+def test_sessions_of_other_users_do_not_count(broker: PairedBroker) -> None:
+    put_in_force(broker, "limit all sessions=1")
+    open_session(broker, FIRST)
+    registry = broker.container.default.resources.default.state.sessions
+    registry._put(registry.by_name[FIRST]._replace(user="alice"))
+    assert condition(open_session(broker, SECOND).connection) is None
+    assert [broker.container.sessions.count_of(user) for user in ("alice", "", "bob")] == [1, 1, 0]
 
 
 def waits(broker: PairedBroker) -> list[str]:

@@ -24,6 +24,8 @@ class LimitKind(Enum):
     LINKS = "links"
     QUEUES = "queues"
     """That were made for the user."""
+    SESSIONS = "sessions"
+    """Of clients, with those that wait for their client."""
     MESSAGE_SIZE = "message-size"
     """Bytes."""
     RATE = "rate"
@@ -182,6 +184,12 @@ class UserLimits:
     def check_queue(self, creator: str, count: int) -> None:
         """Raises LimitReached where who `creator` says, for whom there are `count` queues, may have no more."""
         self._check("" if creator == ANONYMOUS_LOGIN else creator, LimitKind.QUEUES, count, "made for that user")
+
+    def check_session(self, user: str, count: Callable[[], int]) -> None:
+        """Raises LimitReached where the user may not begin another session. `count`: how many the user has; asked for
+        where there is a limit."""
+        if self._value(user, LimitKind.SESSIONS) is not None:
+            self._check(user, LimitKind.SESSIONS, count(), "kept for that user")
 
     def creator(self, user: str) -> str:
         """As whose a queue counts that is made for the user; empty: nobody's, for the user has no limit of them."""

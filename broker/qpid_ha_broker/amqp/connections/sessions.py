@@ -13,6 +13,7 @@ A broker that begins to lead knows no connection: every session that was attache
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -31,15 +32,19 @@ from qpid_ha_broker.amqp.wire.conditions import (
     RESOURCE_LOCKED,
     UNAUTHORIZED_ACCESS,
     AmqpError,
+    as_amqp,
 )
 from qpid_ha_broker.amqp.wire.session_request import SESSIONS_CAPABILITY
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.access import Subject
 from qpid_ha_broker.model.budget import Clock
 from qpid_ha_broker.model.dispatcher import SessionOwner
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import release_held
 from qpid_ha_broker.model.sessions import Session
+from qpid_ha_broker.model.user_limits import UserLimits
 
 NEW: Final = "new"
 NOT_ANSWERED: Final = "the broker that leads the set default, which keeps sessions, does not answer: try again"
@@ -76,6 +81,10 @@ class SessionContainer(Protocol):
     directory: SetDirectory
 
     @property
+    def limits(self) -> UserLimits:
+        """What each user may have."""
+
+    @property
     def settings(self) -> SessionLimits:
         """Those in force."""
 
@@ -107,6 +116,11 @@ class ClientSessions:
     def attachment_of(self, session: int) -> SessionAttachment | None:
         """The connection that has the session, while this broker leads `default`; None: it waits for one."""
         return self._attached.get(session)
+
+    def count_of(self, user: str) -> int:
+        """How many sessions the user has, with those that wait; empty: who has not logged in."""
+        owners = [session.user for session in self._default.resources.default.state.sessions.by_id.values()]
+        return sum(Subject.logged_in(owner, is_local=False).user == user for owner in owners)
 
     # --- an open
 
@@ -189,6 +203,11 @@ class ClientSessions:
         elif len(registry) >= settings.max_client_sessions:
             return AmqpError(RESOURCE_LIMIT, f"there are {len(registry)} sessions, as many as sessions.max allows")
         else:
+            user = Subject.logged_in(asking.user, is_local=False).user
+            try:
+                self._container.limits.check_session(user, partial(self.count_of, user))
+            except ModelError as error:
+                return as_amqp(error)
             event = ev.SessionStarted(request.name, asking.user, asking.timeout_ms, now_ms)
             asking.id, asking.epoch, asking.status = self._write(event), 1, NEW
         self._attached[asking.id] = asking

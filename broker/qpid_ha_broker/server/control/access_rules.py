@@ -103,8 +103,13 @@ class AccessRules:
             raise ControlError(INVALID_PARAMS, "user is a text")
         name = Subject.logged_in(user, is_local=False).user
         use = self._limits.used(name)
-        queues = self._connections.container.nodes.count_created_by(name)
-        used = {LimitKind.CONNECTIONS: use.connections, LimitKind.LINKS: use.links, LimitKind.QUEUES: queues}
+        container = self._connections.container
+        used = {
+            LimitKind.CONNECTIONS: use.connections,
+            LimitKind.LINKS: use.links,
+            LimitKind.QUEUES: container.nodes.count_created_by(name),
+            LimitKind.SESSIONS: container.sessions.count_of(name),
+        }
         return [self._limit_facts(name, kind, used.get(kind)) for kind in LimitKind]
 
     def _limit_facts(self, user: str, kind: LimitKind, used: int | None) -> dict[str, object]:
