@@ -11,7 +11,7 @@ import signal
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import proton
 import pytest
@@ -20,6 +20,7 @@ from access_support import controlled
 from cluster_in_process import InProcessCluster, eventually, told
 from paired_engines import PairedBroker
 from paired_links import status
+from paired_proxy import PairedProxiedBroker
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
 from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller, audited
@@ -280,6 +281,16 @@ def test_management_has_a_line_for_what_changes_something_also_where_it_is_denie
     ]
     assert acts[0].params["arguments"] == {"qpid.max_count": 5}
     assert acts[0].caller == Caller(AuditChannel.MANAGEMENT, "", client.peer.peer)
+
+
+def test_management_by_way_of_a_proxy_has_the_client_and_not_the_proxy() -> None:
+    broker = cast(PairedBroker, PairedProxiedBroker())
+    acts: list[AuditedAct] = []
+    broker.container.management.record = acts.append
+    client = broker.connect()
+    client.peer.peer = "192.0.2.9:7"
+    assert status(client, "CREATE", {}, type="queue", name="new") == 201
+    assert [act.caller for act in acts] == [Caller(AuditChannel.MANAGEMENT, "", "192.0.2.9:7", via=("proxy",))]
 
 
 def test_a_purge_that_nobody_waits_for_any_more_has_a_line() -> None:

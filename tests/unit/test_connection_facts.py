@@ -187,7 +187,7 @@ def test_a_relayed_link_is_shown_at_both_brokers() -> None:
     assert reader["waits_for"] == WaitsFor.FAR_BROKER.value
     (row,) = rows_of(proxied.primary)
     assert row["kind"] == "proxy"
-    assert {link["relayed_for"] for link in row["links"]} == {"anonymous (app) at proxy"}
+    assert {link["relayed_for"] for link in row["links"]} == {"anonymous (app) at 127.0.0.1:1 by way of proxy"}
     assert [link["waits_for"] for link in row["links"]] == ["", "no message"]
     proxied.cut()
     assert {link["waits_for"] for link in links_of(proxied.proxy)} == {WaitsFor.PRIMARY.value}

@@ -25,7 +25,7 @@ from qpid_ha_broker.amqp.wire.relay import (
     reclaimable,
 )
 
-REQUEST = RelayRequest(("a",), "client", "container", "user", b"producer", 7, (1, 2, 900, 1 << 50))
+REQUEST = RelayRequest(("a",), "client", "container", "user", b"producer", 7, (1, 2, 900, 1 << 50), address="h:1")
 
 
 @given(st.sets(st.integers(1, (1 << 64) - 1), max_size=300))

@@ -92,8 +92,9 @@ class ManagementLink(ReceivingLink):
     def _caller(self) -> Caller:
         """Who asks, for the audit log: with the brokers by which another one's client comes."""
         identity, relay = self.connection.identity, self._relay
-        user, via = (identity.user, ()) if relay is None else (relay.user, relay.path)
-        return Caller(AuditChannel.MANAGEMENT, user, identity.address, via=via)
+        if relay is None:
+            return Caller(AuditChannel.MANAGEMENT, identity.user, identity.address)
+        return Caller(AuditChannel.MANAGEMENT, relay.user, relay.address or identity.address, via=relay.path)
 
     def _carry_out(self, control: Control, request: Request) -> None:
         """A control method may take its time: its answer waits for nobody, and nobody for it.
@@ -182,7 +183,8 @@ class ManagementLink(ReceivingLink):
 def _own_request(connection: Connection) -> RelayRequest:
     """For whom another broker is asked: the client of this connection."""
     container = connection.engine.connection.remote_container or ""
-    return RelayRequest((connection.container.settings.name,), "", container, connection.identity.user)
+    name, user = connection.container.settings.name, connection.identity.user
+    return RelayRequest((name,), "", container, user, address=connection.peer)
 
 
 class ReplyLink(LinkEndpoint, EachDisposition):

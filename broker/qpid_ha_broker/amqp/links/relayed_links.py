@@ -126,7 +126,7 @@ class RelayedLink(LinkEndpoint):
         part = None if connection.session is None else connection.session.part(self.link.name)
         return RelayRequest(
             self.path, name, container, connection.identity.user, link=self.link.name, own_queue=self.own_queue,
-            session=part,
+            session=part, address=connection.peer,
         )  # fmt: skip
 
     def new_coordinator(self) -> FarCoordinator:

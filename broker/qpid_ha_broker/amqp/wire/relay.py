@@ -36,6 +36,7 @@ PATH: Final = "qpid.relay-path"
 CLIENT: Final = "qpid.relay-client"
 CONTAINER: Final = "qpid.relay-container"
 USER: Final = "qpid.relay-user"
+ADDRESS: Final = "qpid.relay-address"
 LINK: Final = "qpid.relay-link"
 OWN_QUEUE: Final = "qpid.relay-queue"
 PRODUCER: Final = "qpid.relay-producer"
@@ -83,11 +84,14 @@ class RelayRequest(NamedTuple):
     """The queue that was made for this link when it was attached before; empty: it was not, or has none."""
     session: SessionPart | None = None
     """The client's session that it is a link of; None: of none."""
+    address: str = ""
+    """`host:port` of the client's socket, as the first broker sees it; empty: that one is of an older release."""
 
     @property
     def client_text(self) -> str:
         """Who the client is, for operators."""
-        return f"{self.user or 'anonymous'} ({self.container or 'no container id'}) at {self.path[0]}"
+        address = f" at {self.address}" if self.address else ""
+        return f"{self.user or 'anonymous'} ({self.container or 'no container id'}){address} by way of {self.path[0]}"
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
@@ -99,6 +103,7 @@ class RelayRequest(NamedTuple):
                 CLIENT: self.client,
                 CONTAINER: self.container,
                 USER: self.user,
+                ADDRESS: self.address,
                 PRODUCER: self.producer,
                 GENERATION: proton.ulong(self.generation),
                 HELD: encode_ids(self.held),
@@ -150,6 +155,7 @@ def read_request(properties: object) -> RelayRequest | None:
         _text(properties, LINK),
         _text(properties, OWN_QUEUE),
         _session(properties.get(SESSION)),
+        _text(properties, ADDRESS),
     )
 
 
