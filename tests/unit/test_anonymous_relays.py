@@ -272,6 +272,55 @@ def test_an_address_of_which_nobody_says_anything_is_refused_and_what_is_behind_
     assert deliveries[0].remote.condition.name == "amqp:resource-locked"
 
 
+class AskedInTransaction:
+    """A client that has published in a transaction to an address of which is asked, and behind it."""
+
+    def __init__(self, sets: Sets) -> None:
+        self.sets = sets
+        self.wait = sets.here.directory.locating = NodeWait("asked")
+        self.coordinator = PairedCoordinator(sets.one, sets.settle_down)
+        self.id = self.coordinator.declare()
+        for address, text in (("new", "1"), ("red", "2")):
+            delivery = sets.one.send(sets.link, proton.Message(text, address=address))
+            delivery.local.data = [self.id]
+            delivery.update(TRANSACTIONAL)
+        sets.settle_down()
+
+    def is_told(self) -> None:
+        self.sets.there.declare("red", "new")
+        self.sets.here.directory.queues["new"], self.sets.here.directory.locating = "red", None
+        self.wait.ready()
+        self.sets.settle_down()
+
+
+@pytest.mark.parametrize("has_ended", [False, True], ids=["goes on", "the broker has ended the link"])
+def test_a_commit_that_overtakes_an_address_of_which_is_asked_does_not_count(sets: Sets, has_ended: bool) -> None:
+    asked = AskedInTransaction(sets)
+    if has_ended:
+        (endpoint,) = [each for each in sets.one.peer.links if each.link.name == sets.link.name]
+        endpoint.end(AmqpError("amqp:resource-deleted", "gone"))
+    commit = asked.coordinator.discharge(asked.id)
+    assert commit.remote_state == REJECTED
+    assert commit.remote.condition.name == "amqp:transaction:rollback"
+    asked.is_told()
+    assert red(sets) == []
+
+
+def test_a_commit_after_the_answers_counts_though_an_address_was_asked_for(sets: Sets) -> None:
+    asked = AskedInTransaction(sets)
+    asked.is_told()
+    assert asked.coordinator.discharge(asked.id).remote_state == ACCEPTED
+    assert texts(sets.there.set("red").resources.catalog.queues["new"]) == ["1"]
+    assert red(sets) == ["2"]
+
+
+def test_a_rollback_may_overtake_an_address_of_which_is_asked(sets: Sets) -> None:
+    asked = AskedInTransaction(sets)
+    assert asked.coordinator.discharge(asked.id, fails=True).remote_state == ACCEPTED
+    asked.is_told()
+    assert red(sets) == []
+
+
 def test_a_directory_that_knows_less_than_the_primary_is_named(sets: Sets) -> None:
     sets.there.declare("red", "new")
     (refused,) = sets.send(("new", "a"))  # it is taken for one of `default` here

@@ -297,6 +297,7 @@ class Connection:
         settings = container.settings
         limits = settings.max_transaction_bytes, settings.max_transaction_messages
         self.transactions = Transactions(container.default, *limits)
+        engine.dropped = self.transactions.dropped
         self.log = ConnectionLog(container, peer)
         self.links = LinkTable(container, engine, self.log)
         self.window = SendWindow(container, self.links)

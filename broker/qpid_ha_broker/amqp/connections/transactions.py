@@ -22,12 +22,17 @@ from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import Task
 
 MAX_OPEN_TRANSACTIONS = 1024
+UNDECIDED = AmqpError(
+    TRANSACTION_ROLLBACK,
+    "it is not known yet where one of its messages goes: await the answer to each before the commit",
+)
+LINK_ENDED = AmqpError(TRANSACTION_ROLLBACK, "the link of one of its messages has ended before the message was taken")
 
 
 class SetTransaction(Transaction):
     """A transaction, which stays within one resource set."""
 
-    __slots__ = ("failure", "hosted", "relayed")
+    __slots__ = ("failure", "hosted", "relayed", "undecided")
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +42,8 @@ class SetTransaction(Transaction):
         """At the broker that leads the set of all that is in it."""
         self.failure: AmqpError | None = None
         """Why it was rolled back before its client could discharge it."""
+        self.undecided = 0
+        """Messages of it of which is asked where they go."""
 
 
 class Transactions:
@@ -76,6 +83,34 @@ class Transactions:
         if transaction_id not in self._open:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         return transaction_id, self._open[transaction_id]
+
+    def find(self, delivery: Delivery) -> SetTransaction | None:
+        """As `of`; None where there is none."""
+        try:
+            return self.of(delivery)[1]
+        except AmqpError:
+            return None
+
+    def dropped(self, delivery: Delivery) -> None:
+        """What came in a transaction when its link had ended is not looked at. Its client may have sent the commit
+        already, which must not count without it."""
+        self.fail(self.find(delivery), LINK_ENDED)
+
+    def fail(self, transaction: SetTransaction | None, error: AmqpError) -> None:
+        """Roll it back, if it is open still; who discharges it gets `error`."""
+        if transaction is None or transaction.failure is not None:
+            return
+        if transaction.relayed is not None:
+            transaction.relayed.fail(error)
+            return
+        if transaction.hosted is not None:
+            transaction.hosted.touch()
+        self._fail(transaction, error)
+
+    def _fail(self, transaction: SetTransaction, error: AmqpError) -> None:
+        if transaction.hosted is not None:
+            transaction.hosted.resources.roll_back(transaction)
+        transaction.failure = AmqpError(TRANSACTION_ROLLBACK, error.description)
 
     def join(self, transaction: SetTransaction, hosted: HostedSet) -> None:
         """Something of `hosted` comes into it. Raises AmqpError when that is not the set of what is in it already."""
@@ -162,8 +197,7 @@ class Transactions:
         """Roll back those in `hosted`; who discharges one of them later gets `error` as the reason."""
         for transaction in self._open.values():
             if transaction.hosted is hosted and transaction.failure is None:
-                hosted.resources.roll_back(transaction)
-                transaction.failure = AmqpError(TRANSACTION_ROLLBACK, error.description)
+                self._fail(transaction, error)
 
     def closed(self, budget: Budget) -> None:
         """The connection is gone: roll everything back, what there is no time for in the turns to come."""

@@ -18,6 +18,7 @@ from typing import Final
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, Relays
+from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED, SetTransaction
 from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
@@ -32,7 +33,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     AmqpError,
     as_amqp,
 )
-from qpid_ha_broker.amqp.wire.engine import Delivery, Sender
+from qpid_ha_broker.amqp.wire.engine import Delivery, Sender, Transfer
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.log import DEFAULT_SET
@@ -122,8 +123,8 @@ class AnonymousRelay(IncomingLink):
         self._relays = relays
         self._publishers: dict[str, SetPublisher] = {}
         """By set, the longest unused first."""
-        self._held: deque[tuple[Delivery, bytes, bool, int]] = deque()
-        """What came behind a message of which is asked where it goes."""
+        self._held: deque[tuple[Transfer, SetTransaction | None]] = deque()
+        """A message of which is asked where it goes, and what came behind it."""
         self._asking: WaitingAttach | None = None
         super().__init__(connection, link, None)
         del self.hosted.links[self]  # it goes on whoever leads, unless something waits to be committed here
@@ -141,15 +142,27 @@ class AnonymousRelay(IncomingLink):
             self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
             return
         if self._held:
-            self._held.append((delivery, whole, settled, state))
+            self._hold(delivery, whole, settled, state)
         else:
             self._take(delivery, whole, settled, state)
+
+    def _hold(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        transaction = self.connection.transactions.find(delivery) if state == engine.TRANSACTIONAL else None
+        if transaction is not None:
+            transaction.undecided += 1
+        self._held.append(((delivery, payload, settled, state), transaction))
+
+    def _next_held(self) -> Transfer:
+        transfer, transaction = self._held.popleft()
+        if transaction is not None:
+            transaction.undecided -= 1
+        return transfer
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         try:
             set_name = self._set_elsewhere(payload)
         except AttachWaits as waits:
-            self._held.append((delivery, payload, settled, state))
+            self._hold(delivery, payload, settled, state)
             self._ask(waits.wait)
         except ModelError as error:
             self._refuse(delivery, settled, as_amqp(error))
@@ -223,10 +236,10 @@ class AnonymousRelay(IncomingLink):
         """The answer, or that there is none."""
         self._end_asking()
         if error is not None:
-            delivery, _, settled, _ = self._held.popleft()
+            delivery, _, settled, _ = self._next_held()
             self._refuse(delivery, settled, error)
         while self._held and self._asking is None and self in self.connection.links:
-            first = self._held.popleft()
+            first = self._next_held()
             later, self._held = self._held, deque()
             self._take(*first)
             self._held += later
@@ -236,7 +249,9 @@ class AnonymousRelay(IncomingLink):
 
     def closed(self, *, lost: bool) -> None:
         self._end_asking()
-        self._held.clear()
+        held, self._held = self._held, deque()
+        for _, transaction in held:
+            self.connection.transactions.fail(transaction, LINK_ENDED)
         publishers, self._publishers = self._publishers, {}
         for publisher in publishers.values():
             publisher.closed(lost=lost)

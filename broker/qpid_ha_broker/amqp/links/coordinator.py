@@ -7,6 +7,7 @@ from functools import partial
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, RelayedOwner
+from qpid_ha_broker.amqp.connections.transactions import UNDECIDED
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.wire import engine
@@ -62,6 +63,8 @@ class CoordinatorLink(ReceivingLink):
         elif descriptor in _DISCHARGE and fields and isinstance(fields[0], bytes | memoryview):
             transaction = transactions.take(bytes(fields[0]))
             fails = len(fields) > 1 and bool(fields[1])
+            if transaction.undecided and not fails:
+                transactions.fail(transaction, UNDECIDED)
             if transaction.relayed is not None and transaction.failure is None:
                 self._relayed[delivery] = None
                 transaction.relayed.discharge(fails, partial(self._discharged, delivery))

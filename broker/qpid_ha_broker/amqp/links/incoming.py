@@ -9,6 +9,7 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Target
+from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
 from qpid_ha_broker.amqp.nodes.access_checks import subject_of
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -87,12 +88,28 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         """Each of them, until the link ends at one: what is behind that is dropped, as all that comes later."""
         transfer = self.transfer
         for delivery, payload, settled, state in batch:
-            if not self._has_ended:
+            if self._has_ended:
+                self._discard(delivery, settled, state)
+            elif state == engine.TRANSACTIONAL:
+                self._transfer_in_transaction(delivery, payload, settled)
+            else:
                 transfer(delivery, payload, settled, state)
-            elif settled:
-                engine.forget(delivery)
-            elif self.connection.engine.answers_late:
-                engine.settle(delivery, engine.RELEASED)
+
+    def _transfer_in_transaction(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
+        transactions = self.connection.transactions
+        transaction = transactions.find(delivery)
+        self.transfer(delivery, payload, settled, engine.TRANSACTIONAL)
+        if self._has_ended:
+            transactions.fail(transaction, LINK_ENDED)
+
+    def _discard(self, delivery: Delivery, settled: bool, state: int) -> None:
+        """What came behind the message at which the link has ended."""
+        if state == engine.TRANSACTIONAL:
+            self.connection.transactions.dropped(delivery)
+        if settled:
+            engine.forget(delivery)
+        elif self.connection.engine.answers_late:
+            engine.settle(delivery, engine.RELEASED)
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
         """Collect, up to the limits of the message and of the connection."""

@@ -154,6 +154,8 @@ class Engine:
         self.answers_late = True
         """What publishers send on a link that has ended is answered as released. False: they send again what was not
         answered, and one of these may have been taken before."""
+        self.dropped: Callable[[Delivery], None] = lambda delivery: None
+        """Told of what comes in a transaction for a link that has ended on our side."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -338,6 +340,9 @@ class Engine:
     def _discard(self, pointer: Any, delivery: Delivery) -> None:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
+            is_whole = lib.pn_delivery_readable(delivery) and not lib.pn_delivery_partial(delivery)
+            if is_whole and _state_of(delivery) == TRANSACTIONAL:
+                self.dropped(delivery)
             is_unanswered = self._ended.get(pointer)
             if is_unanswered and not _is_settled(delivery):
                 while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:

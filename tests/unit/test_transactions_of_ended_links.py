@@ -1,0 +1,107 @@
+"""A message that comes in a transaction for a link that has ended is not taken: the commit, which may be on its way
+behind it, must not count for the rest."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import proton
+import pytest
+
+from paired_engines import PairedBroker, PairedClient
+from paired_proxy import PairedProxiedBroker
+from paired_transactions import PairedCoordinator, publish
+from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, TRANSACTION_ROLLBACK, AmqpError
+from session_clients import open_session
+
+ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
+MOST_BYTES = 1000
+
+
+@pytest.fixture(params=["direct", "proxied"])
+def broker(request: pytest.FixtureRequest) -> PairedBroker:
+    settings = ContainerSettings("test", "0", max_message_bytes=MOST_BYTES)
+    kind: Any = PairedBroker if request.param == "direct" else PairedProxiedBroker
+    return cast(PairedBroker, kind(settings))
+
+
+@pytest.fixture(params=["without a session", "with a session"])
+def client(request: pytest.FixtureRequest, broker: PairedBroker) -> PairedClient:
+    return broker.connect() if request.param == "without a session" else open_session(broker)
+
+
+class Work:
+    """A transaction with a message on a link of its own, and another link."""
+
+    def __init__(self, broker: PairedBroker, client: PairedClient, address: str | None = "q") -> None:
+        self.broker, self.client = broker, client
+        self.coordinator = PairedCoordinator(client, broker.settle_down)
+        good, self.link = client.sender("q"), client.sender(address)
+        broker.settle_down()
+        self.id = self.coordinator.declare()
+        publish(client, good, self.id, "a")
+        broker.settle_down()
+
+    def end_link(self) -> None:
+        """As the broker does whose queue is deleted; the client has not heard of it."""
+        (endpoint,) = [each for each in self.client.peer.links if each.link.name == self.link.name]
+        endpoint.end(AmqpError(RESOURCE_DELETED, "gone"))
+
+    def discharge_at_once(self, *, fails: bool = False) -> Any:
+        """On its way with what was sent before it."""
+        body = proton.Described(proton.symbol("amqp:discharge:list"), [self.id, fails])
+        delivery = self.client.send(self.coordinator.link, proton.Message(body=body))
+        self.broker.settle_down()
+        return delivery
+
+    def check_rolled_back(self, commit: Any) -> None:
+        assert commit.remote_state == REJECTED
+        assert commit.remote.condition.name == TRANSACTION_ROLLBACK
+        assert self.broker.queue("q").messages.count == 0
+        again = Work(self.broker, self.client)
+        assert again.discharge_at_once().remote_state == ACCEPTED
+        assert self.broker.queue("q").messages.count == 1
+        self.broker.check_invariants()
+
+
+@pytest.mark.parametrize("settles", [False, True], ids=["unsettled", "settled"])
+@pytest.mark.parametrize("how", ["a message before it was too large", "the broker has ended it"])
+def test_a_message_behind_the_end_of_its_link_takes_the_transaction_with_it(
+    broker: PairedBroker, client: PairedClient, how: str, settles: bool
+) -> None:
+    work = Work(broker, client)
+    if how == "the broker has ended it":
+        work.end_link()
+    else:
+        client.send(work.link, b"x" * (MOST_BYTES + 1))
+    late = publish(client, work.link, work.id, "b")
+    if settles:
+        late.settle()
+    work.check_rolled_back(work.discharge_at_once())
+
+
+def test_a_message_at_which_its_link_ends_takes_the_transaction_with_it(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    work = Work(broker, client)
+    publish(client, work.link, work.id, "x" * (MOST_BYTES + 1))
+    work.check_rolled_back(work.discharge_at_once())
+
+
+def test_the_transaction_can_be_rolled_back_and_others_go_on(broker: PairedBroker, client: PairedClient) -> None:
+    work, other = Work(broker, client), Work(broker, client)
+    work.end_link()
+    publish(client, work.link, work.id, "b")
+    assert work.discharge_at_once(fails=True).remote_state == ACCEPTED
+    assert broker.queue("q").messages.count == 0
+    assert other.discharge_at_once().remote_state == ACCEPTED
+    assert broker.queue("q").messages.count == 1
+
+
+def test_a_message_without_a_transaction_takes_none_with_it(broker: PairedBroker, client: PairedClient) -> None:
+    work = Work(broker, client)
+    work.end_link()
+    client.send(work.link, proton.Message("b"))
+    assert work.discharge_at_once().remote_state == ACCEPTED
+    assert broker.queue("q").messages.count == 1
