@@ -61,15 +61,15 @@ class LocalBroker:
         self.config = directory / f"{self.name}.yaml"
         self.control_socket = Path(str(settings["control-socket"]))
         self.log_path = directory / f"{self.name}.log"
-        self.has_agent = has_agent
+        self._has_agent = has_agent
         self._process: Process | None = None
         self.config.write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
 
     @property
     def command(self) -> list[str]:
         """What starts it, from this environment."""
-        module = "qpid_ha_agent.cli.agent" if self.has_agent else "qpid_ha_broker.server.main"
-        verb = ["run"] if self.has_agent else []
+        module = "qpid_ha_agent.cli.agent" if self._has_agent else "qpid_ha_broker.server.main"
+        verb = ["run"] if self._has_agent else []
         return [sys.executable, "-m", module, *verb, "--config", str(self.config)]
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class LocalBroker:
         """The broker's process, not the agent's. Raises ClusterFailed when there is none."""
         if self._process is None:
             raise ClusterFailed(f"{self.name} was not started")
-        if not self.has_agent:
+        if not self._has_agent:
             return self._process.pid
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self._process.pid).children():
@@ -110,7 +110,7 @@ class LocalBroker:
         pid = self.pid
         at_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        if not self.has_agent and self._process is not None:
+        if not self._has_agent and self._process is not None:
             self._process.wait()
         return at_s
 

@@ -203,7 +203,7 @@ def _main(module: str, imported: str, descriptor: str) -> None:
     request = _serve(socket.socket(fileno=int(descriptor)))
     gc.enable()
     if request is not None:
-        sys.argv = [module, *request.arguments]
+        sys.argv, sys.path[0] = [module, *request.arguments], request.directory  # as with `-m`
         importlib.import_module(module).main()
 
 
