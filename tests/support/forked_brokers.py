@@ -43,5 +43,5 @@ def _spawn(arguments: Sequence[str], output: BinaryIO) -> Process:
 
 def have_brokers_forked() -> None:
     """From now on, in this process."""
-    RunningBroker.spawn = _spawn
+    RunningBroker.spawn = staticmethod(_spawn)  # else it would be a method
     RunningCluster.broker_kind = ForkedBroker
