@@ -8,37 +8,35 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import BinaryIO
 
 from fork_server import ForkServer
 from qpid_ha_demo.cluster import LocalBroker, Process
-from running_broker import QPIDD, RunningBroker, start_qpidd
+from running_broker import QPIDD, RunningBroker
 from running_cluster import RunningCluster
 
-_SERVER = ForkServer("qpid_ha_broker.server.main", "qpid_ha_broker.server.command_line")
+
+@cache
+def _server_for(python_settings: frozenset[tuple[str, str]]) -> ForkServer:
+    return ForkServer("qpid_ha_broker.server.main", "qpid_ha_broker.server.command_line")
 
 
-def _python_settings() -> dict[str, str]:
-    """What Python reads when it starts, and not when it is forked."""
-    return {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
-
-
-_SETTINGS = _python_settings()
+def _spawn(arguments: Sequence[str], output: BinaryIO, *, new_session: bool = False) -> Process:
+    """Of a server of its own where Python's settings are others: it reads them at its start, not when it is forked."""
+    settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith("PYTHON"))
+    return _server_for(settings).spawn(arguments, output, new_session=new_session)
 
 
 class ForkedBroker(LocalBroker):
-    """One of a cluster. A test that has it started by another command, or gives Python other settings, means that."""
+    """One of a cluster. A test that has it started by another command means that."""
 
     def start_process(self, output: BinaryIO) -> Process:
         """With its outputs there."""
         arguments = ["--config", str(self.config)]
-        if self.command != [sys.executable, *QPIDD, *arguments] or _python_settings() != _SETTINGS:
+        if self.command != [sys.executable, *QPIDD, *arguments]:
             return super().start_process(output)
-        return _SERVER.spawn(arguments, output, new_session=True)
-
-
-def _spawn(arguments: Sequence[str], output: BinaryIO) -> Process:
-    return (_SERVER.spawn if _python_settings() == _SETTINGS else start_qpidd)(arguments, output)
+        return _spawn(arguments, output, new_session=True)
 
 
 def have_brokers_forked() -> None:
