@@ -9,7 +9,8 @@ have committed it.
 3. One that is led elsewhere cannot: the publisher is refused, with what failed, but the other sets have it. There is no
    unit over several logs. A publisher that sends it again makes copies in those, unless it numbers its messages.
 
-A number is looked for in each set by itself: that one of them has the message says nothing about the others.
+A number is looked for in each set by itself: that one of them has the message says nothing about the others. So one may
+have from before what is refused in case 2, when it is sent again.
 """
 
 from __future__ import annotations
