@@ -122,7 +122,7 @@ class Cluster:
     # --- waiting
 
     def wait(
-        self, holds: Callable[[], object], what: str, timeout_s: float = 30.0, *, glance_s: float = _GLANCE_S
+        self, holds: Callable[[], object], what: str, timeout_s: float = 90.0, *, glance_s: float = _GLANCE_S
     ) -> float:
         """Until it does; the seconds that took. Raises NotInTime, with the state of everything."""
         began = time.monotonic()
@@ -138,7 +138,7 @@ class Cluster:
                 raise NotInTime(f"not in {timeout_s:g} s: {what}{problem}\n{self.diagnosis()}")
             time.sleep(glance_s)
 
-    def wait_formed(self, nodes: Sequence[str] | None = None, timeout_s: float = 60.0) -> float:
+    def wait_formed(self, nodes: Sequence[str] | None = None, timeout_s: float = 120.0) -> float:
         """Until these nodes (default: all) take part, with quorum."""
         wanted = set(nodes or self.lab.plan.members)
 
@@ -149,7 +149,7 @@ class Cluster:
         what = f"{', '.join(sorted(wanted))} form a cluster with quorum"
         return self.wait(has_formed, what, timeout_s, glance_s=_FORMED_GLANCE_S)
 
-    def wait_promoted(self, *nodes: str, timeout_s: float = 60.0) -> str:
+    def wait_promoted(self, *nodes: str, timeout_s: float = 120.0) -> str:
         """Until the broker is promoted on exactly one node, and on one of these if some are named; which."""
         self.wait(lambda: self._only_promoted(nodes), f"promoted on {' or '.join(nodes) or 'one node'}", timeout_s)
         return self.primary()
@@ -162,7 +162,7 @@ class Cluster:
         promoted = self.view().promoted()
         return len(promoted) == 1 and promoted[0] in leading
 
-    def wait_well(self, timeout_s: float = 90.0) -> float:
+    def wait_well(self, timeout_s: float = 180.0) -> float:
         """Until one node is promoted, every other member is unpromoted and ready, and the address is in its place."""
         return self.wait(self.is_well, "one primary with its address, all others ready", timeout_s)
 

@@ -141,7 +141,7 @@ class Load:
         report = self.ask("report")
         return int(report["sent"]) - int(report["confirmed"])
 
-    def wait_confirmed(self, count: int = 1, timeout_s: float = 30.0) -> float:
+    def wait_confirmed(self, count: int = 1, timeout_s: float = 90.0) -> float:
         """Until so many more are confirmed; the seconds that took. Raises LoadProblem."""
         wanted = self.confirmed() + count
         return self._wait(lambda: self.confirmed() >= wanted, f"{count} more messages are confirmed", timeout_s)
@@ -155,7 +155,7 @@ class Load:
         """Seconds of the longest stretch without a confirmation since then, 0 if it is not worth mentioning."""
         return max((gap.seconds for gap in self.gaps(since_s)), default=0.0)
 
-    def recovered_after(self, since_s: float, timeout_s: float = 60.0) -> float:
+    def recovered_after(self, since_s: float, timeout_s: float = 120.0) -> float:
         """Seconds from then to the first confirmation on a connection that was made after it. Raises LoadProblem."""
         found: list[float] = []
 
@@ -181,7 +181,7 @@ class Load:
         """Publish again."""
         self.ask("resume")
 
-    def settle(self, timeout_s: float = 30.0) -> int:
+    def settle(self, timeout_s: float = 90.0) -> int:
         """Publish nothing new, and have all that was sent confirmed; how many that are. Raises LoadProblem."""
         self.pause()
         self._wait(lambda: bool(self.ask("report")["is_settled"]), "all that was sent is confirmed", timeout_s)

@@ -57,7 +57,7 @@ def test_a_broker_that_cannot_start_says_why_and_starts_after_a_cleanup(cluster:
 @pytest.mark.explains(BROKER_DIED)
 def test_an_action_that_has_too_little_time_says_so(cluster: Cluster, load: Load) -> None:
     backup = Node(cluster, cluster.backups()[0])
-    allow(cluster, "start", "900ms")
+    allow(cluster, "start", "1s")
 
     cluster.kill_broker(backup.name)
 

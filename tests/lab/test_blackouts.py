@@ -213,7 +213,10 @@ def are_empty(cluster: Cluster) -> bool:
     return set(told) == set(cluster.lab.plan.members) and all(" came back empty" in text for text in told.values())
 
 
-@pytest.mark.explains("broker_(monitor|asyncmon).* on n[123]: (not running|error)")
+@pytest.mark.explains(
+    "broker_(monitor|asyncmon).* on n[123]: (not running|error)",
+    "broker_promote_0 on n[123]: error: n[123] is the better choice",
+)
 def test_a_whole_cluster_is_shut_down_and_comes_back(cluster: Cluster, load: Load) -> None:
     """Under Pacemaker, maintenance first: it would start the brokers again at once."""
     before = wait_agreed(cluster)
