@@ -524,6 +524,19 @@ def test_an_open_is_answered_when_the_session_is_committed(witnessed: PairedBrok
     assert held(link) == 0
 
 
+def test_a_client_hears_that_its_session_is_over_when_that_is_committed(witnessed: PairedBroker) -> None:
+    """A primary that was stopped, and replaced meanwhile, would say so of a session that lives at the next one."""
+    gone = open_session(witnessed, timeout=5)
+    commit(witnessed)
+    gone.vanish()
+    commit(witnessed)
+    witnessed.container.now_ms += 5000
+    clients = [open_session(witnessed, resume=True) for _ in range(2)]
+    assert [refusal(client) for client in clients] == [None, None]
+    commit(witnessed)
+    assert [refusal(client) for client in clients] == ["amqp:not-found"] * 2
+
+
 def test_the_later_of_two_that_resume_at_once_wins_and_the_other_is_told(witnessed: PairedBroker) -> None:
     clients = [open_session(witnessed) for _ in range(3)]
     commit(witnessed)

@@ -141,22 +141,27 @@ class ClientSessions:
         relayed.begin()
 
     def take(self, asking: SessionAttachment) -> AmqpError | None:
-        """Have the session be this connection's, and answer once that is committed; or why not."""
+        """Have the session be this connection's, and answer once that is committed; or why not.
+
+        That it is gone is an answer of that kind: the client begins another one, and what it had is not its any more.
+        """
         refusal = self._attach(asking)
-        if refusal is not None:
+        if refusal is not None and refusal.name != NOT_FOUND:
             return refusal
         token = self._default.resources.written
         if token.is_committed:
-            asking.grant()
-            return None
+            if refusal is None:
+                asking.grant()
+            return refusal
         self._await_answer(asking)
 
         def told(error: AmqpError | None) -> None:
             if self._opening.pop(asking, self) is None and not asking.has_left:
-                if error is None:
+                problem = error or refusal
+                if problem is None:
                     asking.grant()
                 else:
-                    asking.connection.end(error)
+                    asking.connection.end(problem)
 
         self._default.await_commit(token, "the session is being replicated").add(told)
         return None
