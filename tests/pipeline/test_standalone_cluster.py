@@ -23,7 +23,7 @@ SPARK_HOME = Path(os.environ["SPARK_HOME"])
 WORKERS = 2
 START_S = 180.0
 RUN_S = 900.0
-"""Both tests need 126 s of a slow machine alone, and 300 s were too few beside others."""
+"""On a slow machine the two tests take 126 s alone, and one of them took more than 300 s beside others."""
 JOBS = """
 import json
 import sys

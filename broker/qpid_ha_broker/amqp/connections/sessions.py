@@ -143,7 +143,7 @@ class ClientSessions:
     def take(self, asking: SessionAttachment) -> AmqpError | None:
         """Have the session be this connection's, and answer once that is committed; or why not.
 
-        That it is gone is an answer of that kind: the client begins another one, and what it had is not its any more.
+        That the session is over is told when it is committed, too: another broker may lead, where it lives.
         """
         refusal = self._attach(asking)
         if refusal is not None and refusal.name != NOT_FOUND:
@@ -163,7 +163,7 @@ class ClientSessions:
                 else:
                     asking.connection.end(problem)
 
-        self._default.await_commit(token, "the session is being replicated").add(told)
+        self._default.await_commit(token, "what becomes of the session is being replicated").add(told)
         return None
 
     def _await_answer(self, asking: SessionAttachment) -> None:
