@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from suite.plugin import SuitePlugin, add_options
 
 if TYPE_CHECKING:
     from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
@@ -30,15 +32,22 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*_HOMES, *filter(None, [os.environ.g
 YOUNG_OBJECTS = 100_000
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Modules and collected tests are no garbage: looking through all of them again and again takes a sixth of the
     processor time of the unit tests."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
     parser.addoption("--rewrite", action="store_true", help="write down what the stories in tests/golden say now")
     parser.addoption(
         "--clusters", type=int, metavar="N",
@@ -46,10 +55,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SuitePlugin(config), "qpid-ha-suite")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """See worker_groups.py."""
-    from worker_groups import GroupScheduling
+    """See suite/scheduling.py."""
+    from suite.scheduling import GroupScheduling
 
     return GroupScheduling(config, log)
 

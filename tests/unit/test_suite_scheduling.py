@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from worker_groups import EXPECTED_S, SPARK, GroupScheduling, group_of, takes_a_lab
+from suite import scheduling
+from suite.scheduling import SPARK, GroupScheduling, group_of, takes_a_lab
 
-ROOT = Path(__file__).parents[2]
 UNIT = [f"tests/unit/test_{name}.py::test_{number}" for name in "abc" for number in range(3)]
 SPARKS = [f"tests/pipeline/test_{name}.py::test_{number}" for name in "ab" for number in range(3)]
 LAB = [f"tests/lab/test_{name}.py::test_{number}" for name in "abcde" for number in range(3)]
@@ -38,11 +37,20 @@ class Worker:
         return waiting[0] if len(waiting) > 1 or (waiting and self.shutting_down) else None
 
 
-def run(tests: list[str], processes: int) -> dict[str, list[str]]:
+@pytest.fixture(autouse=True)
+def expected_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's modules take longest."""
+    monkeypatch.setattr(scheduling, "expected_s", lambda file, part: 100.0 if "pipeline" in file else 1.0)
+
+
+def run(tests: list[str], processes: int, until: float | None = None) -> dict[str, list[str]]:
     """What each process ran, in order."""
     workers = [Worker(f"gw{number}") for number in range(processes)]
-    options = SimpleNamespace(loadscopereorder=True, tx=processes * ["popen"])
-    scheduling = GroupScheduling(SimpleNamespace(getvalue=lambda name: getattr(options, name), option=options))
+    options = SimpleNamespace(loadscopereorder=until is None, tx=processes * ["popen"])
+    ours = {"part": "all", "until": until}
+    scheduling = GroupScheduling(
+        SimpleNamespace(getvalue=lambda name: getattr(options, name), getoption=ours.__getitem__, option=options)
+    )
     for worker in workers:
         scheduling.add_node(worker)
         scheduling.add_node_collection(worker, tests)
@@ -86,5 +94,7 @@ def test_who_has_a_lab_takes_the_groups_that_need_one_first() -> None:
         assert needs == sorted(needs, reverse=True)
 
 
-def test_the_groups_whose_duration_is_known_exist() -> None:
-    assert [group for group in EXPECTED_S if group != SPARK and not (ROOT / group).is_file()] == []
+def test_where_the_time_is_limited_what_was_named_first_begins_first() -> None:
+    ran = run([*UNIT, *SPARKS], 1, until=1e9)
+
+    assert groups(ran["gw0"]) == [*groups(UNIT), SPARK]
