@@ -13,8 +13,8 @@ from typing import Final
 
 import click
 
-from suite.gate import Part, file_of, files_of_the_gate
-from suite.reach import FAR, ROOT, Reach
+from suite.gate import ROOT, Part, file_of, files_of_the_gate
+from suite.reach import FAR, Reach
 from suite.runs import PROCESSES, Linting, Runner, Stage, say
 from suite.times import cut, expected_s, read_recorded, write_expected
 
@@ -30,7 +30,9 @@ CI_CHANGE: Final = "6 hours ago"
 @click.option("--all", "is_all", is_flag=True, help="Every test there is, and more new seeds.")
 @click.option("--changed", is_flag=False, flag_value="", metavar="[REV]", help="What a change since REV reaches.")
 @click.option("--turn", metavar="N/M", help="Share N of M of the long tests.")
-@click.option("--ci", "is_ci", is_flag=True, help="The gate, long tests that the change reaches, and a share of the rest.")
+@click.option(
+    "--ci", "is_ci", is_flag=True, help="The gate, long tests that the change reaches, and a share of the rest."
+)
 @click.option("--began", type=float, default=None, hidden=True, help="When it was called, as `date +%s` tells it.")
 @click.option("--write-times", is_flag=True, hidden=True, help="Make the expected times of the recorded ones.")
 @click.pass_context
@@ -95,7 +97,9 @@ def _of_the_gate(distances: dict[str, int]) -> list[str]:
 
 
 def _as_time_allows(files: Iterable[str]) -> tuple[list[str], list[str]]:
-    chosen, beyond, left_s = [], [], CHANGED_S * PROCESSES
+    chosen: list[str] = []
+    beyond: list[str] = []
+    left_s = CHANGED_S * PROCESSES
     for file in files:
         left_s -= expected_s(file, Part.GATE)
         (chosen if left_s >= 0 else beyond).append(file)
@@ -126,7 +130,9 @@ def _ci_base() -> str:
 
 def _changed_files(rev: str) -> set[str]:
     """Paths that differ from `rev`, new ones among them."""
-    names = _git("diff", "--name-only", rev).split("\n") + _git("ls-files", "--others", "--exclude-standard").split("\n")
+    names = _git("diff", "--name-only", rev).split("\n") + _git("ls-files", "--others", "--exclude-standard").split(
+        "\n"
+    )
     return {name for name in names if name}
 
 

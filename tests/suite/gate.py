@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Part(StrEnum):
@@ -29,7 +32,7 @@ SERVED: Final[tuple[str, ...]] = ()
 without the doubles that are served by a proxy."""
 
 CHOSEN: Final[dict[str, tuple[str, ...]]] = {}
-"""What a promise or a choice is called, and its tests: node ids, each of which stands for its parameters too, or files."""
+"""What a promise or a choice is called, and its tests: files, or node ids, which stand for all parameters too."""
 
 _PROXIED: Final = re.compile(r"[\[-]proxy[\]-]")
 
@@ -63,7 +66,10 @@ def files_of_the_gate(all_files: Iterable[str]) -> list[str]:
 
 
 def without_a_test(node_ids: Iterable[str]) -> set[str]:
-    """Entries of the tables above that stand for no test, though their files were collected: `node_ids` has all of them."""
+    """Entries of the tables above that stand for no test, though their files were collected.
+
+    `node_ids`: all tests of each of those files.
+    """
     collected = set(node_ids)
     files = {file_of(node_id) for node_id in collected}
     known = {*collected, *(node_id.partition("[")[0] for node_id in collected), *files}

@@ -24,7 +24,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--slowness", type=float, default=1.0, metavar="FACTOR", help="how much longer than expected tests take here"
     )
-    group.addoption("--results", type=Path, metavar="FILE", help="write there, as JSON, what failed and what was left out")
+    group.addoption(
+        "--results", type=Path, metavar="FILE", help="write there, as JSON, what failed and what was left out"
+    )
     group.addoption("--new-seeds", type=int, metavar="BASE", help="the first of the simulation's new seeds")
     group.addoption("--new-seed-portions", type=int, default=1, metavar="N", help="so many times more new seeds")
 
@@ -48,7 +50,9 @@ class SuitePlugin:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self._part is not Part.ALL:
             if stale := without_a_test(item.nodeid for item in items):
-                raise pytest.UsageError(f"tests/suite/gate.py names tests that are not there: {', '.join(sorted(stale))}")
+                raise pytest.UsageError(
+                    f"tests/suite/gate.py names tests that are not there: {', '.join(sorted(stale))}"
+                )
             others = [item for item in items if part_of(item.nodeid) is not self._part]
             config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if part_of(item.nodeid) is self._part]

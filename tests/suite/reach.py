@@ -1,8 +1,8 @@
 """What a change reaches: test modules by way of imports, and by a table for files that nobody imports.
 
-A module reaches whoever imports it, and whoever imports those. What a module starts as a process, or names in a string, it
-reaches from far: nearly every process is a broker, so what only starts one says little of what it is about. The same holds
-for a `conftest.py`, which imports what some tests of its directory need.
+A module reaches whoever imports it, and whoever imports those. What a test starts as a process, or names in a string,
+reaches it from far: nearly every process is a broker, so what only starts one says little of what it is about. The same
+holds for a `conftest.py`, which imports what some tests of its directory need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from suite.gate import ROOT
+
 HOMES: Final = ("agent", "broker", "client", "config", "pipeline", "demo", "packaging", "tests/support", "tests")
 """Where imports are looked up, as `pythonpath` in setup.cfg."""
 TESTS: Final = ("tests/unit", "tests/simulation", "tests/integration", "tests/pipeline", "tests/lab")
@@ -37,7 +38,8 @@ READ: Final[Mapping[str, tuple[str, ...]]] = {
     "agent/*": ("tests/unit/test_packaging.py",),
     "broker/*/page/*": ("tests/integration/test_web_page.py", "tests/unit/test_page*.py", "tests/unit/test_http*.py"),
     "client/*": ("tests/unit/test_packaging.py", "tests/integration/test_client_wheel.py"),
-    "pipeline/*": ("tests/unit/test_packaging.py", "tests/pipeline/test_slim_wheel.py", "tests/pipeline/test_session.py"),
+    "pipeline/*": ("tests/unit/test_packaging.py", "tests/pipeline/test_slim_wheel.py",
+                   "tests/pipeline/test_session.py"),
     "config/*": ("tests/unit/test_packaging.py",),
     "contrib/*": ("tests/integration/test_contrib_monitoring.py",),
     "dev": ("tests/unit/test_suite.py",),
@@ -52,7 +54,8 @@ READ: Final[Mapping[str, tuple[str, ...]]] = {
               "tests/lab"),
     "packaging/*": ("tests/integration/test_debian_package.py", "tests/integration/test_provisioning.py",
                     "tests/unit/test_packaging.py"),
-    "rgmanager/*": ("tests/integration/test_rgmanager*.py", "tests/unit/test_rgmanager*.py", "tests/lab/test_rgmanager.py"),
+    "rgmanager/*": ("tests/integration/test_rgmanager*.py", "tests/unit/test_rgmanager*.py",
+                    "tests/lab/test_rgmanager.py"),
     "systemd/*": ("tests/integration/test_provisioning.py", "tests/integration/test_debian_package.py"),
     "vagrant/*": ("tests/integration/test_provisioning.py",),
     "pyproject.toml": ("tests/unit/test_packaging.py",),
@@ -132,7 +135,10 @@ class Reach:
         return importers
 
     def _uses(self, path: str) -> Iterator[tuple[str, int]]:
-        """Names that may be modules, and how far it is to them. The text is searched: parsing it takes ten times longer."""
+        """Names that may be modules, and how far it is to them.
+
+        The text is searched: parsing it takes ten times longer.
+        """
         package = self._package_of(path)
         text = _FOR_TYPE_CHECKERS.sub("", (self._root / path).read_text(encoding="utf-8"))
         for dots, module, names, plain in _IMPORT.findall(text):
@@ -166,7 +172,11 @@ class Reach:
     def _starts(self, path: str) -> list[tuple[int, str]]:
         if path.endswith(".py") and not path.startswith("docs/"):
             return [(0, path)] if path in self.sources else []
-        return [(NEAR, test) for test in self.test_modules if any(_is_below(test, place) for place in readers_of(path) or ())]
+        return [
+            (NEAR, test)
+            for test in self.test_modules
+            if any(_is_below(test, place) for place in readers_of(path) or ())
+        ]
 
 
 def readers_of(path: str) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Stages of a run: a part of some modules, beside each other and then what needs a quiet machine, and what failed once more."""
+"""Stages of a run: a part of some modules, beside each other, then what runs alone; and what failed once more."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from suite.gate import Part, file_of
-from suite.reach import ROOT
+from suite.gate import ROOT, Part, file_of
 from suite.times import expected_s
 
 PROCESSES: Final = 2
@@ -21,8 +20,8 @@ PROCESSES_BESIDE_LABS: Final = 4
 """Two of them make a lab each, which waits for its cluster half of the time."""
 FAILED_BY_CHANCE: Final = 10
 """With processes by the hundred on two processors, some tests may be starved beyond any limit that they have. Up to so
-many that failed run once more, alone: what fails again is broken, what does not is named at the end, for somebody to find
-out why."""
+many that failed run once more, alone: what fails again is broken, what does not is named at the end, for somebody to
+find out why."""
 NO_TESTS: Final = 5
 """What pytest exits with when it has run none."""
 
@@ -108,9 +107,11 @@ class Linting:
     """`./dev lint` beside the tests, which come first; what it says is shown at the end."""
 
     def __init__(self) -> None:
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 # `finish` closes it
         command = ["nice", "-n", "10", str(ROOT / "dev"), "lint"]
-        self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, stdout=self._output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
 
     def finish(self) -> int:
         """Wait for it, show what it said, and give its exit code."""

@@ -1,7 +1,7 @@
 """How long tests take: what runs recorded, what is expected of the next one, and shares of equal length.
 
-Each run records its tests in the environment (`RECORDED`), the last five times of each. `./dev times` makes `EXPECTED` of
-that, which is in the repository: so a share is the same wherever it runs.
+Each run records its tests in the environment (`RECORDED`), the last five times of each. `./dev times` makes `EXPECTED`
+of that, which is in the repository: so a share is the same wherever it runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from suite.gate import Part, file_of, part_of
+from suite.gate import ROOT, Part, file_of, part_of
 
 EXPECTED: Final = Path(__file__).with_name("expected_s.json")
 RECORDED: Final = Path(sys.prefix) / "test-times.json"
@@ -50,14 +50,14 @@ def record(seconds: Mapping[str, float], path: Path = RECORDED) -> None:
 
 
 def expect(recorded: Recorded) -> dict[str, dict[str, float]]:
-    """Seconds by module and part. A test that no longer exists counts until its module has been recorded without it: remove
-    the file of recorded times to forget all."""
+    """Seconds by module and part, without modules that are gone."""
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for node_id, times in recorded.items():
         sums[file_of(node_id)][part_of(node_id)] += median(times)
     rows = {
         file: {part: round(took_s, 1) for part, took_s in sorted(parts.items()) if took_s >= SMALLEST_S}
         for file, parts in sorted(sums.items())
+        if (ROOT / file).is_file()
     }
     return {file: parts for file, parts in rows.items() if parts}
 
@@ -83,7 +83,10 @@ def expected_s(file: str, part: Part) -> float:
 
 
 def cut(files: Iterable[str], shares: int) -> list[list[str]]:
-    """Modules in so many shares, whose long tests take about as long: the longest first, each to the share that has least."""
+    """Modules in so many shares, whose long tests take about as long.
+
+    The longest comes first, and each goes to the share that has least.
+    """
     cuts: list[list[str]] = [[] for _ in range(shares)]
     sums = [0.0] * shares
     for file in sorted(files, key=lambda file: (-expected_s(file, Part.LONG), file)):

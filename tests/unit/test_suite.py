@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from suite import gate, times
-from suite.gate import Part, part_of
+from suite.gate import ROOT, Part, part_of
 from suite.plugin import SuitePlugin
-from suite.reach import COMMANDS, FAR, HOMES, READ, ROOT, Reach, readers_of
+from suite.reach import COMMANDS, FAR, HOMES, READ, Reach, readers_of
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,9 @@ def tracked_files() -> Iterable[str]:
     for path in ROOT.rglob("*"):
         parts = path.relative_to(ROOT).parts
         hidden = parts[0].startswith(".") and parts[0] != ".ci"
-        made = {"__pycache__", "node_modules", "build", "dist"} & set(parts) or any(p.endswith("egg-info") for p in parts)
+        made = {"__pycache__", "node_modules", "build", "dist"} & set(parts) or any(
+            p.endswith("egg-info") for p in parts
+        )
         if path.is_file() and not hidden and not made:
             yield "/".join(parts)
 
@@ -74,11 +76,15 @@ def test_a_test_is_of_the_gate_or_long(node_id: str, part: Part, monkeypatch: py
 # --- what a change reaches
 
 
+FOR_TYPE_CHECKERS = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import qpid_ha_broker.other\n\n"
+
+
 def test_who_imports_what_has_changed_is_near_and_who_starts_it_is_far(tmp_path: Path) -> None:
     files = {
         "broker/qpid_ha_broker/__init__.py": "",
         "broker/qpid_ha_broker/log.py": "",
-        "broker/qpid_ha_broker/server.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  import other\nfrom . import log",
+        "broker/qpid_ha_broker/other.py": "",
+        "broker/qpid_ha_broker/server.py": FOR_TYPE_CHECKERS + "from . import log",
         "tests/support/running.py": "COMMAND = ['-m', 'qpid_ha_broker.server']",
         "tests/unit/test_log.py": "from qpid_ha_broker.log import Log",
         "tests/unit/test_server.py": "def test_it():\n    import qpid_ha_broker.server",
@@ -90,9 +96,10 @@ def test_who_imports_what_has_changed_is_near_and_who_starts_it_is_far(tmp_path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(source, encoding="utf-8")
 
-    distances = Reach(tmp_path).distances(["broker/qpid_ha_broker/log.py", "gone.py"])
+    reach = Reach(tmp_path)
 
-    assert distances == {
+    assert reach.distances(["broker/qpid_ha_broker/other.py"]) == {}
+    assert reach.distances(["broker/qpid_ha_broker/log.py", "gone.py"]) == {
         "tests/unit/test_log.py": 1,
         "tests/unit/test_server.py": 2,
         "tests/integration/test_any.py": 1 + FAR + 1 + FAR,
@@ -125,7 +132,9 @@ def test_imports_are_looked_up_where_pytest_does() -> None:
 
     assert set(HOMES) == set(config["tool:pytest"]["pythonpath"].split())
     scripts = config["options.entry_points"]["console_scripts"].strip().splitlines()
-    assert {name: target.partition(":")[0] for name, _, target in (line.partition(" = ") for line in scripts)} == COMMANDS
+    assert {
+        name: target.partition(":")[0] for name, _, target in (line.partition(" = ") for line in scripts)
+    } == COMMANDS
 
 
 # --- times and shares
@@ -134,10 +143,10 @@ def test_imports_are_looked_up_where_pytest_does() -> None:
 def test_times_of_runs_are_kept_and_their_medians_expected(tmp_path: Path) -> None:
     path = tmp_path / "times.json"
     for took_s in (1.0, 9.0, 2.0, 3.0, 4.0, 5.0):
-        times.record({"tests/lab/test_a.py::test_a": took_s, "tests/unit/test_b.py::test_b": 0.01}, path)
+        times.record({"tests/lab/test_nodes.py::test_a": took_s, "tests/unit/test_codec.py::test_b": 0.01}, path)
 
-    assert times.read_recorded(path)["tests/lab/test_a.py::test_a"] == [9.0, 2.0, 3.0, 4.0, 5.0]
-    assert times.expect(times.read_recorded(path)) == {"tests/lab/test_a.py": {"long": 4.0}}
+    assert times.read_recorded(path)["tests/lab/test_nodes.py::test_a"] == [9.0, 2.0, 3.0, 4.0, 5.0]
+    assert times.expect(times.read_recorded(path)) == {"tests/lab/test_nodes.py": {"long": 4.0}}
 
 
 def test_times_that_cannot_be_read_are_forgotten(tmp_path: Path) -> None:
