@@ -27,11 +27,27 @@ class Part(StrEnum):
 WHOLE: Final = ("tests/unit/",)
 """Directories of which each test is of the gate."""
 
-SERVED: Final[tuple[str, ...]] = ()
+SERVED: Final[tuple[str, ...]] = tuple(
+    f"tests/integration/test_{name}.py"
+    for name in (
+        "bad_clients", "bad_peers", "browsing", "exchanges_amqp", "management_amqp", "proton_blocking", "proton_reactor",
+        "queue_features", "request_response", "rhea", "sasl", "selectors", "tls", "transactions",
+    )
+)  # fmt: skip
 """Modules whose tests ask for a broker to be `served_by` something (tests/integration/conftest.py). The gate has them
 without the doubles that are served by a proxy."""
 
-CHOSEN: Final[dict[str, tuple[str, ...]]] = {}
+_INTEGRATION: Final = "tests/integration/test_"
+_PIPELINE: Final = "tests/pipeline/test_"
+_SIMULATION: Final = "tests/simulation/test_"
+CHOSEN: Final[dict[str, tuple[str, ...]]] = {
+    "clusters in this process": tuple(
+        f"{_INTEGRATION}{name}.py"
+        for name in ("cluster_control", "hosted_sets", "lost_brokers", "peer_channels", "replicate_queue")
+    ),
+    "simulated clusters": (f"{_SIMULATION}simulation.py::test_a_seed_replays_exactly",),
+    "what brokers and agents import": (f"{_INTEGRATION}import_cost.py",),
+}
 """What a promise or a choice is called, and its tests: files, or node ids, which stand for all parameters too."""
 
 _PROXIED: Final = re.compile(r"[\[-]proxy[\]-]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -60,13 +61,13 @@ class Runner:
         if not stage.files:
             return
         say(f"{stage.title}: {len(stage.files)} modules")
-        began_s = time.monotonic()
+        began_s, processor_s = time.monotonic(), _processor_s()
         processes = PROCESSES_BESIDE_LABS if any(file.startswith("tests/lab/") for file in stage.files) else PROCESSES
         self._run(stage, stage.files, ["-n", str(processes), "-m", "not alone"])
         if alone := [file for file in stage.files if _has_tests_that_run_alone(file)]:
             self._run(stage, alone, ["-m", "alone"])
         took_s = time.monotonic() - began_s
-        say(f"{stage.title}: took {took_s:.0f} s")
+        say(f"{stage.title}: took {took_s:.0f} s, and {_processor_s() - processor_s:.0f} s of processors")
         if stage.part is Part.GATE:
             wanted_s = sum(expected_s(file, Part.GATE) for file in stage.files) / processes
             self._slowness = max(1.0, took_s / max(wanted_s, 1.0))
@@ -97,6 +98,12 @@ class Runner:
             code = subprocess.run([*command, *arguments, *self._options], cwd=ROOT, check=False).returncode
             outcome = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
         return code, outcome.get("failed", []), outcome.get("left_out", [])
+
+
+def _processor_s() -> float:
+    """Of all processes that this one has started and seen the end of, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _has_tests_that_run_alone(file: str) -> bool:
