@@ -30,8 +30,8 @@ WHOLE: Final = ("tests/unit/",)
 SERVED: Final[tuple[str, ...]] = tuple(
     f"tests/integration/test_{name}.py"
     for name in (
-        "bad_clients", "bad_peers", "browsing", "exchanges_amqp", "management_amqp", "proton_blocking", "proton_reactor",
-        "queue_features", "request_response", "rhea", "sasl", "selectors", "tls", "transactions",
+        "bad_clients", "bad_peers", "browsing", "exchanges_amqp", "management_amqp", "proton_blocking",
+        "proton_reactor", "queue_features", "request_response", "rhea", "sasl", "selectors", "tls", "transactions",
     )
 )  # fmt: skip
 """Modules whose tests ask for a broker to be `served_by` something (tests/integration/conftest.py). The gate has them
