@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 import yaml
 
 from failover_load import FailoverLoad
@@ -153,22 +152,3 @@ def test_where_the_coordinator_counts_a_primary_without_it_stops_and_all_goes_on
             cluster.wait_whole()
             audit = load.finish()
     assert audit.is_flawless, audit
-
-
-@pytest.mark.parametrize(
-    ("coordinator", "remedy"),
-    [("none", "ha.coordinator is none"), ("pacemaker", "crm_attribute --name maintenance-mode --update true")],
-)
-def test_where_no_agent_would_heed_a_pause_it_is_refused_with_what_to_do_instead(
-    tmp_path: Path, coordinator: str, remedy: str
-) -> None:
-    config = tmp_path / "c.yaml"
-    config.write_text(f"ha: {{cluster: true, coordinator: {coordinator}}}\n", encoding="utf-8")
-    broker = LocalBroker(
-        tmp_path, {"name": "c", "control-socket": "/nowhere", "ha.coordinator": coordinator}, has_agent=True
-    )
-    for command in ("pause", "resume"):
-        refused = qpid_ha(broker, command)
-        assert refused.returncode == 1
-        assert remedy in refused.stderr
-        assert refused.stderr.count("\n") == 1

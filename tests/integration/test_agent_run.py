@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -33,16 +31,6 @@ def agents(tmp_path: Path) -> Iterator[list[RunningAgent]]:
         second = stack.enter_context(RunningAgent(tmp_path, "b"))
         second.wait_for_line("wait for the lock")
         yield [first, second]
-
-
-def complaint(directory: Path, config: str) -> str:
-    (directory / "c.yaml").write_text(config, encoding="utf-8")
-    command = [sys.executable, "-m", "qpid_ha_agent.cli.agent", "run", "--config", str(directory / "c.yaml")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
-    assert found.returncode == 1
-    (line,) = found.stderr.splitlines()
-    return line
 
 
 def test_the_first_start_of_a_cluster_makes_one_primary(agents: list[RunningAgent], tmp_path: Path) -> None:
@@ -172,28 +160,3 @@ def test_an_agent_that_slept_when_all_were_paused_promotes_nobody(agents: list[R
     assert "promote:" not in second.log()
     assert coordinator.replace_note(PAUSE_NOTE, pause, "")
     second.wait_for("primary")
-
-
-def test_without_a_coordinator_it_says_what_to_set(tmp_path: Path) -> None:
-    line = complaint(tmp_path, "ha.cluster: true\n")
-
-    assert "ha.coordinator" in line
-    assert "file:DIRECTORY" in line
-
-
-def test_a_coordinators_password_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    login = f"coordinator-username: me, coordinator-password-file: '{tmp_path / 'none'}'"
-    line = complaint(tmp_path, f"ha: {{cluster: true, coordinator: 'zookeeper://127.0.0.1:1/c1', {login}}}\n")
-
-    assert "ha.coordinator-password-file" in line
-    assert str(tmp_path / "none") in line
-
-
-def test_without_a_cluster_it_says_that_there_is_nothing_to_do(tmp_path: Path) -> None:
-    assert "ha.cluster" in complaint(tmp_path, "name: a\n")
-
-
-def test_a_shared_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    assert str(missing) in complaint(tmp_path, f"ha: {{cluster: true, coordinator: 'file:{missing}'}}\n")
-    assert not missing.exists()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -177,42 +176,3 @@ def test_the_session_ends_while_agent_and_broker_are_stopped(cluster: ClusterOnM
             os.kill(pid, signal.SIGCONT)
     cluster.wait_whole()
     assert cluster.the_primary() is not primary
-
-
-def test_the_session_of_the_primarys_agent_ends_while_only_that_is_stopped(
-    cluster: ClusterOnMachines, load: FailoverLoad
-) -> None:
-    primary = cluster.the_primary()
-    agent, _broker = primary.processes()
-    os.kill(agent, signal.SIGSTOP)
-    try:
-        serves_for(load, cluster, SESSION_S + 2.0)
-        assert cluster.the_primary() is primary
-    finally:
-        os.kill(agent, signal.SIGCONT)
-    serves_for(load, cluster, 1.0)
-    assert cluster.the_primary() is primary
-
-
-def test_one_server_is_slow(cluster: ClusterOnMachines, load: FailoverLoad) -> None:
-    """It runs for a tenth of a second, and sleeps for four tenths."""
-    server, ended = cluster.ensemble.leader, threading.Event()
-
-    def slow_down() -> None:
-        while not ended.is_set():
-            server.stop()
-            ended.wait(0.4)
-            server.resume()
-            ended.wait(0.1)
-
-    slowing = threading.Thread(target=slow_down)
-    slowing.start()
-    try:
-        serves_for(load, cluster, 2.0)
-        primary = cluster.the_primary()
-        primary.kill()
-        cluster.wait_until(lambda: cluster.primary() not in (None, primary), "another one is primary", SOON_S)
-        load.wait_confirmed(RATE // 2)
-    finally:
-        ended.set()
-        slowing.join()

@@ -92,18 +92,6 @@ def copies(cluster: Cluster) -> set[str]:
     return {cluster.lab.output(member, *query) for member in cluster.lab.plan.members}
 
 
-def test_the_broker_s_user_reads_and_writes(nodes: Cluster) -> None:
-    with Talker(nodes.lab, "n1") as one, Talker(nodes.lab, "n2") as other:
-        assert one.tell("read")["record"] == ["", 0, "", 0, [], False]
-        assert one.tell("set", record(1, "n1", 1, EVERYBODY))["done"] is True
-        assert other.tell("read")["record"] == record(1, "n1", 1, EVERYBODY)
-        assert other.tell("set", record(2, "n2", 2, ["n2", "n3"]))["done"] is True
-        refused = one.tell("set", record(1, "n1", 2, ["n1"]))
-
-    assert refused["done"] is False
-    assert refused["record"] == record(2, "n2", 2, ["n2", "n3"])
-
-
 def test_a_stranger_is_told_what_is_missing(nodes: Cluster) -> None:
     script = "import qpid_ha_broker.coordination.pacemaker as p; p.PacemakerCoordinator().read()"
     done = nodes.lab.run("n1", "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", PYTHON, "-c", script,

@@ -255,11 +255,6 @@ class EtcdEnsemble:
         self.etcdctl("auth", "enable")
         self._root = ("--user", f"root:{ROOT_PASSWORD}")
 
-    def disable_users(self) -> None:
-        """Everybody does everything again."""
-        self.etcdctl("auth", "disable")
-        self._root = ()
-
     def _start(self, member: EtcdMember) -> None:
         with contextlib.suppress(EtcdFailed):
             os.kill(member.pid, 0)

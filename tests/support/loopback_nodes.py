@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lab.rgmanager_conf import Resource, Service
 from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import LocalBroker, LocalCluster
@@ -22,7 +21,7 @@ ScriptResult = subprocess.CompletedProcess[str]
 
 
 class LoopbackNodes:
-    """`node1` is the node of the first broker. Addresses are not put up, only written down: `holders`.
+    """`node1` is the node of the first broker.
 
     Leaves no process behind. What a script sees is what rgmanager's script.sh gives it, but for a PATH that leads to
     this installation, and for the places of files.
@@ -32,10 +31,7 @@ class LoopbackNodes:
         self._directory = directory
         self._sockets = tempfile.TemporaryDirectory(prefix="qpid-ha-test-")
         self.cluster = LocalCluster(directory, agents=False, settings=settings, sockets=Path(self._sockets.name))
-        self.holders: set[str] = set()
         self.said: list[str] = []
-        self.variables: dict[str, str] = {}
-        """What a file in /etc/sysconfig would add."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -78,7 +74,6 @@ class LoopbackNodes:
             "QPID_HA_AGENT_DIRECTORY": str(self._directory / "agent"),
             "QPID_HA_USER": "" if os.geteuid() else "root",
             **(managed if service else {}),
-            **self.variables,
             **more,
         }
 
@@ -91,23 +86,6 @@ class LoopbackNodes:
         )
         self.said.append(f"{node} {script} {' '.join(arguments)}: {done.returncode} {done.stdout}{done.stderr}".strip())
         return done
-
-    def run(self, node: str, service: Service, resource: Resource, action: str, depth: int) -> int:
-        """What rgmanager does with a resource: script.sh makes 1 of every failure."""
-        if resource.kind == "ip":
-            return self._address(node, action)
-        return (
-            1
-            if self.script(node, Path(resource.attributes["file"]).name, action, service=service.name).returncode
-            else 0
-        )
-
-    def _address(self, node: str, action: str) -> int:
-        if action == "start":
-            self.holders.add(node)
-        elif action == "stop":
-            self.holders.discard(node)
-        return 0 if action != "status" or node in self.holders else 1
 
     # --- the end
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from pathlib import Path
 
 import pytest
 
+from qpid_ha_agent.ocf.memory import MemoryFile
+from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.election import (
     NEVER,
     SCORES,
@@ -19,7 +22,8 @@ from qpid_ha_agent.pacemaker.election import (
     reason_of,
     score_of,
 )
-from qpid_ha_agent.pacemaker.scores import position_of
+from qpid_ha_agent.pacemaker.rivals import NOTIFIED, Rivals
+from qpid_ha_agent.pacemaker.scores import FALL_AFTER_S, TOLD_AGAIN_AFTER_S, Scores, is_outvoted, position_of
 from qpid_ha_agent.sight import Life, Sight
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
@@ -27,6 +31,27 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import Accept, PromotionEvidence, judge
 
 EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 4))
+
+
+class Pacemaker(ClusterAttributes):
+    """Keeps the scores that node b tells; `positions`: what each node has published."""
+
+    def __init__(self, positions: dict[str, str] | None = None) -> None:
+        super().__init__("broker", "b")
+        self.scores: list[str] = []
+        self.positions = positions or {}
+
+    def set_score(self, score: str, node: str = "") -> None:
+        self.scores.append(score)
+
+    def published(self, name: str) -> dict[str, str]:
+        return self.positions
+
+
+def sight_of(**changes: object) -> Sight:
+    """A look at b, which was in sync and has lost its primary, but for these changes."""
+    status = {"name": "b", "state": "connecting", "generation": 3, "epoch": 7, "lsn": 100, "members": ["a", "b"]}
+    return Sight(Life.ANSWERS, "", {**status, **changes})
 
 
 def at(
@@ -75,6 +100,47 @@ def test_who_was_made_way_for_comes_after_a_primary_and_before_everybody_else() 
     others = [worth for reason, worth in SCORES.items() if reason not in ("primary", "better")]
     assert SCORES["primary"] > SCORES["better"] > max(others) > min(others) > 0
     assert score_of("") == NEVER
+
+
+@pytest.mark.parametrize(
+    ("members", "epoch", "generation", "is_out"),
+    [
+        pytest.param("a", 8, 3, True, id="others went on without it"),
+        pytest.param("ab", 8, 3, False, id="it was in the newest set"),
+        pytest.param("a", 6, 3, False, id="its own log knows a newer set"),
+        pytest.param("ab", 9, 2, True, id="the record does not know its generation"),
+    ],
+)
+def test_who_was_left_out_by_the_record_is_no_candidate(
+    tmp_path: Path, members: str, epoch: int, generation: int, is_out: bool
+) -> None:
+    record = ClusterRecord("uuid", generation, "a", epoch, tuple(members))
+    assert is_outvoted(sight_of(), record) == is_out
+    assert not is_outvoted(sight_of(), None)
+    scores = Scores(Pacemaker(), MemoryFile("broker", tmp_path), lambda: False, lambda: record)
+    assert scores.score(sight_of()) == (NEVER if is_out else "200")
+
+
+def test_a_rise_is_told_at_once_and_a_fall_when_it_lasts_and_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover's stages must not disturb what Pacemaker carries out."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    pacemaker = Pacemaker()
+    scores = Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False)
+    for state in ("ready", "ready", "connecting", "catchup", "ready", "connecting"):
+        scores.refresh(sight_of(state=state))
+    assert pacemaker.scores == ["500"]
+
+    now_s += FALL_AFTER_S
+    scores.refresh(sight_of())
+    scores.refresh(sight_of(state="ready"))
+    assert pacemaker.scores == ["500", "200", "500"]
+    scores.refresh(sight_of(state="ready"), always=True)
+    now_s += TOLD_AGAIN_AFTER_S
+    scores.refresh(sight_of(state="ready"))
+    assert pacemaker.scores == ["500", "200", "500", "500", "500"]
 
 
 # --- the comparison
@@ -182,6 +248,55 @@ def test_a_planned_move_does_not_wait_for_one_that_is_gone() -> None:
 
 def test_the_end_of_an_older_generation_says_nothing_about_this_one() -> None:
     assert isinstance(verdict(at(50, generation=4), {"a": at(50, generation=4)}, HandedOver("a", 3, 100)), Go)
+
+
+# --- among those that Pacemaker names
+
+
+FURTHER = "3:8:90:connecting:in-sync "
+MOVED: dict[str, object] = {"state": "ready"}
+RESTORED: dict[str, object] = {"restored": "dirty"}
+
+
+@pytest.mark.parametrize(
+    ("published", "active", "changes", "makes_way"),
+    [
+        pytest.param(FURTHER, "a b", {}, True, id="another one is further"),
+        pytest.param(FURTHER, "b c", {}, False, id="it has gone since"),
+        pytest.param(FURTHER, "", {}, False, id="nobody is told who is there"),
+        pytest.param(FURTHER, "a b", {"chosen": True}, False, id="this store was chosen"),
+        pytest.param("3:7:101:ready:in-sync 3:101", "a b", MOVED, True, id="a move to one that lacks something"),
+        pytest.param("3:7:100:ready:in-sync 3:100", "a b", MOVED, False, id="a move to one that has all"),
+        pytest.param("3:7:101:connecting:in-sync:restored", "a b", RESTORED, True, id="its store goes further"),
+        pytest.param("3:7:100:connecting:in-sync:restored", "a b", RESTORED, False, id="its store is no further"),
+        pytest.param("²:1:2:ready:in-sync ²:9", "a b", {}, False, id="garbage"),
+    ],
+)  # fmt: skip
+def test_way_is_made_for_who_runs_and_has_published_that_it_holds_more(
+    published: str, active: str, changes: dict[str, object], makes_way: bool
+) -> None:
+    rivals = Rivals(lambda: Pacemaker({"a": published}), {f"{NOTIFIED}active_uname": active})
+    assert isinstance(rivals.judge(sight_of(**changes), 0), MakeWay) == makes_way
+
+
+@pytest.mark.parametrize(
+    ("operation", "named", "is_leaving"),
+    [
+        pytest.param("stop", {}, True, id="it goes"),
+        pytest.param("demote", {"demote": "b"}, True, id="the primary goes"),
+        pytest.param("stop", {"demote": "b"}, False, id="it was cleared before it was demoted"),
+        pytest.param("stop", {"start": "b"}, False, id="it is restarted"),
+        pytest.param("stop", {"stop": "a"}, False, id="another one is stopped"),
+        pytest.param("stop", {"stop": "a b"}, False, id="all are stopped"),
+        pytest.param("demote", {"demote": "b", "stop": " "}, False, id="the primary moves"),
+    ],
+)
+def test_a_broker_is_cleared_before_it_is_stopped_for_longer(
+    operation: str, named: dict[str, str], is_leaving: bool
+) -> None:
+    about = {"stop": "b", "active": "a b"} | named
+    environment = {f"{NOTIFIED}{role}_uname": nodes for role, nodes in about.items()}
+    assert Rivals(Pacemaker, environment).is_leaving("b", operation) == is_leaving
 
 
 # --- what is published

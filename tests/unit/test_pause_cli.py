@@ -120,3 +120,19 @@ def test_a_machine_without_a_configuration_is_told_where_to_do_it(monkeypatch: p
     refused = qpid_ha("pause")
     assert refused.exit_code == 2
     assert "--config" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+@pytest.mark.parametrize(
+    ("coordinator", "remedy"),
+    [("none", "ha.coordinator is none"), ("pacemaker", "crm_attribute --name maintenance-mode --update true")],
+)
+def test_where_no_agent_would_heed_a_pause_it_is_refused_with_what_to_do_instead(
+    tmp_path: Path, command: str, coordinator: str, remedy: str
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"ha: {{cluster: true, coordinator: {coordinator}}}\n", encoding="utf-8")
+    refused = qpid_ha(command, "--config", str(config))
+    assert refused.exit_code == 1
+    assert remedy in refused.stderr
+    assert refused.stderr.count("\n") == 1

@@ -1,20 +1,23 @@
-"""docs/rgmanager.md says what the files say: names that it tells people to type exist."""
+"""docs/rgmanager.md and rgmanager/cluster.conf say what the scripts do: names that people are told to type exist."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from lab.rgmanager_conf import read_conf
 from qpid_ha_agent.cli import lsb
 from qpid_ha_config.loading import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "rgmanager.md").read_text(encoding="utf-8")
-CONF = read_conf(ROOT / "rgmanager" / "cluster.conf")
+CONF = ElementTree.parse(ROOT / "rgmanager" / "cluster.conf").getroot()
+NODES = [node.attrib["name"] for node in CONF.iterfind("clusternodes/clusternode")]
+SERVICES = {service.attrib["name"]: service.attrib for service in CONF.iterfind("rm/service")}
+SHARED = list(CONF.iterfind("rm/resources/*"))
 SCRIPTS = ("qpidd", "qpidd-primary")
 
 
@@ -30,16 +33,36 @@ def test_the_brokers_configuration_on_the_page_is_one(tmp_path: Path) -> None:
 
 
 def test_services_and_nodes_that_are_typed_are_those_of_the_example() -> None:
-    names = {service.name for service in CONF.services}
     typed = re.findall(r"clusvcadm -[a-zA-Z] (qpidd\S*?)(?: -m (\w+))?[;\s`]", PAGE)
-    assert {service for service, _ in typed} == names
-    assert {node for _, node in typed if node} <= set(CONF.nodes)
+    assert {service for service, _ in typed} == set(SERVICES)
+    assert {node for _, node in typed if node} <= set(NODES)
+
+
+def test_the_example_has_a_broker_on_each_node_and_nowhere_else_and_one_primary() -> None:
+    domains = {
+        domain.attrib["name"]: (domain.get("restricted"), [node.attrib["name"] for node in domain])
+        for domain in CONF.iterfind("rm/failoverdomains/failoverdomain")
+    }
+    assert set(SERVICES) == {"qpidd-primary", *(f"qpidd-{node}" for node in NODES)}
+    for node in NODES:
+        service = SERVICES[f"qpidd-{node}"]
+        assert (domains[service["domain"]], service["recovery"]) == (("1", [node]), "restart")
+    primary = SERVICES["qpidd-primary"]
+    assert domains[primary["domain"]] == ("1", NODES)
+    assert (primary["recovery"], primary["exclusive"], primary["autostart"]) == ("relocate", "0", "1")
+
+
+def test_what_a_service_of_the_example_refers_to_is_there() -> None:
+    resources = {(resource.tag, resource.get("name") or resource.get("address")) for resource in SHARED}
+    for service in CONF.iterfind("rm/service"):
+        references = [(resource.tag, resource.attrib["ref"]) for resource in service]
+        assert set(references) <= resources
+        tags = ["ip", "script"] if service.attrib["name"] == "qpidd-primary" else ["script"]
+        assert [tag for tag, _name in references] == tags
 
 
 def test_scripts_are_where_the_example_looks_for_them() -> None:
-    files = {
-        Path(each.attributes["file"]) for service in CONF.services for each in service.starting if each.kind == "script"
-    }
+    files = {Path(script.attrib["file"]) for script in SHARED if script.tag == "script"}
     assert {file.name for file in files} == set(SCRIPTS)
     assert {str(file.parent) for file in files} == {"/usr/local/lib/qpid-ha"}
     assert "/usr/local/lib/qpid-ha/qpidd" in PAGE

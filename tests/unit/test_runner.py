@@ -7,9 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_view import BrokerView
+from qpid_ha_agent.cli import agent as agent_command
 from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.run_settings import read_run_settings
@@ -396,3 +398,27 @@ def test_what_is_said_on_the_command_line_beats_the_file_for_agent_and_broker(tm
 def test_settings_without_which_agents_cannot_agree_are_named(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         read_run_settings(settings_file(tmp_path, text), [], ["qpidd"])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("ha.cluster: true\n", ["ha.coordinator", "file:DIRECTORY"]),
+        ("name: a\n", ["ha.cluster"]),
+        ("ha: {cluster: true, coordinator: 'file:/no/such/directory'}\n", ["/no/such/directory"]),
+        (
+            "ha: {cluster: true, coordinator: 'zookeeper://127.0.0.1:1/c1', coordinator-username: me,"
+            " coordinator-password-file: /no/such/password}\n",
+            ["ha.coordinator-password-file", "/no/such/password"],
+        ),
+    ],
+)
+def test_an_agent_that_cannot_begin_says_why_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: list[str]
+) -> None:
+    monkeypatch.setattr(agent_command, "_configure_logging", lambda _name: None)  # it would be this process's
+    done = CliRunner().invoke(agent_command.agent, ["run", "--config", str(settings_file(tmp_path, text))])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("qpid-ha-agent: ")
+    assert all(word in done.stderr for word in named), done.stderr
+    assert done.stderr.count("\n") == 1
