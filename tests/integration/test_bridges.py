@@ -14,8 +14,8 @@ import pytest
 from proton import Delivery, Message
 from proton.utils import LinkDetached
 
+from admin_tool import qpid_ha
 from blocking_client import BlockingClient, Management, bodies
-from control_broker import qpid_ha
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_demo.cluster import LocalBroker
 from running_broker import RunningBroker

@@ -17,6 +17,7 @@ from zlib import crc32
 import pytest
 from proton import Delivery, Message, ProtonException, Timeout
 
+from admin_tool import qpid_ha
 from blocking_client import BlockingClient, LocalTransaction, Management, SettleSecond, bodies
 from failover_load import FailoverLoad
 from kept_journal import last_block
@@ -76,10 +77,7 @@ def confirmed(outcomes: list[Any]) -> int:
 
 def facts(broker: RunningBroker) -> dict[str, Any]:
     """What `qpid-ha query` tells."""
-    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "query", "--format", "json"]
-    environment = {**os.environ, "QPID_HA_SOCKET": str(broker.control_socket)}
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=True)
-    return dict(json.loads(found.stdout))
+    return dict(json.loads(qpid_ha("query", "--format", "json", QPID_HA_SOCKET=str(broker.control_socket)).stdout))
 
 
 def wait_for_fact(broker: RunningBroker, client: BlockingClient, value: str) -> None:
@@ -283,11 +281,7 @@ def test_a_clean_stop_is_told_and_leaves_everything(start: Start) -> None:
 
 def test_qpid_ha_shutdown_ends_it_in_order(start: Start) -> None:
     broker = start()
-    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "shutdown"]
-    environment = {**os.environ, "QPID_HA_SOCKET": str(broker.control_socket)}
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=True)
-
-    assert found.stdout == "test ends\n"
+    assert qpid_ha("shutdown", QPID_HA_SOCKET=str(broker.control_socket)).stdout == "test ends\n"
     assert broker.process is not None
     assert broker.process.wait(LIMIT_S) == 0
     assert "it was closed in order" in start().log()
@@ -444,11 +438,8 @@ def test_a_journal_that_was_cut_short_is_not_served_as_if_that_were_all(start: S
     assert f"{segment.name}, offset " in line
     assert "the file was cut off" in line
     assert f"qpid-ha store check {tmp_path / 'default'}" in line
-    checked = subprocess.run(
-        [sys.executable, "-m", "qpid_ha_agent.cli.admin", "store", "check", str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert checked.returncode == 1
+    checked = qpid_ha("store", "check", tmp_path)
+    assert checked.exit_code == 1
     assert segment.name in checked.stdout
 
 
