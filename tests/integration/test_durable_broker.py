@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 from proton import Delivery, Message, ProtonException, Timeout
@@ -399,30 +398,6 @@ def test_two_brokers_never_share_a_directory(start: Start, tmp_path: Path) -> No
     assert f"in use by another broker (pid {broker.pid})" in complaint(tmp_path)
 
 
-def written_segment(start: Start, data_dir: Path) -> Path:
-    """The journal of a broker that confirmed two messages, one after the other, and was stopped."""
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        client.send("q", durable("first" * 100))
-        client.send("q", durable("second" * 100))
-    broker.stop()
-    (segment,) = (data_dir / "default" / "journal").glob("*.log")
-    return segment
-
-
-def test_damage_is_named_with_file_and_offset(start: Start, tmp_path: Path) -> None:
-    segment = written_segment(start, tmp_path)
-    data = bytearray(segment.read_bytes())
-    data[data.index(b"firstfirst")] ^= 0x20
-    segment.write_bytes(data)
-
-    line = complaint(tmp_path)
-
-    assert segment.name in line
-    assert "offset" in line
-    assert "qpid-ha store check" in line
-
-
 def test_a_journal_that_was_cut_short_is_not_served_as_if_that_were_all(start: Start, tmp_path: Path) -> None:
     """The broker was killed, as for a torn end; but then a copy of its segment stopped half way."""
     broker = start()
@@ -441,31 +416,3 @@ def test_a_journal_that_was_cut_short_is_not_served_as_if_that_were_all(start: S
     checked = qpid_ha("store", "check", tmp_path)
     assert checked.exit_code == 1
     assert segment.name in checked.stdout
-
-
-def test_a_newer_format_asks_for_an_upgrade(start: Start, tmp_path: Path) -> None:
-    written_segment(start, tmp_path)
-    status_path = tmp_path / "default" / "STATUS"
-    status = json.loads(status_path.read_text(encoding="utf-8"))
-    del status["crc32"]
-    status["format"] = 99
-    sealed = json.dumps(status, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    status_path.write_text(json.dumps({**status, "crc32": crc32(sealed)}), encoding="utf-8")
-
-    assert "newer release" in complaint(tmp_path)
-
-
-def test_a_torn_end_is_left_out(start: Start, tmp_path: Path) -> None:
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        client.send("q", durable("first"))
-        client.send("q", durable("last" * 10))
-        kill(broker, client)
-    (segment,) = (tmp_path / "default" / "journal").glob("*.log")
-    data = bytearray(segment.read_bytes())
-    data[data.rindex(b"lastlast") :] = bytes(len(data) - data.rindex(b"lastlast"))
-    segment.write_bytes(data)
-
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        assert bodies(client.browse("q")) == ["first"]

@@ -52,17 +52,6 @@ def test_three_crashes_of_everybody_lose_nothing_and_nobody_has_to_help(crashes:
     assert account.told >= ROUNDS * 200
 
 
-def test_a_crash_before_the_backups_are_level_again_loses_nothing_either(crashes: TotalCrashes) -> None:
-    crashes.work()
-    for _ in range(ROUNDS):
-        crashes.cluster.crash()
-        at_s = crashes.restart()
-        crashes.wait_served(at_s)  # and at once the next
-    account = crashes.finish()
-
-    assert account.is_flawless, account
-
-
 def test_without_one_store_nobody_begins_until_the_verdicts_own_command_was_run(
     crashes: TotalCrashes, tmp_path: Path
 ) -> None:
