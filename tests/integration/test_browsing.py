@@ -37,18 +37,6 @@ def test_a_browser_sees_what_comes_later(client: BlockingClient, connect: Connec
     assert bodies(client.fetch(browser, 1)) == ["late"]
 
 
-def test_a_browser_does_not_see_what_somebody_has_until_it_comes_back(
-    client: BlockingClient, connect: Connect, address: str
-) -> None:
-    client.send(address, *"ab")
-    holder = connect()
-    receiver = holder.receiver(address, 1)
-    holder.fetch(receiver, 1, None)
-    assert bodies(client.browse(address)) == ["b"]
-    receiver.close()
-    assert bodies(client.browse(address)) == ["a", "b"]
-
-
 def test_browsers_do_not_count_as_users_of_an_exclusive_queue(
     client: BlockingClient, connect: Connect, management: Management, address: str
 ) -> None:
@@ -57,17 +45,6 @@ def test_browsers_do_not_count_as_users_of_an_exclusive_queue(
     owner = client.receiver(address, 0)
     assert bodies(connect().browse(address)) == ["a"]
     assert bodies(client.drain(owner)) == ["a"]
-
-
-def test_what_is_consumed_under_a_browser_is_simply_not_there(
-    client: BlockingClient, connect: Connect, address: str
-) -> None:
-    client.send(address, *"abcd")
-    browser = client.receiver(address, 1, Copy())
-    assert bodies(client.fetch(browser, 1)) == ["a"]
-    receiver = connect().receiver(address, 2)
-    assert [receiver.receive().body for _ in range(2)] == ["a", "b"]
-    assert bodies(client.drain(browser)) == ["c", "d"]
 
 
 def test_a_browser_comes_back_to_where_it_was(

@@ -77,20 +77,6 @@ def test_a_primary_that_slept_while_another_was_promoted_steps_down_and_confirms
     assert audit.is_flawless, audit
 
 
-def test_a_stalled_backup_is_dropped_after_its_timeout_and_comes_back(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, settings={"ha.backup-timeout": "2s"}) as cluster:
-        cluster.form(0)
-        with FailoverLoad(cluster.urls, rate=400) as load:
-            load.wait_confirmed(MESSAGES_BETWEEN)
-            with cluster.paused(2):
-                load.wait_confirmed(10 * MESSAGES_BETWEEN)  # more than a publisher may have unconfirmed
-                names = [row["name"] for row in cluster.broker(0).ask("backups")["answer"]]
-                assert names == [cluster.broker(1).name]
-            cluster.wait_state(2, "ready")
-            audit = load.finish()
-    assert audit.is_flawless, audit
-
-
 def test_a_switchover_under_load_loses_nothing_and_the_old_primary_follows(tmp_path: Path) -> None:
     with RunningCluster(tmp_path) as cluster:
         cluster.form(0)
@@ -119,32 +105,6 @@ def wait_until_listed(broker: LocalBroker, name: str) -> None:
     deadline = time.monotonic() + 10
     while all(queue["name"] != name for queue in broker.ask("queues")["answer"]):
         assert time.monotonic() < deadline, f"{name} does not appear"
-
-
-def test_messages_that_pile_up_survive_the_primary_and_the_next_one(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path) as cluster:
-        cluster.form(0)
-        with FailoverLoad(cluster.urls, rate=1000, consume=False) as load:
-            load.wait_confirmed(1000)
-            cluster.kill(0)
-            cluster.promote(1)
-            load.wait_confirmed(1000)
-            cluster.kill(1)
-            cluster.promote(2)
-            load.wait_confirmed(100)
-            audit = load.finish()
-    assert audit.is_flawless, audit
-
-
-def test_after_all_were_killed_one_that_is_started_alone_is_not_promoted(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path) as cluster:
-        cluster.form(0)
-        for broker in cluster.brokers:
-            cluster.kill(broker)
-        cluster.restart(1)
-        with pytest.raises(RequestRefused, match="holds no data"):
-            cluster.promote(1)
-        assert cluster.state(1) == "connecting"
 
 
 def owes_an_answer(cluster: RunningCluster) -> bool:
