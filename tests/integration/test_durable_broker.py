@@ -17,7 +17,7 @@ import pytest
 from proton import Delivery, Message, ProtonException, Timeout
 
 from admin_tool import qpid_ha
-from blocking_client import BlockingClient, LocalTransaction, Management, SettleSecond, bodies
+from blocking_client import BlockingClient, Management, bodies
 from failover_load import FailoverLoad
 from kept_journal import last_block
 from limits import LIMIT_S
@@ -107,72 +107,6 @@ def test_killed_again_and_again_under_load_it_loses_nothing_that_it_confirmed(st
     assert "Traceback" not in broker.log()
 
 
-def test_what_a_consumer_was_told_is_settled_does_not_come_back(start: Start) -> None:
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        client.send("q", *(durable(f"m{number}") for number in range(20)))
-        receiver = client.receiver("q", 20, SettleSecond())
-        deliveries = []
-        for _ in range(8):
-            client.wait(lambda: receiver.fetcher.has_message)
-            receiver.fetcher.pop()
-            delivery = receiver.fetcher.unsettled.popleft()
-            delivery.update(Delivery.ACCEPTED)
-            deliveries.append(delivery)
-        client.wait(lambda: all(delivery.settled for delivery in deliveries))
-        kill(broker, client)
-
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        left = client.browse("q")
-    assert bodies(left) == [f"m{number}" for number in range(8, 20)]
-    assert not any(message.first_acquirer for message in left)
-
-
-def test_failed_deliveries_are_still_counted(start: Start) -> None:
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        client.send("q", durable("poison"))
-        for _ in range(2):
-            receiver = client.receiver("q", 1)
-            client.fetch(receiver, 1, None)
-            receiver.fetcher.unsettled[0].local.failed = True
-            receiver.settle(Delivery.MODIFIED)
-            receiver.close()
-        client.send("q", durable("what was written before it is on disk, too"))
-        kill(broker, client)
-
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        (poison, _) = client.browse("q")
-    assert poison.delivery_count == 2
-
-
-def test_objects_and_the_rules_of_queues_come_back(start: Start) -> None:
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        manage = Management(client)
-        manage.create_queue("ring", {"qpid.max_count": 2, "qpid.policy_type": "ring"})
-        manage.create_queue("last", {"qpid.last_value_queue_key": "key"})
-        manage.create_queue("first", {"x-max-priority": 10, "qpid.priorities": 10})
-        manage.create_exchange("news", "topic")
-        manage.bind("news", "ring", "a.#")
-        client.send("ring", *(durable(body) for body in "abc"))
-        client.send("last", *(durable(f"{key}{n}", properties={"key": key}) for n in range(3) for key in "xy"))
-        client.send("first", durable("low", priority=1), durable("high", priority=9))
-        kill(broker, client)
-
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        assert bodies(client.browse("ring")) == ["b", "c"]
-        assert sorted(bodies(client.browse("last"))) == ["x2", "y2"]
-        assert bodies(client.browse("first")) == ["high", "low"]
-        client.send("news/a.b", durable("d"))
-        assert bodies(client.browse("ring")) == ["c", "d"]
-        client.send("last", durable("x3", properties={"key": "x"}))
-        assert sorted(bodies(client.browse("last"))) == ["x3", "y2"]
-
-
 def test_a_message_expires_while_nobody_runs(start: Start) -> None:
     broker = start()
     with BlockingClient(broker.url) as client:
@@ -185,41 +119,6 @@ def test_a_message_expires_while_nobody_runs(start: Start) -> None:
         while time.monotonic() - sent_at_s < 0.6:
             client.browse("q")
         assert bodies(client.consume("q")) == ["long"]
-
-
-def test_a_transaction_is_there_whole_or_not_at_all(start: Start) -> None:
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        client.send("in", durable("work"))
-        sender, receiver = client.sender("out"), client.receiver("in", 1)
-        client.fetch(receiver, 1, None)
-        done = LocalTransaction(client)
-        done.accept(receiver)
-        for number in range(3):
-            done.send(sender, durable(f"done{number}"))
-        assert done.commit() == "committed"
-        left = LocalTransaction(client)
-        left.send(sender, durable("never discharged"))
-        kill(broker, client)
-
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        assert bodies(client.browse("out")) == ["done0", "done1", "done2"]
-        assert client.browse("in") == []
-
-
-def test_what_is_not_durable_is_gone_and_costs_no_sync(start: Start) -> None:
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        assert confirmed(client.send("q", "passing", durable("staying"), "passing too")) == 3
-        assert len(client.browse("q")) == 3
-        kill(broker, client)
-
-    broker = start()
-    with BlockingClient(broker.url) as client:
-        assert bodies(client.consume("q")) == ["staying"]
-        assert confirmed(client.send("q", durable("next"))) == 1
-        assert bodies(client.browse("q")) == ["next"]
 
 
 def test_queues_of_the_brokers_own_log_come_back_with_their_messages(start: Start) -> None:

@@ -185,27 +185,6 @@ def test_so_many_pages_listen_and_no_more_and_each_hears_who_it_is(port: HttpPor
 # --- bad requests
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/page/",
-        "/page/../http_admin.py",
-        "/page/%2e%2e/http_admin.py",
-        "/page/page.css%00.js",
-        "/../../etc/passwd",
-        "/%2e%2e/%2e%2e/etc/passwd",
-        "/metrics/",
-        "//rpc",
-        "/rpc/../metrics",
-        "/live%00",
-    ],
-)
-def test_other_paths_lead_nowhere(port: HttpPort, path: str) -> None:
-    answer = port.send_raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-    assert status_of(answer) in (400, 404)
-    assert b"root:" not in answer
-
-
 def test_requests_that_are_too_large_or_of_another_kind_are_refused(port: HttpPort) -> None:
     large = b"x" * (1024 * 1024 + 1)
     headers = {**port.headers(ADMIN), "Content-Type": "application/json"}

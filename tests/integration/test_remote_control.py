@@ -100,21 +100,6 @@ def test_where_ha_username_is_set_nobody_else_administers(tmp_path: Path, users_
         assert "replicator" in done.stderr
 
 
-@needs_cyrus
-def test_a_broker_of_the_cluster_is_administered_by_any_name_of_its_address(tmp_path: Path, users_db: Path) -> None:
-    secret = secret_file(tmp_path / "secret", PASSWORD)
-    values: dict[str, object] = {"sasl.users-db": users_db, "ha.username": "replicator", "ha.password-file": secret}
-    with RunningBroker(values) as broker:
-        config = tmp_path / "qpid-ha.yaml"
-        listed = f"amqp://127.0.0.1:{broker.port}"
-        config.write_text(f"ha: {{brokers-url: '{listed}', username: replicator, password-file: {secret}}}\n")
-        done = qpid_ha("ping", "-b", f"amqp://localhost:{broker.port}", QPID_HA_CONFIG=str(config))
-        assert (done.exit_code, done.stdout) == (0, "test is alive\n"), done.stderr
-        stranger = qpid_ha("ping", "-b", f"amqp://localhost:{broker.port}")
-        assert stranger.exit_code == 4
-        assert "amqp://USER@HOST" in stranger.stderr
-
-
 def test_where_the_broker_of_this_machine_is_down_another_one_tells_of_all(tmp_path: Path) -> None:
     with RunningCluster(tmp_path, count=2) as cluster:
         cluster.form(0)
@@ -189,14 +174,6 @@ def test_connections_of_all_brokers_are_shown_and_closed_through_any_of_them(tmp
         assert done.exit_code == 3
         assert f"the broker at {cluster.urls[0]}" in done.stderr
         assert {each["broker"] for each in json.loads(done.stdout)} <= {"broker2"}
-
-
-def test_backups_are_shown_by_the_primary_and_a_backup_says_where_that_is(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, count=2) as cluster:
-        cluster.form(0)
-        done = qpid_ha("backups", "-b", str(cluster.broker(1).control_socket))
-        assert done.exit_code == 1
-        assert f"ask broker1 at {cluster.urls[0]}, the primary" in done.stderr
 
 
 def test_a_broker_that_is_not_there_is_unreachable() -> None:
