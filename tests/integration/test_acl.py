@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import proton
 import pytest
@@ -18,6 +19,7 @@ from proton.utils import LinkDetached
 
 import admin_tool
 from blocking_client import BlockingClient, Management
+from qpid_ha_agent.control import ControlClient
 from running_broker import RunningBroker
 
 PASSWORD = "correct horse"
@@ -131,8 +133,11 @@ def test_other_rules_are_in_force_at_once_and_bad_ones_never(broker: RunningBrok
         assert f"{rules}:1: there is no action 'publsh'; did you mean publish?" in done.stderr
         assert "the rules in force stay" in done.stderr
         alice.send("alice.in", "x")
-        rules.write_text("allow alice consume\n")
+        rules.write_text("allow alice consume\nlimit alice links=1\n")
         assert "1 rules of" in qpid_ha(broker, "acl", "reload").stdout
+        with ControlClient(broker.control_socket) as control:
+            limits: Any = control.call("user-limits", user="alice")
+        assert [row["limit"] for row in limits if row["kind"] == "links"] == [1]
         with pytest.raises(LinkDetached, match="alice may not publish"):
             alice.send("alice.in", "x")
 

@@ -164,16 +164,6 @@ def test_a_consumer_that_neither_reads_nor_speaks_gives_back_its_messages_and_it
         assert logged(broker, f":{stalled.socket.getsockname()[1]} disconnected")
 
 
-def test_a_client_that_is_told_to_go_is_gone_at_once(strict: Served) -> None:
-    with ExitStack() as stack:
-        for _ in range(MAX_CONNECTIONS):
-            stack.enter_context(BlockingClient(strict.url, heartbeat=10))
-        surplus = stack.enter_context(RawPeer(strict.port))
-        surplus.open()
-        assert surplus.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
-        assert surplus.read_to_end() == b""
-
-
 # --- too much of something
 
 

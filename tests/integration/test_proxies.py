@@ -80,14 +80,6 @@ def test_a_request_at_one_proxy_is_answered_at_another_one(cluster: RunningClust
         assert Management(service).queue(address) is None
 
 
-def test_a_silent_proxy_loses_its_clients_temporary_queues_in_time(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client, BlockingClient(cluster.urls[2]) as other:
-        address = client.receiver(None, 1, dynamic=True).link.remote_source.address
-        cluster.kill(1)
-        management = Management(other)
-        cluster.wait_until(lambda: management.queue(address) is None, "the queue is gone")
-
-
 COUNT = 20_000
 
 
@@ -105,24 +97,6 @@ def test_a_killed_primary_is_a_pause_for_clients_of_the_others(tmp_path: Path) -
         assert sorted(publisher.accepted) == list(range(COUNT))
 
 
-def test_two_consumers_at_two_proxies_get_each_message_once_when_the_primary_dies(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
-        cluster.wait_whole()
-        dead = cluster.brokers.index(cluster.the_primary())
-        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
-        with (
-            SteadyPublisher(one, "q", COUNT) as publisher,
-            SteadyConsumer(one, "q") as first,
-            SteadyConsumer(other, "q") as second,
-        ):
-            first.wait_received(2000)
-            second.wait_received(2000)
-            cluster.kill(dead)
-            publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
-            second.wait(lambda: len(first.received) + len(second.received) >= COUNT, "all received")
-        assert sorted(first.received + second.received) == list(range(COUNT))
-
-
 def test_a_set_that_moves_is_a_pause_also_when_it_moves_to_the_proxy_and_away(cluster: RunningCluster) -> None:
     names = [broker.name for broker in cluster.brokers]
     create_set(cluster, "orders", preferred=names[1])
@@ -136,51 +110,6 @@ def test_a_set_that_moves_is_a_pause_also_when_it_moves_to_the_proxy_and_away(cl
         publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
         consumer.wait_received(COUNT)
     assert consumer.received == list(range(COUNT))
-
-
-def test_what_a_client_of_a_proxy_holds_stays_its_own_when_the_primary_dies(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
-        cluster.wait_whole()
-        dead = cluster.brokers.index(cluster.the_primary())
-        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
-        with BlockingClient(one) as client:
-            client.send("q", *[Message(number) for number in range(30)])
-        with SteadyConsumer(other, "q", hold=30) as consumer:
-            consumer.wait(lambda: len(consumer.held) == 30, "30 messages are held")
-            cluster.kill(dead)
-            cluster.wait_until(lambda: cluster.primary() is not None, "somebody leads")
-            with BlockingClient(one) as client:
-                client.send("q", Message(30))  # so the consumer is back
-                consumer.wait(lambda: 30 in consumer.received, "the consumer goes on")
-                assert len(client.browse("q")) == 0
-                consumer.let_go()
-                consumer.wait(lambda: not consumer.held, "let go")
-                leader = cluster.the_primary()
-                cluster.wait_until(lambda: leader.ask("query")["messages"] == 0, "the queue is empty")
-        assert consumer.received == list(range(31))
-        assert consumer.doubled == []
-
-
-def test_what_a_client_has_for_itself_is_there_after_the_primary_has_died(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
-        cluster.wait_whole()
-        dead = cluster.brokers.index(cluster.the_primary())
-        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
-        with BlockingClient(one) as client, BlockingClient(other) as sender:
-            own = client.receiver(None, 0, dynamic=True)
-            news = client.receiver("amq.topic/news.#", 0)
-            address = own.link.remote_source.address
-            sender.send(address, "before")
-            sender.send("amq.topic/news.today", "read all about it")
-            cluster.kill(dead)
-            sender.send(address, "after")
-            sender.send("amq.topic/news.today", "one primary is dead")
-            assert bodies(client.fetch(own, 2)) == ["before", "after"]
-            assert bodies(client.fetch(news, 2)) == ["read all about it", "one primary is dead"]
-            own.close()
-            news.close()
-            listed = Management(sender).ask("QUERY", {"attributeNames": ["name"]}, entityType="queue")
-            assert not [name for (name,) in listed.body["results"] if name in (address,) or "subscription" in name]
 
 
 def test_a_client_of_a_killed_proxy_goes_on_at_another_broker(cluster: RunningCluster) -> None:
