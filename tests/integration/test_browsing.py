@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import proton
-import pytest
-from proton import Delivery
 from proton.reactor import Copy, Filter
 
 from blocking_client import BlockingClient, Management, bodies
@@ -18,15 +16,6 @@ def test_a_browser_takes_nothing(client: BlockingClient, connect: Connect, addre
     client.send(address, *"abc")
     assert bodies(client.browse(address)) == bodies(connect().browse(address)) == ["a", "b", "c"]
     assert [(m.delivery_count, m.first_acquirer) for m in client.consume(address)] == [(0, True)] * 3
-
-
-@pytest.mark.parametrize("answer", [Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED])
-def test_whatever_a_browser_answers_changes_nothing(client: BlockingClient, address: str, answer: object) -> None:
-    client.send(address, *"ab")
-    browser = client.receiver(address, 2, Copy())
-    assert bodies(client.fetch(browser, 2, answer)) == ["a", "b"]
-    browser.close()
-    assert [(m.body, m.delivery_count) for m in client.consume(address)] == [("a", 0), ("b", 0)]
 
 
 def test_a_browser_sees_what_comes_later(client: BlockingClient, connect: Connect, address: str) -> None:

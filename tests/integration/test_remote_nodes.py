@@ -5,9 +5,7 @@ from __future__ import annotations
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from proton import Delivery, Message
@@ -16,7 +14,6 @@ from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Management, bodies
 from certificate_authority import Authority
-from qpid_ha_agent.control import ControlClient
 from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from resuming_client import open_session
@@ -172,21 +169,6 @@ def test_a_broker_that_cannot_be_reached_is_named(there: RunningBroker) -> None:
             connected.sender("gone")
         assert refused.value.condition == "amqp:resource-locked"
         assert f"127.0.0.1:{port}: Connection refused" in str(refused.value)
-
-
-def test_many_clients_share_one_connection(here: RunningBroker, there: RunningBroker) -> None:
-    with ExitStack() as stack, BlockingClient(there.url) as theirs:
-        clients = [stack.enter_context(BlockingClient(here.url)) for _ in range(60)]
-        senders = [client.sender("orders") for client in clients]
-        for client, sender in zip(clients, senders, strict=True):
-            assert client.offer(sender, "x").state == Delivery.ACCEPTED
-        assert len(theirs.consume("their-orders")) == 60
-        with ControlClient(here.control_socket) as control:
-            rows: Any = control.call("remote-nodes")
-            found: Any = control.call("query")
-        (row,) = [row for row in rows if row["name"] == "orders"]
-        assert (row["links"], row["state"]) == (60, "connected")
-        assert found["remote_connections"] == 1
 
 
 def test_nothing_confirmed_is_lost_when_the_cluster_behind_fails_over(tmp_path: Path) -> None:
