@@ -158,13 +158,6 @@ def test_best_asks_hosts_through_ssh_and_an_away_one_is_a_store_that_is_missing(
     assert run("best", "away:/data").exit_code == 3
 
 
-def test_a_member_without_a_store_is_a_question_with_1_as_exit_code(run: Run, stores: list[Path]) -> None:
-    result = run("best", *stores[:2])
-    assert result.exit_code == 1
-    assert "ADMIN: node3" in result.stdout
-    assert "--winner node2 --force" in result.stdout
-
-
 def test_the_words_of_a_damaged_answer_are_not_taken_for_facts(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bin" / "ssh").write_text("#!/bin/sh\necho '{\"where\": 1}'\n")
     result = run("best", "node1:/data")
