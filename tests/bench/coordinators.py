@@ -13,17 +13,16 @@ from types import MappingProxyType
 from typing import Final
 
 from bench import idle_clusters
-from bench.failover import calm_primary, first_confirmed, others_than, wait_not_primary
+from bench.failover import calm_primary, outages, wait_not_primary
 from bench.figures import Measurement
 from bench.load_client import BenchError
-from bench.replication import fresh_cluster, port_of
+from bench.replication import fresh_cluster
 from bench.scenario import Measure, Scenario
 from coordinator_ensembles import ENSEMBLES, Ensemble
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
-from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 
 FLEET_PROCESSES = 4
@@ -37,39 +36,30 @@ def _cluster_on(ensemble: Ensemble) -> Iterator[RunningCluster]:
         yield cluster
 
 
-def _outages(
-    ensemble: Ensemble, times: int, strike: Callable[[RunningCluster, LocalBroker], float]
-) -> Iterator[tuple[RunningCluster, LocalBroker, float]]:
-    """Each time the primary was struck: the cluster, that broker, and the seconds to the first confirmed publish."""
-    with _cluster_on(ensemble) as cluster:
-        for _ in range(times):
-            old = calm_primary(cluster)
-            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
-            struck_s = strike(cluster, old)
-            yield cluster, old, first_confirmed(ports) - struck_s
-
-
 def _kill(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
     """SIGKILL to the primary's broker; its agent lives, and lets the lock go."""
     label = f"{name}: kill -9 of the primary to first confirmed publish"
-    for _cluster, _old, elapsed_s in _outages(ensemble, scenario.coordinator_kills, RunningCluster.kill):
-        yield Measurement(f"{name}_kill", label, elapsed_s, "s")
+    with _cluster_on(ensemble) as cluster:
+        for _old, elapsed_s in outages(cluster, scenario.coordinator_kills, RunningCluster.kill):
+            yield Measurement(f"{name}_kill", label, elapsed_s, "s")
 
 
 def _crash(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
     """SIGKILL to the primary's broker and its agent: nobody lets the lock go."""
     label = f"{name}: kill -9 of broker and agent to first confirmed publish"
-    for cluster, old, elapsed_s in _outages(ensemble, scenario.coordinator_pauses, RunningCluster.crash):
-        yield Measurement(f"{name}_crash", label, elapsed_s, "s")
-        cluster.restart(old)
+    with _cluster_on(ensemble) as cluster:
+        for old, elapsed_s in outages(cluster, scenario.coordinator_pauses, RunningCluster.crash):
+            yield Measurement(f"{name}_crash", label, elapsed_s, "s")
+            cluster.restart(old)
 
 
 def _pause(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
     """SIGSTOP to the primary's broker."""
     label = f"{name}: SIGSTOP of the primary to first confirmed publish"
-    for cluster, old, elapsed_s in _outages(ensemble, scenario.coordinator_pauses, RunningCluster.pause):
-        yield Measurement(f"{name}_pause", label, elapsed_s, "s")
-        wait_not_primary(cluster, old)
+    with _cluster_on(ensemble) as cluster:
+        for old, elapsed_s in outages(cluster, scenario.coordinator_pauses, RunningCluster.pause):
+            yield Measurement(f"{name}_pause", label, elapsed_s, "s")
+            wait_not_primary(cluster, old)
 
 
 def _record(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bench.figures import Measurement
 from bench.load_client import BenchError, LoadConnection, Publisher
@@ -95,24 +95,27 @@ def calm_primary(cluster: RunningCluster) -> LocalBroker:
     return cluster.the_primary()
 
 
+def outages(
+    cluster: RunningCluster, times: int, strike: Callable[[RunningCluster, LocalBroker], float]
+) -> Iterator[tuple[LocalBroker, float]]:
+    """Each time the primary was struck: that broker, and the seconds to the first confirmed publish."""
+    for _ in range(times):
+        old = calm_primary(cluster)
+        ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
+        struck_s = strike(cluster, old)
+        yield old, first_confirmed(ports) - struck_s
+
+
 def measure_kill(scenario: Scenario) -> Iterator[Measurement]:
     """SIGKILL to the primary, again and again."""
     with fresh_cluster(agents=True) as cluster:
-        for _ in range(scenario.kills):
-            old = calm_primary(cluster)
-            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
-            killed_s = cluster.kill(old)
-            elapsed_s = first_confirmed(ports) - killed_s
+        for _old, elapsed_s in outages(cluster, scenario.kills, RunningCluster.kill):
             yield Measurement("kill", "kill -9 of the primary to first confirmed publish", elapsed_s, "s")
 
 
 def measure_pause(scenario: Scenario) -> Iterator[Measurement]:
     """SIGSTOP to the primary: it keeps its sockets, and says nothing any more."""
     with fresh_cluster(agents=True) as cluster:
-        for _ in range(scenario.pauses):
-            old = calm_primary(cluster)
-            ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
-            paused_s = cluster.pause(old)
-            elapsed_s = first_confirmed(ports) - paused_s
+        for old, elapsed_s in outages(cluster, scenario.pauses, RunningCluster.pause):
             yield Measurement("pause", "SIGSTOP of the primary to first confirmed publish", elapsed_s, "s")
             wait_not_primary(cluster, old)

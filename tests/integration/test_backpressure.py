@@ -20,7 +20,6 @@ from raw_peer import (
     FLOW,
     RECEIVER,
     SENDER,
-    TRANSFER,
     RawPeer,
     attach,
     credit,
@@ -142,28 +141,6 @@ def test_a_consumer_that_stops_reading_costs_no_memory_and_stops_nobody(
         assert len(taken) == 50
 
 
-def test_many_consumers_that_stop_reading_cost_little_each(stocked: RunningBroker) -> None:
-    before = resident_bytes(stocked)
-    peers = [stalled_consumer(stocked, 1) for _ in range(20)]
-    assert quiet(stocked)
-
-    grown = resident_bytes(stocked) - before
-
-    for peer in peers:
-        peer.close()
-    assert grown < 20 * 6 * MIB
-    assert quiet(stocked)
-    with BlockingClient(stocked.url) as client:
-        assert len(client.fetch(client.receiver("stock", 10), 10)) == 10
-
-
-def test_a_consumer_that_reads_again_gets_the_rest(stocked: RunningBroker) -> None:
-    with stalled_consumer(stocked, 1) as peer:
-        assert quiet(stocked)
-        for _ in range(500):
-            assert peer.expect(TRANSFER).payload.endswith(b"xxx")
-
-
 @contextmanager
 def rude(broker: RunningBroker) -> Iterator[RawPeer]:
     """A client that does not read; what it sends has to be worked through, however long that takes."""
@@ -237,17 +214,6 @@ def test_a_publisher_waits_while_memory_is_full_and_goes_on_when_there_is_room(s
 
             wait_for_credit(peer)
             wait_for_credit(newcomer)
-
-
-def test_management_works_while_memory_is_full(small: RunningBroker) -> None:
-    with sender(small, "full") as peer:
-        peer.socket.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            publish(peer, 10 * SMALL_MEMORY // BODY, b"x" * BODY)
-        with RawPeer(small.port) as manager:
-            manager.open_session()
-            manager.send(attach("requests", 0, SENDER, "$management"))
-            publish(manager, 300, b"no request, but a command that is let in")
 
 
 def test_large_messages_that_are_never_completed_are_bounded_together(small: RunningBroker) -> None:

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 
 import proton
 import pytest
-from proton import Delivery
-from proton.reactor import Selector
 from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, bodies
@@ -19,7 +17,6 @@ from proxied_broker import Serve, Served
 from raw_peer import (
     AMQP_HEADER,
     CLOSE,
-    FLOW,
     OPEN,
     RECEIVER,
     SASL_HEADER,
@@ -68,7 +65,7 @@ def logged(broker: Served, text: str, timeout_s: float = LIMIT_S) -> list[str]:
     return [line for line in broker.log().splitlines() if text in line]
 
 
-# --- addresses and filters
+# --- addresses
 
 
 @pytest.mark.parametrize("kind", ["sender", "receiver"])
@@ -82,22 +79,6 @@ def test_an_unknown_address_is_not_found_when_nothing_is_made_on_demand(strict: 
         assert "auto-create" in str(refused.value)
         client.sender("amq.topic")
     assert len(logged(strict, f"nowhere-{kind}")) == 1
-
-
-BAD_SELECTORS = ("colour = ", "colour = 'red", "((((", "= " * 5000, "(" * 5000, "a = 1 " + "AND NOT (" * 3000)
-
-
-@pytest.mark.parametrize("selector", BAD_SELECTORS, ids=lambda selector: f"{selector[:12]} {len(selector)}")
-def test_a_malformed_selector_costs_the_link(broker: Served, selector: str) -> None:
-    with BlockingClient(broker.url) as client:
-        with pytest.raises(LinkDetached) as refused:
-            client.receiver("selected", 1, Selector(selector))
-
-        assert refused.value.condition == "amqp:invalid-field"
-        assert "selector" in str(refused.value)
-        assert len(str(refused.value)) < 1000
-        client.receiver("selected", 1, Selector("colour = 'red'"))
-    assert works(broker, "selected")
 
 
 # --- silence
@@ -183,16 +164,6 @@ def test_a_consumer_that_neither_reads_nor_speaks_gives_back_its_messages_and_it
         assert logged(broker, f":{stalled.socket.getsockname()[1]} disconnected")
 
 
-def test_a_client_that_is_told_to_go_is_gone_at_once(strict: Served) -> None:
-    with ExitStack() as stack:
-        for _ in range(MAX_CONNECTIONS):
-            stack.enter_context(BlockingClient(strict.url, heartbeat=10))
-        surplus = stack.enter_context(RawPeer(strict.port))
-        surplus.open()
-        assert surplus.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
-        assert surplus.read_to_end() == b""
-
-
 # --- too much of something
 
 
@@ -214,28 +185,6 @@ def test_more_connections_than_allowed_are_told_so_and_the_others_stay() -> None
         assert bodies(clients[0].consume("q")) == ["from one that was there"]
 
 
-def test_a_client_with_ten_thousand_links_is_refused_those_over_the_limit() -> None:
-    limit = 1000
-    # On a busy machine it takes the client long to read all the answers, and the broker waits that long for a goodbye.
-    patience_s = 100
-    with (
-        RunningBroker({"handshake-timeout": f"{patience_s}s"}) as broker,
-        RawPeer(broker.port, timeout_s=patience_s) as greedy,
-    ):
-        greedy.open_session()
-        attached = 0
-        for handle in range(10_000):
-            greedy.send(attach(f"link-{handle}", handle, SENDER, "greedy"))
-            if handle < limit:
-                greedy.expect(FLOW)
-                attached += 1
-            elif handle == limit:
-                assert works(broker, "beside-the-greedy")
-        assert attached == limit
-        assert greedy.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
-        assert works(broker, "beside-the-greedy")
-
-
 def test_a_client_that_reads_late_still_learns_why_it_was_closed() -> None:
     with (
         RunningBroker({"max-links-per-connection": 50}) as broker,
@@ -249,50 +198,7 @@ def test_a_client_that_reads_late_still_learns_why_it_was_closed() -> None:
         assert late.expect(CLOSE).error[0] == "amqp:resource-limit-exceeded"
 
 
-# --- credit
-
-
-def test_a_consumer_that_never_gives_credit_keeps_nothing_from_the_others(broker: Served) -> None:
-    with BlockingClient(broker.url) as idle, BlockingClient(broker.url) as client:
-        receiver = idle.receiver("never-gives", 0)
-        assert works(broker, "never-gives")
-        client.send("never-gives", *[f"m{number}" for number in range(50)])
-        assert len(client.consume("never-gives")) == 50
-        assert not receiver.fetcher.has_message
-
-
-def test_a_publisher_that_never_uses_its_credit_keeps_nothing_from_the_others(broker: Served) -> None:
-    with BlockingClient(broker.url) as idle:
-        for _ in range(100):
-            idle.sender("never-uses")
-        assert works(broker, "never-uses")
-
-
-def test_a_consumer_that_never_answers_gets_no_more_than_its_credit(broker: Served) -> None:
-    with BlockingClient(broker.url) as quiet, BlockingClient(broker.url) as client:
-        client.send("never-answers", *[f"m{number}" for number in range(20)])
-        receiver = quiet.receiver("never-answers", 5)
-        taken = quiet.fetch(receiver, 5, None)
-
-        assert len(client.consume("never-answers")) == 15
-
-        quiet.break_connection()
-        client.wait(lambda: True)
-        again = client.fetch(client.receiver("never-answers", 5), 5, Delivery.ACCEPTED)
-        assert bodies(again) == bodies(taken)
-
-
-def test_a_lying_transaction_is_refused_and_the_link_goes(broker: Served) -> None:
-    with BlockingClient(broker.url) as client:
-        sender = client.sender("lying")
-        delivery = sender.link.delivery("lie")
-        delivery.local.data = [b"no such transaction"]
-        sender.link.stream(proton.Message("x").encode())
-        delivery.update(0x34)
-        sender.link.advance()
-        client.wait(lambda: delivery.settled)
-        assert delivery.remote.condition.name == "amqp:transaction:unknown-id"
-    assert works(broker, "lying")
+# --- ends
 
 
 def test_a_close_with_an_error_is_an_ordinary_goodbye(broker: Served) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -41,20 +40,6 @@ def complaint(directory: Path, *arguments: str, config: str | None = None) -> st
     assert line.startswith("qpidd: ")
     assert "Traceback" not in line
     return line
-
-
-def test_a_typing_error_in_the_file_is_named_with_its_place(directory: Path) -> None:
-    line = complaint(directory, config="listen: [amqp://127.0.0.1:0\nname: node1\n")
-
-    assert "qpid-ha.yaml" in line
-    assert "qpid-ha.yaml:2:" in line
-
-
-def test_a_value_of_the_wrong_kind_is_named_with_its_key(directory: Path) -> None:
-    line = complaint(directory, config="max-connections: many\nlisten: [amqp://127.0.0.1:0]\n")
-
-    assert "max-connections" in line
-    assert "'many'" in line
 
 
 def test_an_unknown_key_is_named_with_the_nearest_known_one(directory: Path) -> None:
@@ -101,29 +86,6 @@ def test_an_address_of_another_machine_is_named(directory: Path) -> None:
     assert "192.0.2.1" in line
 
 
-def test_a_data_directory_of_another_broker_is_named_with_its_process(directory: Path) -> None:
-    with RunningBroker({"data-dir": str(directory / "data")}) as running:
-        line = complaint(directory, "--listen", "amqp://127.0.0.1:0", "--data-dir", str(directory / "data"))
-
-    assert str(directory / "data") in line
-    assert str(running.pid) in line
-
-
-def test_a_control_socket_of_another_broker_is_named(directory: Path) -> None:
-    with RunningBroker() as running:
-        line = complaint(directory, "--listen", "amqp://127.0.0.1:0", "--control-socket", str(running.control_socket))
-        assert running.control_socket.exists()
-
-    assert str(running.control_socket) in line
-
-
-def test_a_network_listener_without_a_way_to_log_in_is_refused(directory: Path) -> None:
-    line = complaint(directory, "--listen", "amqp://0.0.0.0:0")
-
-    assert "nobody could log in" in line
-    assert "sasl.users-db" in line
-
-
 def test_an_audit_log_that_cannot_be_written_is_named_and_a_stop_by_signal_is_in_one_that_can(directory: Path) -> None:
     file = directory / "logs" / "audit.json"
     line = complaint(directory, "--listen", "amqp://127.0.0.1:0", "--set", f"audit.file={file}")
@@ -133,20 +95,6 @@ def test_an_audit_log_that_cannot_be_written_is_named_and_a_stop_by_signal_is_in
         assert broker.stop() == 0
     (act,) = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert (act["channel"], act["act"], act["result"]) == ("signal", "stop", "done")
-
-
-def test_what_a_killed_broker_left_behind_hinders_nobody(directory: Path) -> None:
-    settings: dict[str, object] = {"data-dir": str(directory / "data"), "control-socket": str(directory / "c.sock")}
-    with RunningBroker(settings) as killed:
-        settings["listen"] = killed.url
-        if killed.process is not None:
-            killed.process.send_signal(signal.SIGKILL)
-            killed.process.wait()
-    assert (directory / "c.sock").exists()
-    assert (directory / "data" / "LOCK").exists()
-
-    with RunningBroker(settings) as again:
-        assert again.url == killed.url
 
 
 def test_a_configuration_can_be_checked_beside_the_broker_that_runs_with_it(directory: Path) -> None:

@@ -16,9 +16,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.__main__ import MEASURES, STORE_MEASURES, main, measure_all
-from bench.coordinators import COORDINATOR_MEASURES
-from bench.figures import COORDINATOR_TARGETS, STORE_TARGETS, TARGETS, Measurement, collected, show_table, write_json
+from bench.__main__ import MEASURES, main, measure_all
+from bench.figures import Measurement, collected, show_table, write_json
 from bench.latency import percentile
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
 from bench.scenario import Scenario, ask, fresh_broker
@@ -152,37 +151,6 @@ def test_a_measurement_that_fails_is_told_and_does_not_cost_the_others() -> None
     found = list(measure_all(screen, Scenario.quick(), {"first": fails, "second": works}, failures))
     assert [measurement.key for measurement in found] == ["before", "after"]
     assert failures == ["first failed: the broker refused"]
-
-
-def test_a_quick_run_measures_everything_that_has_a_target(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    result = CliRunner().invoke(main, ["--quick", "--json", str(path)])
-    assert (result.exit_code, result.exception) == (0, None), result.output
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert content["failures"] == []
-    assert {figure["key"] for figure in content["figures"]} >= set(TARGETS)
-    assert content["machine"]["cores"] >= 1
-
-
-def test_a_quick_run_of_the_store_measures_everything_that_has_a_target(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    wanted = [word for name in STORE_MEASURES for word in ("--only", name)]
-    result = CliRunner().invoke(main, ["--quick", *wanted, "--json", str(path)])
-    assert (result.exit_code, result.exception) == (0, None), result.output
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert {figure["key"] for figure in content["figures"]} >= set(STORE_TARGETS)
-
-
-def test_a_quick_run_with_coordinators_measures_what_has_a_target(tmp_path: Path) -> None:
-    """The two that need no brokers; those with brokers differ from them and from `kill` in one line each."""
-    path, kinds = tmp_path / "results.json", ("record", "fleet")
-    wanted = [word for name in COORDINATOR_MEASURES if name.split("-")[1] in kinds for word in ("--only", name)]
-    result = CliRunner().invoke(main, ["--quick", *wanted, "--json", str(path)])
-    assert (result.exit_code, result.exception) == (0, None), result.output
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert {figure["key"] for figure in content["figures"]} == {
-        key for key in COORDINATOR_TARGETS if key.rpartition("_")[2] in kinds
-    }
 
 
 def test_a_broker_that_keeps_nothing_is_not_measured_as_durable(tmp_path: Path) -> None:

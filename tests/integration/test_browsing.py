@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import proton
-import pytest
-from proton import Delivery
 from proton.reactor import Copy, Filter
 
 from blocking_client import BlockingClient, Management, bodies
@@ -20,33 +18,12 @@ def test_a_browser_takes_nothing(client: BlockingClient, connect: Connect, addre
     assert [(m.delivery_count, m.first_acquirer) for m in client.consume(address)] == [(0, True)] * 3
 
 
-@pytest.mark.parametrize("answer", [Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED])
-def test_whatever_a_browser_answers_changes_nothing(client: BlockingClient, address: str, answer: object) -> None:
-    client.send(address, *"ab")
-    browser = client.receiver(address, 2, Copy())
-    assert bodies(client.fetch(browser, 2, answer)) == ["a", "b"]
-    browser.close()
-    assert [(m.body, m.delivery_count) for m in client.consume(address)] == [("a", 0), ("b", 0)]
-
-
 def test_a_browser_sees_what_comes_later(client: BlockingClient, connect: Connect, address: str) -> None:
     client.send(address, "early")
     browser = client.receiver(address, 10, Copy())
     assert bodies(client.fetch(browser, 1)) == ["early"]
     connect().send(address, "late")
     assert bodies(client.fetch(browser, 1)) == ["late"]
-
-
-def test_a_browser_does_not_see_what_somebody_has_until_it_comes_back(
-    client: BlockingClient, connect: Connect, address: str
-) -> None:
-    client.send(address, *"ab")
-    holder = connect()
-    receiver = holder.receiver(address, 1)
-    holder.fetch(receiver, 1, None)
-    assert bodies(client.browse(address)) == ["b"]
-    receiver.close()
-    assert bodies(client.browse(address)) == ["a", "b"]
 
 
 def test_browsers_do_not_count_as_users_of_an_exclusive_queue(
@@ -57,17 +34,6 @@ def test_browsers_do_not_count_as_users_of_an_exclusive_queue(
     owner = client.receiver(address, 0)
     assert bodies(connect().browse(address)) == ["a"]
     assert bodies(client.drain(owner)) == ["a"]
-
-
-def test_what_is_consumed_under_a_browser_is_simply_not_there(
-    client: BlockingClient, connect: Connect, address: str
-) -> None:
-    client.send(address, *"abcd")
-    browser = client.receiver(address, 1, Copy())
-    assert bodies(client.fetch(browser, 1)) == ["a"]
-    receiver = connect().receiver(address, 2)
-    assert [receiver.receive().body for _ in range(2)] == ["a", "b"]
-    assert bodies(client.drain(browser)) == ["c", "d"]
 
 
 def test_a_browser_comes_back_to_where_it_was(

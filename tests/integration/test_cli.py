@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from admin_tool import qpid_ha
 from control_broker import ControlBroker as Broker
-from control_broker import asking, control_broker, qpid_ha
+from control_broker import asking, control_broker
 from qpid_ha_config import defaults
 
 
@@ -29,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def test_ping_names_the_broker(broker: Broker) -> None:
     done = asking(broker, "ping")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "node1 is alive\n", "")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "node1 is alive\n", "")
 
 
 def test_status_prints_the_bare_state(broker: Broker) -> None:
@@ -44,7 +45,7 @@ def test_a_question_about_the_state_is_answered_by_the_exit_code_alone(
     broker: Broker, words: list[str], code: int
 ) -> None:
     done = asking(broker, "status", *words)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert (done.exit_code, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_query_prints_facts_in_three_formats(broker: Broker) -> None:
@@ -58,7 +59,7 @@ def test_query_prints_facts_in_three_formats(broker: Broker) -> None:
 def test_options_may_stand_before_the_command_and_the_last_one_counts(broker: Broker) -> None:
     path = str(broker.path)
     assert qpid_ha("-b", f"unix:{path}", "--format", "json", "status").stdout.startswith("{")
-    assert qpid_ha("-b", "/nonexistent.sock", "status", "-b", path).returncode == 0
+    assert qpid_ha("-b", "/nonexistent.sock", "status", "-b", path).exit_code == 0
 
 
 # --- settings ---------------------------------------------------------------------------------------------
@@ -82,14 +83,14 @@ def test_set_takes_key_and_value_in_the_ways_people_write_them(broker: Broker, w
 
 def test_set_without_a_value_is_a_usage_error_before_anything_changes(broker: Broker) -> None:
     done = asking(broker, "set", "log-level=debug", "auto-create")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "auto-create" in done.stderr
     assert broker.asked == []
 
 
 def test_a_refusal_is_on_stderr_with_exit_code_1(broker: Broker) -> None:
     done = asking(broker, "get", "log-levle")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "Error: unknown key; did you mean log-level?\n"
 
 
@@ -113,13 +114,13 @@ def test_queue_show_prints_figures_and_arguments(broker: Broker) -> None:
 @pytest.mark.parametrize("level", ["none", "configuration", "messages", "all"])
 def test_queue_create_takes_every_level_of_replication(broker: Broker, level: str) -> None:
     done = asking(broker, "queue", "create", "orders", "--replicate", level)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert broker.asked[0][1]["arguments"] == {"qpid.replicate": level}
 
 
 def test_a_number_that_no_json_can_hold_is_sent_as_text(broker: Broker) -> None:
     done = asking(broker, "queue", "create", "orders", "--argument", "x=1e400", "--argument", "y=NaN")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert broker.asked[0][1]["arguments"] == {"x": "1e400", "y": "NaN"}
 
 
@@ -129,7 +130,7 @@ def test_queue_create_says_what_is_meant_in_the_brokers_terms(broker: Broker) ->
     others = "--replicate none --argument x-mine=7"
     words = f"{limits} {life} {others}".split()
     done = asking(broker, "queue", "create", "orders", *words)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     ((method, params),) = broker.asked
     assert (method, params["action"], params["name"]) == ("queues", "create", "orders")
     assert params["arguments"] == {
@@ -156,21 +157,21 @@ def test_a_plain_queue_has_no_arguments(broker: Broker) -> None:
 
 
 def test_queue_delete_and_purge(broker: Broker) -> None:
-    assert asking(broker, "queue", "delete", "orders", "--if-empty").returncode == 0
-    assert asking(broker, "queue", "purge", "orders").returncode == 0
+    assert asking(broker, "queue", "delete", "orders", "--if-empty").exit_code == 0
+    assert asking(broker, "queue", "purge", "orders").exit_code == 0
     assert broker.asked == [
         ("queues", {"action": "delete", "name": "orders", "if_empty": True, "if_unused": False}),
         ("queues", {"action": "purge", "name": "orders"}),
     ]
     done = asking(broker, "queue", "delete", "absent")
-    assert (done.returncode, done.stderr) == (1, "Error: no queue named absent; see qpid-ha queue list\n")
+    assert (done.exit_code, done.stderr) == (1, "Error: no queue named absent; see qpid-ha queue list\n")
 
 
 def test_exchanges_are_made_bound_and_shown(broker: Broker) -> None:
-    assert asking(broker, "exchange", "create", "news", "--kind", "headers").returncode == 0
-    assert asking(broker, "exchange", "bind", "news", "orders", "a.#", "--argument", "x-match=any").returncode == 0
-    assert asking(broker, "exchange", "unbind", "news", "orders", "a.#").returncode == 0
-    assert asking(broker, "exchange", "delete", "news").returncode == 0
+    assert asking(broker, "exchange", "create", "news", "--kind", "headers").exit_code == 0
+    assert asking(broker, "exchange", "bind", "news", "orders", "a.#", "--argument", "x-match=any").exit_code == 0
+    assert asking(broker, "exchange", "unbind", "news", "orders", "a.#").exit_code == 0
+    assert asking(broker, "exchange", "delete", "news").exit_code == 0
     assert [params for _method, params in broker.asked] == [
         {"action": "create", "name": "news", "kind": "headers"},
         {"action": "bind", "name": "news", "queue": "orders", "key": "a.#", "arguments": {"x-match": "any"}},
@@ -209,7 +210,7 @@ def test_exchanges_are_made_bound_and_shown(broker: Broker) -> None:
 )
 def test_a_usage_error_says_what_would_be_right(words: list[str], named: str) -> None:
     done = qpid_ha(*words)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert named in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -217,7 +218,7 @@ def test_a_usage_error_says_what_would_be_right(words: list[str], named: str) ->
 def test_no_broker_is_exit_code_3(tmp_path: Path) -> None:
     for words in (["-b", str(tmp_path / "absent.sock")], ["-b", "absent"], ["-b", "absent.invalid:5672"]):
         done = qpid_ha("ping", *words)
-        assert (done.returncode, done.stdout) == (3, "")
+        assert (done.exit_code, done.stdout) == (3, "")
         assert "absent" in done.stderr
 
 
@@ -236,22 +237,22 @@ def test_a_broker_is_found_by_environment_name_configuration_or_being_the_only_o
         qpid_ha("ping", QPID_HA_CONFIG=str(tmp_path / "by-socket.yaml")),
         qpid_ha("ping", QPID_HA_CONFIG=str(tmp_path / "by-name.yaml"), **runtime),
     ]
-    assert [(done.returncode, done.stdout) for done in found] == [(0, "node1 is alive\n")] * 4
+    assert [(done.exit_code, done.stdout) for done in found] == [(0, "node1 is alive\n")] * 4
 
 
 def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("name: [")
     done = qpid_ha("ping", QPID_HA_CONFIG=str(tmp_path / "broken.yaml"))
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "broken.yaml:1:8: it is not YAML" in done.stderr
 
 
 @pytest.mark.skipif(Path("/run/qpid-ha").exists(), reason="a broker of this machine would be found too")
 def test_the_only_broker_is_meant_and_of_several_one_must_be_chosen(broker: Broker, tmp_path: Path) -> None:
-    assert qpid_ha("ping", XDG_RUNTIME_DIR=str(tmp_path)).returncode == 0
+    assert qpid_ha("ping", XDG_RUNTIME_DIR=str(tmp_path)).exit_code == 0
     (broker.directory / "node2.sock").touch()
     done = qpid_ha("ping", XDG_RUNTIME_DIR=str(tmp_path))
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "node2.sock" in done.stderr
 
 

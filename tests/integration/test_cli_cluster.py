@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from admin_tool import qpid_ha
 from control_broker import ControlBroker as Broker
-from control_broker import asking, control_broker, qpid_ha
+from control_broker import asking, control_broker
 from limits import LIMIT_S
 
 
@@ -42,10 +43,10 @@ def test_query_all_has_a_column_per_broker(broker: Broker) -> None:
 
 def test_a_promotion_is_refused_with_the_reason_and_can_be_forced(broker: Broker) -> None:
     done = asking(broker, "promote")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "Error: node1 is catching up: promote node2, or use --force\n"
     done = asking(broker, "promote", "--force", "--cluster-manager")
-    assert (done.returncode, done.stdout) == (0, "node1 is primary of generation 4\n")
+    assert (done.exit_code, done.stdout) == (0, "node1 is primary of generation 4\n")
     assert [params["force"] for _method, params in broker.asked] == [False, True]
     assert all(str(params["cause"]).startswith("promoted by ") for _method, params in broker.asked)
 
@@ -87,14 +88,14 @@ def test_a_copy_is_ended_by_the_name_of_its_queue(broker: Broker) -> None:
 @pytest.mark.parametrize("words", [["--stop"], ["orders"], ["orders", "amqp://far:5672", "--stop"]])
 def test_half_of_a_wish_for_a_copy_is_a_usage_error(broker: Broker, words: list[str]) -> None:
     done = qpid_ha("replicate", *words, "-b", str(broker.path))
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert broker.asked == []
 
 
 def test_events_are_printed_as_they_come_until_the_broker_is_gone(broker: Broker) -> None:
     done = asking(broker, "events", "--format", "json")
     assert [json.loads(line).get("event") for line in done.stdout.splitlines()] == [None, "state", "primary"]
-    assert done.returncode == 3
+    assert done.exit_code == 3
     assert "tells nothing more" in done.stderr
     first, second, third = qpid_ha("events", "-b", str(broker.path), TZ="UTC-2").stdout.splitlines()
     assert "state=ready" in first
@@ -138,6 +139,6 @@ def test_a_standalone_broker_is_a_cluster_of_itself_and_has_nobody_to_hand_over_
         assert "12.3" in asking(broker, "query", "--all").stdout
         assert "standalone" in asking(broker, "watch", "--once").stdout
         done = asking(broker, "switchover")
-        assert (done.returncode, done.stdout) == (1, "")
+        assert (done.exit_code, done.stdout) == (1, "")
         assert "ha.cluster" in done.stderr
         assert "ha.cluster" in asking(broker, "events").stderr

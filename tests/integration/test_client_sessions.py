@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from bench.session_kills import BROKERS, SessionKills, session_settings
 from blocking_client import BlockingClient, bodies
 from exact_load import ExactLoad
 from limits import LIMIT_S
-from qpid_ha_client import Guarantee, SessionClient, SessionLost, SessionTaken
+from qpid_ha_client import Guarantee, SessionClient
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, wait_whole
 
@@ -55,40 +54,6 @@ def test_a_message_that_the_program_still_has_stays_its_own_while_brokers_die(cl
         received.accept(wait=True, timeout_s=LIMIT_S)
         with BlockingClient(cluster.urls[1]) as other:
             assert bodies(other.consume("q")) == []
-
-
-def test_another_process_resumes_the_session_and_gets_what_was_held(cluster: RunningCluster) -> None:
-    first = SessionClient(cluster.urls, require_session=True)
-    first.sender("q").send(Message("held"))
-    key = first.receiver("q").receive(10.0).key
-    first.close(keep_session=True)
-    with SessionClient(cluster.urls, session=first.session_id) as second:
-        received = second.receiver("q").receive(10.0)
-        assert (received.body, received.key) == ("held", key)
-        received.accept(wait=True, timeout_s=LIMIT_S)
-
-
-def test_a_client_whose_session_another_one_takes_is_told_and_does_not_fight(cluster: RunningCluster) -> None:
-    first = SessionClient(cluster.urls, require_session=True)
-    receiver = first.receiver("q")
-    first.wait_connected(10.0)
-    with SessionClient(cluster.urls, session=first.session_id) as second:
-        second.wait_connected(10.0)
-        with pytest.raises(SessionTaken):
-            receiver.receive(20.0)
-    first.close()
-
-
-def test_a_session_that_is_gone_is_told_before_anything_goes_on(cluster: RunningCluster) -> None:
-    with SessionClient(cluster.urls, session=str(uuid.uuid4())) as client:
-        sender = client.sender("q")
-        with pytest.raises(SessionLost):
-            sender.send(Message("a"), timeout_s=LIMIT_S)
-        client.begin_anew()
-        sender.flush(20.0)
-        assert client.guarantee is Guarantee.EXACTLY_ONCE
-    with BlockingClient(cluster.urls[0]) as reader:
-        assert bodies(reader.consume("q")) == ["a"]
 
 
 def test_a_session_at_a_broker_that_leads_nothing_has_links_to_queues_of_several_sets(cluster: RunningCluster) -> None:

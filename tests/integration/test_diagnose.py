@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from admin_tool import qpid_ha
 from certificate_authority import Authority
-from control_broker import ControlBroker, answering, qpid_ha
+from control_broker import ControlBroker, answering
 from qpid_ha_agent.diagnosis.certificates import CertificateError, ends_s
 from qpid_ha_agent.diagnosis.facts import LocalProcess, Supervisor
 from qpid_ha_agent.diagnosis.machine import LookedAt, look_at_machine, read_written
@@ -29,7 +30,7 @@ OF_THE_DISK = {"disk-nearly-full"}
 def diagnosed(config: Path, *words: str) -> tuple[int, dict[str, Any]]:
     done = qpid_ha("diagnose", "--format", "json", *words, QPID_HA_CONFIG=str(config))
     assert not done.stderr, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return done.exit_code, json.loads(done.stdout)
 
 
 class Diagnosis:
@@ -62,7 +63,7 @@ def test_a_cluster_is_diagnosed_with_all_half_and_none_of_it_alive(tmp_path: Pat
         cluster.wait_until(lambda: diagnosis.finds(primary.config), "nothing is wrong")
         archive = tmp_path / "bundle.tar.gz"
         made = qpid_ha("support-bundle", "--output", str(archive), QPID_HA_CONFIG=str(killed.config))
-        assert (made.returncode, made.stderr) == (0, "")
+        assert (made.exit_code, made.stderr) == (0, "")
         with tarfile.open(archive) as opened:
             names = {name.partition("/")[2] for name in opened.getnames()}
         places = [f"brokers/{broker.name}" for broker in cluster.brokers]
@@ -71,7 +72,7 @@ def test_a_cluster_is_diagnosed_with_all_half_and_none_of_it_alive(tmp_path: Pat
         expected |= {f"logs/node{cluster.brokers.index(killed)}.log", "store/facts.json"}
         assert names >= expected | {"index.json", "diagnosis.txt", "coordinator.json", "configuration.json"}
 
-        assert qpid_ha("pause", "--reason", "new disks", QPID_HA_CONFIG=str(primary.config)).returncode == 0
+        assert qpid_ha("pause", "--reason", "new disks", QPID_HA_CONFIG=str(primary.config)).exit_code == 0
         cluster.kill(killed)
         stopped.terminate()
         stopped.wait()
@@ -92,7 +93,7 @@ def test_a_cluster_is_diagnosed_with_all_half_and_none_of_it_alive(tmp_path: Pat
         last = ("nobody-answers", "promotion-refused", "broker-not-running", "paused")
         cluster.wait_until(lambda: diagnosis.finds(killed.config, *last), "nobody is left")
     nobody = qpid_ha("diagnose", "-b", cluster.urls[0])
-    assert (nobody.returncode, nobody.stdout) == (3, "")
+    assert (nobody.exit_code, nobody.stdout) == (3, "")
     assert "nothing could be asked" in nobody.stderr
     assert "systemctl status" in nobody.stderr
 
@@ -110,7 +111,7 @@ def test_a_broker_that_takes_connections_and_does_not_answer_is_told_by_its_proc
 
 def test_a_mistake_in_the_address_is_one_of_usage() -> None:
     done = qpid_ha("diagnose", "-b", "amqp://olga:Zx9-planted@node1")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "Zx9-planted" not in done.stderr
 
 
@@ -221,7 +222,7 @@ def test_no_secret_is_in_a_bundle_wherever_there_was_one(tmp_path: Path) -> None
     words = ["support-bundle", "--output", str(archive), "--password-file", str(tmp_path / "given")]
     with answering(broker):
         made = qpid_ha(*words, QPID_HA_CONFIG=str(config), **secrets)
-    assert made.returncode == 0, made.stderr
+    assert made.exit_code == 0, made.stderr
     with tarfile.open(archive) as opened:
         members = [(member.name, opened.extractfile(member)) for member in opened.getmembers()]
         content = {name.partition("/")[2]: file.read().decode() for name, file in members if file is not None}
@@ -232,4 +233,4 @@ def test_no_secret_is_in_a_bundle_wherever_there_was_one(tmp_path: Path) -> None
     assert {"ha.password", "remote-nodes"} <= set(json.loads(content["configuration.json"])["set_and_not_shown"])
     assert archive.stat().st_mode & 0o777 == 0o600
     again = qpid_ha(*words, QPID_HA_CONFIG=str(config))
-    assert (again.returncode, "already" in again.stderr) == (1, True)
+    assert (again.exit_code, "already" in again.stderr) == (1, True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from proton import Delivery, Described, Message, symbol
+from proton import Described, Message, symbol
 from proton.reactor import DurableSubscription, Filter
 from proton.utils import LinkDetached
 
@@ -32,20 +32,6 @@ def test_a_direct_exchange_goes_by_the_whole_subject(client: BlockingClient, add
     assert bodies(client.drain(by_filter)) == ["blue"]
 
 
-def test_a_topic_exchange_knows_words_and_their_wildcards(client: BlockingClient) -> None:
-    patterns = ["a.*", "a.#", "#.c", "*.b.*", "#", "a"]
-    receivers = {pattern: client.receiver(f"amq.topic/{pattern}", 0) for pattern in patterns}
-    client.send("amq.topic", *subjects("a", "a.b", "a.b.c", "x.c"))
-    assert {pattern: bodies(client.drain(receiver)) for pattern, receiver in receivers.items()} == {
-        "a.*": ["a.b"],
-        "a.#": ["a", "a.b", "a.b.c"],
-        "#.c": ["a.b.c", "x.c"],
-        "*.b.*": ["a.b.c"],
-        "#": ["a", "a.b", "a.b.c", "x.c"],
-        "a": ["a"],
-    }
-
-
 def test_a_topic_filter_is_a_binding(client: BlockingClient) -> None:
     receiver = client.receiver("amq.topic", 0, binding_filter("topic", "news.*"))
     client.send("amq.topic", *subjects("news.today", "news", "weather.today"))
@@ -56,12 +42,6 @@ def test_a_key_in_the_publishers_address_beats_the_subject(client: BlockingClien
     receiver = client.receiver("amq.topic/one", 0)
     client.send("amq.topic/one", *subjects("two"))
     assert bodies(client.drain(receiver)) == ["two"]
-
-
-def test_a_fanout_exchange_copies_to_everybody(client: BlockingClient, connect: Connect) -> None:
-    receivers = [client.receiver("amq.fanout", 0) for _ in range(3)]
-    client.send("amq.fanout", *subjects("a", "b"))
-    assert [bodies(client.drain(receiver)) for receiver in receivers] == [["a", "b"]] * 3
 
 
 @pytest.mark.parametrize(("match", "wanted"), [("all", ["both"]), ("any", ["both", "one"])])
@@ -76,48 +56,6 @@ def test_a_headers_exchange_goes_by_properties(client: BlockingClient, match: st
         Message("nothing"),
     )
     assert bodies(client.drain(receiver)) == wanted
-
-
-def test_what_nobody_is_bound_for_is_accepted_and_dropped(client: BlockingClient) -> None:
-    assert client.send("amq.direct", *subjects("nobody"))[0].state == Delivery.ACCEPTED
-
-
-def test_what_one_exchange_cannot_route_its_alternate_can(
-    client: BlockingClient, management: Management, address: str
-) -> None:
-    management.create_exchange(f"{address}-lost", "fanout")
-    management.create_exchange(address, "direct", {"qpid.alternate_exchange": f"{address}-lost"})
-    known, lost = client.receiver(f"{address}/known", 0), client.receiver(f"{address}-lost", 0)
-    client.send(address, *subjects("known", "unknown"))
-    assert bodies(client.drain(known)) == ["known"]
-    assert bodies(client.drain(lost)) == ["unknown"]
-
-
-def test_a_queue_that_is_bound_twice_gets_a_message_once(
-    client: BlockingClient, management: Management, address: str
-) -> None:
-    management.create_queue(address)
-    management.bind("amq.topic", address, f"{address}.#")
-    management.bind("amq.topic", address, f"#.{address}")
-    client.send("amq.topic", *subjects(address))
-    assert bodies(client.consume(address)) == [address]
-
-
-def test_a_message_that_one_of_its_queues_refuses_reaches_none(
-    client: BlockingClient, management: Management, address: str
-) -> None:
-    management.create_exchange(address, "fanout")
-    management.create_queue(f"{address}-full", {"qpid.max_count": 1})
-    management.create_queue(f"{address}-roomy")
-    for queue in ("full", "roomy"):
-        management.bind(address, f"{address}-{queue}")
-    first, second = client.send(address, "a", "b")
-    assert (first.state, second.state, second.condition) == (
-        Delivery.ACCEPTED,
-        Delivery.REJECTED,
-        "amqp:resource-limit-exceeded",
-    )
-    assert bodies(client.consume(f"{address}-roomy")) == ["a"]
 
 
 # --- subscriptions

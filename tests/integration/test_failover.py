@@ -24,14 +24,15 @@ def another_primary_than(cluster: RunningCluster, old: LocalBroker) -> bool:
     return primary is not None and primary is not old
 
 
-def test_twenty_kills_of_the_primary_under_load_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failovers", [1, FAILOVERS])
+def test_kills_of_the_primary_under_load_lose_nothing(tmp_path: Path, failovers: int) -> None:
     """Every other time a broker's agent dies with it: one that saw its broker die again and again would wait longer and
     longer before it starts it."""
     deaths: Counter[str] = Counter()
     with RunningCluster(tmp_path, agents=True) as cluster:
         cluster.wait_whole()
         with FailoverLoad(cluster.urls, rate=400) as load:
-            for _ in range(FAILOVERS):
+            for _ in range(failovers):
                 load.wait_confirmed(MESSAGES_BETWEEN)
                 old = cluster.the_primary()
                 deaths[old.name] += 1
@@ -42,9 +43,9 @@ def test_twenty_kills_of_the_primary_under_load_lose_nothing(tmp_path: Path) -> 
                 cluster.wait_whole()
             audit = load.finish()
         generation = cluster.status(cluster.the_primary())["generation"]
-    assert audit.confirmed >= FAILOVERS * MESSAGES_BETWEEN
+    assert audit.confirmed >= failovers * MESSAGES_BETWEEN
     assert audit.is_flawless, audit
-    assert generation >= FAILOVERS + 1
+    assert generation >= failovers + 1
 
 
 def test_a_paused_primary_is_replaced_under_load_and_rejoins_as_a_new_backup(tmp_path: Path) -> None:
@@ -77,20 +78,6 @@ def test_a_primary_that_slept_while_another_was_promoted_steps_down_and_confirms
     assert audit.is_flawless, audit
 
 
-def test_a_stalled_backup_is_dropped_after_its_timeout_and_comes_back(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, settings={"ha.backup-timeout": "2s"}) as cluster:
-        cluster.form(0)
-        with FailoverLoad(cluster.urls, rate=400) as load:
-            load.wait_confirmed(MESSAGES_BETWEEN)
-            with cluster.paused(2):
-                load.wait_confirmed(10 * MESSAGES_BETWEEN)  # more than a publisher may have unconfirmed
-                names = [row["name"] for row in cluster.broker(0).ask("backups")["answer"]]
-                assert names == [cluster.broker(1).name]
-            cluster.wait_state(2, "ready")
-            audit = load.finish()
-    assert audit.is_flawless, audit
-
-
 def test_a_switchover_under_load_loses_nothing_and_the_old_primary_follows(tmp_path: Path) -> None:
     with RunningCluster(tmp_path) as cluster:
         cluster.form(0)
@@ -119,32 +106,6 @@ def wait_until_listed(broker: LocalBroker, name: str) -> None:
     deadline = time.monotonic() + 10
     while all(queue["name"] != name for queue in broker.ask("queues")["answer"]):
         assert time.monotonic() < deadline, f"{name} does not appear"
-
-
-def test_messages_that_pile_up_survive_the_primary_and_the_next_one(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path) as cluster:
-        cluster.form(0)
-        with FailoverLoad(cluster.urls, rate=1000, consume=False) as load:
-            load.wait_confirmed(1000)
-            cluster.kill(0)
-            cluster.promote(1)
-            load.wait_confirmed(1000)
-            cluster.kill(1)
-            cluster.promote(2)
-            load.wait_confirmed(100)
-            audit = load.finish()
-    assert audit.is_flawless, audit
-
-
-def test_after_all_were_killed_one_that_is_started_alone_is_not_promoted(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path) as cluster:
-        cluster.form(0)
-        for broker in cluster.brokers:
-            cluster.kill(broker)
-        cluster.restart(1)
-        with pytest.raises(RequestRefused, match="holds no data"):
-            cluster.promote(1)
-        assert cluster.state(1) == "connecting"
 
 
 def owes_an_answer(cluster: RunningCluster) -> bool:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from proton import Delivery, Message, ProtonException, symbol, ulong
 
-from blocking_client import BlockingClient, LocalTransaction, bodies
-from qpid_ha_agent.control import ControlClient
+from blocking_client import BlockingClient, bodies
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
@@ -43,24 +42,6 @@ def consumed(client: BlockingClient) -> list[int]:
 def notice_its_end(client: BlockingClient) -> None:
     with suppress(ProtonException):
         client.wait(lambda: client.connection.disconnected)
-
-
-def test_what_a_client_sends_twice_is_queued_once_and_the_broker_counts_it() -> None:
-    with RunningBroker() as broker, BlockingClient(broker.url) as client, BlockingClient(broker.url) as another:
-        send_all(client, [1, 2, 2])
-        send_all(another, [1, 2, 3])
-        work = LocalTransaction(client)
-        for number in (3, 4):
-            work.send(client.sender(QUEUE), numbered(number))
-        assert work.commit() == "committed"
-        assert consumed(client) == [1, 2, 3, 4]
-        with ControlClient(broker.control_socket) as control:
-            facts = control.call("query")
-            assert isinstance(facts, dict)
-            assert facts["duplicates_dropped"] == 4
-            control.call("set", key="deduplication.producers", value=0)
-        send_all(client, [1])
-        assert consumed(client) == [1]
 
 
 def test_a_broker_that_was_killed_and_started_again_knows_what_it_had_accepted(tmp_path: Path) -> None:

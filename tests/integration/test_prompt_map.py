@@ -67,11 +67,3 @@ def test_whoever_makes_a_queue_finds_it_at_once_from_any_broker_with_one_redirec
     assert sorted(took_s)[len(took_s) // 2] < HEARTBEAT_S / 4
     for client in clients.values():
         client.connection.close()
-
-
-def test_a_queue_that_is_nowhere_is_for_the_broker_that_leads_default(cluster: RunningCluster) -> None:
-    clients = {url: BlockingClient(url) for url in cluster.urls}
-    assert find(clients, cluster.urls[1], "by-demand").redirects == 1
-    assert "by-demand" in {row["name"] for row in cluster.broker(0).ask("queues")["answer"]}
-    for client in clients.values():
-        client.connection.close()

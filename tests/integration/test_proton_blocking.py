@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
-from proton import ConnectionException, Delivery, Link, Message
-from proton.reactor import AtLeastOnce, AtMostOnce
-from proton.utils import LinkDetached
+from proton import Delivery, Link, Message
+from proton.reactor import AtMostOnce
 
 from blocking_client import BlockingClient, Management, SettleSecond, bodies
-from raw_peer import READS_REFUSALS
-from running_broker import RunningBroker
 
 Connect = Callable[..., BlockingClient]
 MIB = 1024 * 1024
@@ -120,26 +115,12 @@ def test_a_drain_gives_what_there_is_and_then_the_credit_back(client: BlockingCl
     assert bodies(client.drain(receiver)) == ["later"]
 
 
-def test_a_drain_of_an_empty_queue_is_answered(client: BlockingClient, address: str) -> None:
-    receiver = client.receiver(address, 0)
-    assert client.drain(receiver) == []
-    assert client.drain(receiver) == []
-
-
 def test_prefetched_messages_are_nobody_elses(client: BlockingClient, connect: Connect, address: str) -> None:
     client.send(address, *"abcdef")
     greedy = client.receiver(address, 4)
     client.wait(lambda: greedy.fetcher.has_message == 4)
     assert bodies(connect().consume(address)) == ["e", "f"]
     assert bodies(client.fetch(greedy, 4)) == ["a", "b", "c", "d"]
-
-
-def test_consumers_with_credit_share(client: BlockingClient, connect: Connect, address: str) -> None:
-    first, second = connect(), connect()
-    receivers = [(each, each.receiver(address, 5)) for each in (first, second)]
-    client.send(address, *(str(n) for n in range(10)))
-    found = [body for each, receiver in receivers for body in bodies(each.fetch(receiver, 5))]
-    assert sorted(found) == [str(n) for n in range(10)]
 
 
 # --- answers
@@ -164,16 +145,6 @@ def test_modified_as_failed_is_counted(client: BlockingClient, address: str) -> 
         receiver.fetcher.unsettled[0].local.failed = True
         receiver.release(delivered=True)
         receiver.close()
-
-
-def test_a_count_that_a_message_brings_along_goes_on(client: BlockingClient, address: str) -> None:
-    client.send(address, Message("a", delivery_count=5))
-    receiver = client.receiver(address, 1)
-    assert receiver.receive().delivery_count == 5
-    receiver.fetcher.unsettled[0].local.failed = True
-    receiver.release(delivered=True)
-    receiver.close()
-    assert client.consume(address)[0].delivery_count == 6
 
 
 @pytest.mark.parametrize("undeliverable", [False, True])
@@ -224,14 +195,6 @@ def test_at_most_once_needs_no_answers(client: BlockingClient, management: Manag
     assert management.messages(address) == 0
 
 
-def test_at_least_once_is_what_it_says(client: BlockingClient, address: str) -> None:
-    sender = client.sender(address, options=AtLeastOnce())
-    assert client.offer(sender, "a").state == Delivery.ACCEPTED
-    receiver = client.receiver(address, 1, AtLeastOnce())
-    assert receiver.receive().body == "a"
-    receiver.accept()
-
-
 # --- ends
 
 
@@ -272,32 +235,3 @@ def test_messages_of_a_closed_connection_come_back_not_as_failed(
     leaving.close()
     (again,) = client.consume(address)
     assert (again.delivery_count, again.first_acquirer) == (0, False)
-
-
-def test_an_unknown_address_is_refused_where_nothing_is_made_on_demand() -> None:
-    with RunningBroker({"auto-create": "false"}) as strict, BlockingClient(strict.url) as client:
-        for attach in (client.sender, client.receiver):
-            with pytest.raises(LinkDetached, match="there is no queue or exchange nowhere") as refused:
-                attach("nowhere")
-            assert refused.value.condition == "amqp:not-found"
-        assert client.send("amq.fanout", "still here")[0].state == Delivery.ACCEPTED
-
-
-def test_a_message_over_the_limit_costs_its_link_and_nothing_else() -> None:
-    with RunningBroker({"max-message-size": "100KiB"}) as small, BlockingClient(small.url) as client:
-        sender = client.sender("q")
-        assert sender.link.remote_max_message_size == 100 * 1024
-        sender.link.send(Message(b"x" * 200_000))
-        with pytest.raises(LinkDetached) as refused:
-            client.wait(lambda: False)
-        assert refused.value.condition == "amqp:link:message-size-exceeded"
-        client.send("q", Message(b"x" * 90_000))
-        assert [len(body) for body in bodies(client.consume("q"))] == [90_000]
-
-
-def test_a_stopping_broker_says_so_to_those_who_read_refusals() -> None:
-    with RunningBroker() as broker, BlockingClient(broker.url, desired_capabilities=READS_REFUSALS) as client:
-        client.send("q", "a")
-        os.kill(broker.pid, signal.SIGTERM)
-        with pytest.raises(ConnectionException, match="amqp:connection:forced"):
-            client.wait(lambda: False)

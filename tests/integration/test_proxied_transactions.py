@@ -54,50 +54,6 @@ def test_a_backup_commits_and_rolls_back(cluster: RunningCluster) -> None:
         assert bodies(client.consume("moved")) == ["committed"]
 
 
-def test_what_a_transaction_accepted_and_settled_comes_back_after_the_rollback(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client:
-        client.send("q", "a", "b")
-        work = LocalTransaction(client, settle_before_discharge=True)
-        receiver = client.receiver("q", 1)
-        client.fetch(receiver, 1, None)
-        work.accept(receiver)
-        assert work.abort() == "aborted"
-        receiver.close()
-        found = client.consume("q")
-        assert [(each.body, each.delivery_count) for each in found] == [("a", 1), ("b", 0)]
-
-
-def test_two_clients_have_limits_of_their_own_and_one_that_breaks_off_rolls_back_its_own(
-    cluster: RunningCluster,
-) -> None:
-    with BlockingClient(cluster.urls[1]) as other:
-        client = BlockingClient(cluster.urls[1])
-        mine, theirs = LocalTransaction(client), LocalTransaction(other)
-        for work, of, name in ((mine, client, "mine"), (theirs, other, "theirs")):
-            sender = of.sender("q")
-            states = [work.send(sender, name).state for _ in range(6)]
-            assert states == [0x34] * 5 + [Delivery.REJECTED]
-        client.break_connection()
-        assert theirs.commit() == "committed"
-        assert bodies(other.consume("q")) == ["theirs"] * 5
-
-
-def test_a_transaction_stays_within_one_set_also_over_an_anonymous_relay(cluster: RunningCluster) -> None:
-    create_set(cluster, "orders", preferred=cluster.broker(1).name)
-    wait_whole(cluster, 0, "orders")
-    create_queue(cluster, 0, "q-orders", "orders")
-    for url in cluster.urls:
-        with BlockingClient(url) as client:
-            sender = client.sender(None)
-            for first, second in (("q-orders", "q-default"), ("q-default", "q-orders")):
-                work = LocalTransaction(client)
-                assert work.send(sender, Message("a", address=first)).state == 0x34
-                assert work.send(sender, Message("b", address=second)).state == Delivery.REJECTED
-                assert work.commit() == "committed"
-                assert bodies(client.consume(first)) == ["a"]
-            assert client.browse("q-orders") == []
-
-
 def test_a_primary_that_is_killed_before_the_discharge_has_rolled_back(attended: RunningCluster) -> None:
     dead = attended.brokers.index(attended.the_primary())
     one, _ = [url for at, url in enumerate(attended.urls) if at != dead]

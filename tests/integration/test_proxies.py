@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from proton import Delivery, Message
-from proton.reactor import Selector
 from proton.utils import LinkDetached
 
-from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from blocking_client import BlockingClient, Management, bodies
 from running_cluster import RunningCluster
 from sets_cluster import change, create_queue, create_set, wait_whole
 from steady_clients import SteadyConsumer, SteadyPublisher
@@ -39,67 +38,6 @@ def test_a_backup_serves_publishers_consumers_and_browsers(cluster: RunningClust
         assert one.browse("q") == []
 
 
-def test_outcomes_other_than_accepted_count_at_the_primary(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client:
-        client.send("q", "a", "b", "c")
-        receiver = client.receiver("q", 3)
-        client.fetch(receiver, 1, Delivery.RELEASED)
-        client.fetch(receiver, 1, Delivery.REJECTED)
-        (message,) = client.fetch(receiver, 1, Delivery.MODIFIED)
-        assert message.body == "c"
-        receiver.close()
-        found = client.browse("q")
-        assert [(each.body, each.first_acquirer, each.delivery_count) for each in found] == [
-            ("a", False, 0),
-            ("c", False, 0),
-        ]
-
-
-def test_credit_is_the_clients_own_and_a_drain_comes_back(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client:
-        client.send("q", "a", "b", "c")
-        first, second = client.receiver("q", 1), client.receiver("q", 0)
-        assert bodies(client.fetch(first, 1, None)) == ["a"]
-        assert bodies(client.drain(second)) == ["b", "c"]
-        assert client.drain(second) == []
-        first.close()
-        second.close()
-        assert bodies(client.consume("q")) == ["a", "b", "c"]
-
-
-def test_the_settle_modes_are_those_of_the_client(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client:
-        client.send("q", "a", "b")
-        receiver = client.receiver("q", 1, SettleSecond())
-        client.fetch(receiver, 1, None)
-        delivery = receiver.fetcher.unsettled[0]
-        delivery.update(Delivery.ACCEPTED)
-        client.wait(lambda: delivery.settled)
-        assert delivery.remote_state == Delivery.ACCEPTED
-        delivery.settle()
-        receiver.close()
-        assert bodies(client.consume("q")) == ["b"]
-
-
-def test_a_selector_is_applied_at_the_primary(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[2]) as client:
-        client.send("q", *[Message(colour, properties={"colour": colour}) for colour in ("red", "blue", "red")])
-        assert bodies(client.consume("q", Selector("colour = 'blue'"))) == ["blue"]
-        assert bodies(client.consume("q")) == ["red", "red"]
-
-
-def test_a_queue_is_exclusive_to_one_client_of_a_proxy(cluster: RunningCluster) -> None:
-    cluster.broker(0).ask("queues", action="create", name="mine", arguments={"qpid.exclusive": True})
-    with BlockingClient(cluster.urls[1]) as one, BlockingClient(cluster.urls[1]) as other:
-        first, again = one.receiver("mine", 1), one.receiver("mine", 1)
-        with pytest.raises(LinkDetached) as refused:
-            other.receiver("mine", 1)
-        assert refused.value.condition == "amqp:resource-locked"
-        first.close()
-        again.close()
-        other.receiver("mine", 1).close()
-
-
 def test_what_is_not_there_is_refused_as_at_the_primary(tmp_path: Path) -> None:
     answers = []
     with RunningCluster(tmp_path, settings={**SETTINGS, "auto-create": False}) as cluster:
@@ -114,33 +52,6 @@ def test_what_is_not_there_is_refused_as_at_the_primary(tmp_path: Path) -> None:
                 answers.append((refused.value.condition, str(refused.value).split(": ", 1)[1]))
     assert answers[:2] == answers[2:]
     assert answers[0][0] == "amqp:not-found"
-
-
-def test_a_refused_message_is_refused_and_those_behind_it_are_not(cluster: RunningCluster) -> None:
-    arguments = {"qpid.max_count": 2, "qpid.policy_type": "reject"}
-    cluster.broker(0).ask("queues", action="create", name="small", arguments=arguments)
-    with BlockingClient(cluster.urls[1]) as client:
-        sender = client.sender("small")
-        for body in ("a", "b"):
-            client.offer(sender, body)
-        deliveries = [sender.link.send(Message(body)) for body in ("c", "d")]
-        client.wait(lambda: all(delivery.settled for delivery in deliveries))
-        assert [delivery.remote_state for delivery in deliveries] == [Delivery.REJECTED] * 2
-        assert deliveries[0].remote.condition.name == "amqp:resource-limit-exceeded"
-        assert bodies(client.consume("small")) == ["a", "b"]
-        assert client.offer(sender, "e").state == Delivery.ACCEPTED
-        assert bodies(client.consume("small")) == ["e"]
-
-
-def test_a_deleted_queue_ends_the_links_of_a_proxys_clients(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client:
-        client.send("q", "a")
-        receiver = client.receiver("q", 10)
-        client.fetch(receiver, 1, None)
-        cluster.broker(0).ask("queues", action="delete", name="q")
-        with pytest.raises(LinkDetached) as ended:
-            client.wait(lambda: False)
-        assert ended.value.condition == "amqp:resource-deleted"
 
 
 def test_queues_of_any_set_are_served_by_every_broker(cluster: RunningCluster) -> None:
@@ -169,27 +80,6 @@ def test_a_request_at_one_proxy_is_answered_at_another_one(cluster: RunningClust
         assert Management(service).queue(address) is None
 
 
-def test_management_at_a_proxy_makes_what_every_broker_then_has(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as one, BlockingClient(cluster.urls[2]) as other:
-        management, elsewhere = Management(one), Management(other)
-        management.create_queue("made", {"qpid.max_count": 3})
-        management.create_exchange("events", "topic")
-        management.bind("events", "made", "a.#")
-        one.send("events/a.b", "x", "y")
-        assert elsewhere.messages("made") == 2
-        assert elsewhere.ask("PURGE", type="queue", name="made").body == {"purged": 2}
-        elsewhere.delete_queue("made")
-        assert management.queue("made") is None
-
-
-def test_a_silent_proxy_loses_its_clients_temporary_queues_in_time(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client, BlockingClient(cluster.urls[2]) as other:
-        address = client.receiver(None, 1, dynamic=True).link.remote_source.address
-        cluster.kill(1)
-        management = Management(other)
-        cluster.wait_until(lambda: management.queue(address) is None, "the queue is gone")
-
-
 COUNT = 20_000
 
 
@@ -207,24 +97,6 @@ def test_a_killed_primary_is_a_pause_for_clients_of_the_others(tmp_path: Path) -
         assert sorted(publisher.accepted) == list(range(COUNT))
 
 
-def test_two_consumers_at_two_proxies_get_each_message_once_when_the_primary_dies(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
-        cluster.wait_whole()
-        dead = cluster.brokers.index(cluster.the_primary())
-        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
-        with (
-            SteadyPublisher(one, "q", COUNT) as publisher,
-            SteadyConsumer(one, "q") as first,
-            SteadyConsumer(other, "q") as second,
-        ):
-            first.wait_received(2000)
-            second.wait_received(2000)
-            cluster.kill(dead)
-            publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
-            second.wait(lambda: len(first.received) + len(second.received) >= COUNT, "all received")
-        assert sorted(first.received + second.received) == list(range(COUNT))
-
-
 def test_a_set_that_moves_is_a_pause_also_when_it_moves_to_the_proxy_and_away(cluster: RunningCluster) -> None:
     names = [broker.name for broker in cluster.brokers]
     create_set(cluster, "orders", preferred=names[1])
@@ -238,51 +110,6 @@ def test_a_set_that_moves_is_a_pause_also_when_it_moves_to_the_proxy_and_away(cl
         publisher.wait(lambda: len(publisher.accepted) == COUNT, "all accepted")
         consumer.wait_received(COUNT)
     assert consumer.received == list(range(COUNT))
-
-
-def test_what_a_client_of_a_proxy_holds_stays_its_own_when_the_primary_dies(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
-        cluster.wait_whole()
-        dead = cluster.brokers.index(cluster.the_primary())
-        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
-        with BlockingClient(one) as client:
-            client.send("q", *[Message(number) for number in range(30)])
-        with SteadyConsumer(other, "q", hold=30) as consumer:
-            consumer.wait(lambda: len(consumer.held) == 30, "30 messages are held")
-            cluster.kill(dead)
-            cluster.wait_until(lambda: cluster.primary() is not None, "somebody leads")
-            with BlockingClient(one) as client:
-                client.send("q", Message(30))  # so the consumer is back
-                consumer.wait(lambda: 30 in consumer.received, "the consumer goes on")
-                assert len(client.browse("q")) == 0
-                consumer.let_go()
-                consumer.wait(lambda: not consumer.held, "let go")
-                leader = cluster.the_primary()
-                cluster.wait_until(lambda: leader.ask("query")["messages"] == 0, "the queue is empty")
-        assert consumer.received == list(range(31))
-        assert consumer.doubled == []
-
-
-def test_what_a_client_has_for_itself_is_there_after_the_primary_has_died(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True, settings=SETTINGS) as cluster:
-        cluster.wait_whole()
-        dead = cluster.brokers.index(cluster.the_primary())
-        one, other = [url for at, url in enumerate(cluster.urls) if at != dead]
-        with BlockingClient(one) as client, BlockingClient(other) as sender:
-            own = client.receiver(None, 0, dynamic=True)
-            news = client.receiver("amq.topic/news.#", 0)
-            address = own.link.remote_source.address
-            sender.send(address, "before")
-            sender.send("amq.topic/news.today", "read all about it")
-            cluster.kill(dead)
-            sender.send(address, "after")
-            sender.send("amq.topic/news.today", "one primary is dead")
-            assert bodies(client.fetch(own, 2)) == ["before", "after"]
-            assert bodies(client.fetch(news, 2)) == ["read all about it", "one primary is dead"]
-            own.close()
-            news.close()
-            listed = Management(sender).ask("QUERY", {"attributeNames": ["name"]}, entityType="queue")
-            assert not [name for (name,) in listed.body["results"] if name in (address,) or "subscription" in name]
 
 
 def test_a_client_of_a_killed_proxy_goes_on_at_another_broker(cluster: RunningCluster) -> None:

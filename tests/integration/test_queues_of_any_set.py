@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proton import ConnectionException, Message, ProtonException
+from proton import Message
 
 from blocking_client import Answer, BlockingClient
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_demo.cluster import ClusterFailed
 from running_cluster import RunningCluster
-from sets_cluster import SetTraffic, change, create_set, sets_of, wait_whole
+from sets_cluster import change, create_set, sets_of, wait_whole
 
 SETTINGS = {
     "ha": {"failure-timeout": "1s"},
@@ -137,109 +137,6 @@ def test_a_queue_is_made_and_deleted_through_any_broker_whatever_set_it_belongs_
     assert not change(cluster, 1, "queues", "create", name="by-hand", arguments=ORDERS)["created"]
     change(cluster, 1, "queues", "delete", name="by-hand")
     assert wait_no_orphans(cluster, 0) == {}
-
-
-def test_what_a_set_without_a_primary_is_to_have_is_pending_and_found_by_who_asks_again(
-    cluster: RunningCluster,
-) -> None:
-    create_set(cluster, "orders", replicas=[cluster.broker(2).name], min_replicas=1)
-    wait_whole(cluster, 0, "orders")
-    desk = Desk(cluster, 1)
-    assert desk.create("old", ORDERS).status == CREATED
-    cluster.kill(2)
-    cluster.wait_until(lambda: not sets_of(cluster.broker(0))["orders"]["primary"], "nobody leads it")
-
-    desk.begin("CREATE", "new", {"arguments": ORDERS})
-    desk.begin("DELETE", "old")
-    desk.begin("QUERY", "", {"attributeNames": ["name"]}, entityType="queue")
-    answers = dict(desk.next_answer() for _ in range(3))
-    statuses = [answer.status for _, answer in sorted(answers.items())]
-    assert statuses == [ACCEPTED, ACCEPTED, 200]
-    assert next(iter(answers.values())).status == 200, "who asks for something else does not wait"
-    assert "new" in answers[min(answers)].description
-
-    cluster.restart(2)
-    wait_whole(cluster, 0, "orders")
-    assert desk.create("new", ORDERS).status == CREATED
-    assert desk.ask("DELETE", "old").status in (DELETED, NO_SUCH)
-    assert wait_no_orphans(cluster, 0) == {"new": "orders"}
-
-
-def test_a_queue_that_is_recorded_is_made_also_when_the_controller_dies_before_its_primary_is_there(
-    cluster: RunningCluster,
-) -> None:
-    create_set(cluster, "orders", replicas=[cluster.broker(2).name], min_replicas=1)
-    wait_whole(cluster, 0, "orders")
-    desk = Desk(cluster, 1)
-    assert desk.create("old", ORDERS).status == CREATED
-    cluster.kill(2)
-    cluster.wait_until(lambda: not sets_of(cluster.broker(0))["orders"]["primary"], "nobody leads it")
-    assert desk.ask("CREATE", "new", {"arguments": ORDERS}).status == ACCEPTED
-    assert desk.ask("DELETE", "old").status == ACCEPTED
-
-    cluster.kill(0)
-    cluster.promote(1)
-    cluster.restart(2)
-
-    cluster.wait_until(lambda: bool(sets_of(cluster.broker(1)).get("orders", {}).get("primary")), "it is led")
-    assert wait_no_orphans(cluster, 1) == {"new": "orders"}
-    assert desk.create("new", ORDERS).status == CREATED
-
-
-def test_a_queue_that_is_made_for_a_link_is_in_the_set_that_it_would_be_created_in(cluster: RunningCluster) -> None:
-    with SetTraffic(cluster, "on-demand") as traffic:
-        traffic.wait_confirmed(20)
-        made = wait_no_orphans(cluster, 1)
-        assert made["on-demand"] in ("shard-1", "shard-2")
-        assert Desk(cluster, 2).create("on-demand", {}).body["set"] == made["on-demand"]
-        traffic.settle()
-
-
-def test_a_queue_that_deletes_itself_does_not_come_back(cluster: RunningCluster) -> None:
-    create_set(cluster, "orders", preferred=cluster.broker(1).name)
-    wait_whole(cluster, 0, "orders")
-    desk = Desk(cluster, 2)
-    assert desk.create("brief", {**ORDERS, "qpid.auto_delete": True}).status == CREATED
-    with BlockingClient(cluster.urls[1]) as client:
-        client.receiver("brief").close()
-    cluster.wait_until(lambda: not in_directory(cluster, 1), "its entry is gone")
-    assert wait_no_orphans(cluster, 0) == {}
-    assert desk.ask("DELETE", "brief").status == NO_SUCH
-
-
-@pytest.mark.parametrize("killed", [1, 0], ids=["who was asked", "the controller"])
-def test_no_queue_is_in_one_log_alone_when_a_broker_dies_between_the_two(cluster: RunningCluster, killed: int) -> None:
-    create_set(cluster, "orders", preferred=cluster.broker(2).name)
-    wait_whole(cluster, 0, "orders")
-    desk = Desk(cluster, 1)
-    for number in range(40):
-        assert desk.create(f"old-{number}", ORDERS).status == CREATED
-    begun: dict[int, tuple[str, str]] = {}
-    for number in range(40):
-        begun[desk.begin("CREATE", f"new-{number}", {"arguments": ORDERS})] = "CREATE", f"new-{number}"
-        begun[desk.begin("DELETE", f"old-{number}")] = "DELETE", f"old-{number}"
-    answers = dict([desk.next_answer()])
-    cluster.kill(killed)
-    with suppress(ProtonException, ConnectionException):
-        while len(answers) < len(begun):
-            number, answer = desk.next_answer()
-            answers[number] = answer
-
-    if killed == 0:
-        assert len(answers) == len(begun), "who was asked lives, and answers each request"
-        cluster.promote(2)
-    there = wait_no_orphans(cluster, 2)
-    for number, answer in answers.items():
-        operation, name = begun[number]
-        if answer.status in (CREATED, DELETED):
-            assert (name in there) == (operation == "CREATE"), (name, answer)
-        else:
-            assert answer.status in (503, ACCEPTED), answer
-    again = Desk(cluster, 2)
-    for operation, name in begun.values():
-        answer = again.ask(operation, name, {"arguments": ORDERS} if operation == "CREATE" else None)
-        assert answer.status in ((CREATED,) if operation == "CREATE" else (DELETED, NO_SUCH)), answer
-    assert wait_no_orphans(cluster, 2) == {f"new-{number}": "orders" for number in range(40)}
 
 
 def test_a_queue_is_read_and_changed_through_any_proxy_also_after_its_primary_has_died(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -162,15 +161,6 @@ def test_a_large_message_goes_both_ways(client: BlockingClient, queue: str) -> N
     assert client.send(queue, Message(body))[0].state == Delivery.ACCEPTED
     (message,) = client.consume(queue)
     assert bytes(message.body) == body
-
-
-def test_fifty_clients_share_one_connection(here: RunningBroker, client: BlockingClient, queue: str) -> None:
-    with ExitStack() as stack:
-        clients = [stack.enter_context(BlockingClient(here.url)) for _ in range(50)]
-        senders = [each.sender(queue) for each in clients]
-        for each, sender in zip(clients, senders, strict=True):
-            assert each.offer(sender, "x").state == Delivery.ACCEPTED
-    assert len(client.consume(queue)) == 50
 
 
 def test_a_wrong_password_is_said_at_once(rabbit: RabbitServer, tmp_path: Path) -> None:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from proton import Delivery, Message
 from proton.reactor import Selector
 from proton.utils import LinkDetached
 
-from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from blocking_client import BlockingClient, Management, bodies
 from certificate_authority import Authority
-from qpid_ha_agent.control import ControlClient
 from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from resuming_client import open_session
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
-from sets_cluster import create_queue, create_set, sets_of, wait_whole
 
 
 def config(nodes: dict[str, str], brokers: str = "") -> str:
@@ -80,41 +76,6 @@ def test_a_client_with_a_session_is_told_that_nothing_is_held_there(here: Runnin
         for attach in (client.receiver, client.sender):
             with pytest.raises(LinkDetached, match=r"amqp:not-implemented.*outside of the cluster"):
                 attach("orders")
-
-
-def test_outcomes_are_passed_on(client: BlockingClient, theirs: BlockingClient) -> None:
-    client.send("orders", "a", "b", "c")
-    receiver = client.receiver("orders", 3)
-    client.fetch(receiver, 1, Delivery.RELEASED)
-    client.fetch(receiver, 1, Delivery.REJECTED)
-    (message,) = client.fetch(receiver, 1, Delivery.MODIFIED)
-    assert message.body == "c"
-    receiver.close()
-    assert bodies(theirs.browse("their-orders")) == ["a", "c"]
-
-
-def test_credit_is_the_clients_own_and_a_drain_comes_back(client: BlockingClient, theirs: BlockingClient) -> None:
-    theirs.send("their-orders", "a", "b", "c")
-    first, second = client.receiver("orders", 1), client.receiver("orders", 0)
-    assert bodies(client.fetch(first, 1, None)) == ["a"]
-    assert bodies(client.drain(second)) == ["b", "c"]
-    assert client.drain(second) == []
-    first.close()
-    second.close()
-    assert bodies(client.consume("orders")) == ["a", "b", "c"]
-
-
-def test_the_client_settles_second_if_it_wants_to(client: BlockingClient, theirs: BlockingClient) -> None:
-    theirs.send("their-orders", "a", "b")
-    receiver = client.receiver("orders", 1, SettleSecond())
-    client.fetch(receiver, 1, None)
-    delivery = receiver.fetcher.unsettled[0]
-    delivery.update(Delivery.ACCEPTED)
-    client.wait(lambda: delivery.settled)
-    assert delivery.remote_state == Delivery.ACCEPTED
-    delivery.settle()
-    receiver.close()
-    assert bodies(client.consume("orders")) == ["b"]
 
 
 def test_filters_are_passed_on(client: BlockingClient, theirs: BlockingClient) -> None:
@@ -192,19 +153,6 @@ def test_a_name_that_a_queue_has_by_now_is_refused(tmp_path: Path, there: Runnin
         assert "rename one of the two" in str(refused.value)
 
 
-def test_of_a_cluster_with_many_sets_the_right_broker_is_found(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, settings={"ha": {"clients": "redirect"}}) as cluster:
-        cluster.form()
-        create_set(cluster, "other", preferred="broker2")
-        wait_whole(cluster, 0, "other")
-        cluster.wait_until(lambda: sets_of(cluster.broker(0))["other"]["primary"] == "broker2", "broker2 leads")
-        create_queue(cluster, 0, "far", "other")
-        nodes = config({"far": f"{cluster.urls[0]}/far"})
-        with RunningBroker({"name": "dmz"}, config=nodes) as broker, BlockingClient(broker.url) as connected:
-            assert connected.send("far", "a")[0].state == Delivery.ACCEPTED
-            assert bodies(connected.consume("far")) == ["a"]
-
-
 def test_an_anonymous_relay_does_not_reach_there(client: BlockingClient) -> None:
     sender = client.sender(None)
     outcome = client.offer(sender, Message("a", address="orders"))
@@ -221,43 +169,6 @@ def test_a_broker_that_cannot_be_reached_is_named(there: RunningBroker) -> None:
             connected.sender("gone")
         assert refused.value.condition == "amqp:resource-locked"
         assert f"127.0.0.1:{port}: Connection refused" in str(refused.value)
-
-
-def test_a_ring_of_remote_nodes_is_refused_with_the_way() -> None:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        ports = [each.getsockname()[1] for each in sockets]
-    with ExitStack() as stack:
-        brokers = [
-            stack.enter_context(
-                RunningBroker(
-                    {"name": name, "listen": f"amqp://127.0.0.1:{own}"},
-                    config=config({"ring": f"amqp://127.0.0.1:{other}/ring"}),
-                )
-            )
-            for name, own, other in (("a", ports[0], ports[1]), ("b", ports[1], ports[0]))
-        ]
-        with BlockingClient(brokers[0].url) as connected:
-            for attach in (connected.sender, connected.receiver):
-                with pytest.raises(LinkDetached) as refused:
-                    attach("ring")
-                assert refused.value.condition == "amqp:not-allowed"
-                assert "a/ring -> b/ring -> a/ring" in str(refused.value)
-
-
-def test_many_clients_share_one_connection(here: RunningBroker, there: RunningBroker) -> None:
-    with ExitStack() as stack, BlockingClient(there.url) as theirs:
-        clients = [stack.enter_context(BlockingClient(here.url)) for _ in range(60)]
-        senders = [client.sender("orders") for client in clients]
-        for client, sender in zip(clients, senders, strict=True):
-            assert client.offer(sender, "x").state == Delivery.ACCEPTED
-        assert len(theirs.consume("their-orders")) == 60
-        with ControlClient(here.control_socket) as control:
-            rows: Any = control.call("remote-nodes")
-            found: Any = control.call("query")
-        (row,) = [row for row in rows if row["name"] == "orders"]
-        assert (row["links"], row["state"]) == (60, "connected")
-        assert found["remote_connections"] == 1
 
 
 def test_nothing_confirmed_is_lost_when_the_cluster_behind_fails_over(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proton import Delivery, Message
-from proton.utils import LinkDetached
+from proton import Message
 
 from blocking_client import BlockingClient, Outcome
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
@@ -104,32 +103,6 @@ def test_a_copy_has_what_the_queue_has_and_goes_on_after_a_failover(tmp_path: Pa
             assert "orders from amqp://127.0.0.1" in (await far.ask("query"))["copied_queues"]
             await cluster.ask("b", "queues", action="purge", name="orders")
             await eventually(lambda: far.bodies == [])
-
-    told(story)
-
-
-def test_a_copy_is_browsed_but_neither_filled_nor_emptied_until_it_is_stopped(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_towns(tmp_path) as (cluster, far):
-            await asyncio.to_thread(send, cluster.url("a"), "1", "2")
-            await far.ask("replicate", queue="orders", address=cluster.url("a"))
-            await eventually(lambda: len(far.bodies) == 2)
-            (outcome,) = await asyncio.to_thread(send, far.url, "3")
-            assert (outcome.state, outcome.condition) == (Delivery.REJECTED, "amqp:not-allowed")
-            assert "qpid-ha replicate --stop orders" in outcome.description
-            assert await asyncio.to_thread(browse, far.url) == ["1", "2"]
-            with pytest.raises(LinkDetached, match="qpid-ha replicate --stop orders"):
-                await asyncio.to_thread(receive, far.url, 1)
-            with pytest.raises(RequestRefused, match="--stop orders"):
-                await far.ask("queues", action="purge", name="orders")
-            with pytest.raises(RequestRefused, match="already replicated from"):
-                await far.ask("replicate", queue="orders", address=cluster.url("b"))
-            assert "normal queue" in (await far.ask("replicate", queue="orders", stop=True))["text"]
-            await asyncio.to_thread(send, cluster.url("a"), "not copied")
-            await asyncio.to_thread(send, far.url, "3")
-            assert await asyncio.to_thread(receive, far.url, 3) == ["1", "2", "3"]
-            with pytest.raises(RequestRefused, match="no copy"):
-                await far.ask("replicate", queue="orders", stop=True)
 
     told(story)
 

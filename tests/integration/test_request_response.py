@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from proton import Delivery, Message
 from proton.handlers import MessagingHandler
-from proton.reactor import AtLeastOnce, Container
+from proton.reactor import Container
 from proton.utils import LinkDetached, SyncRequestResponse
 
-from blocking_client import BlockingClient, Management, bodies
+from blocking_client import BlockingClient, Management
 from limits import LIMIT_S
 from proxied_broker import Served
 from running_broker import RunningBroker
@@ -76,44 +76,6 @@ def test_a_dynamic_node_lives_as_long_as_its_link(client: BlockingClient, manage
     assert management.messages(name) is None
 
 
-def test_a_dynamic_node_does_not_wait_for_a_link_that_only_detached(
-    client: BlockingClient, management: Management
-) -> None:
-    receiver = client.receiver(None, 0, dynamic=True)
-    name = receiver.link.remote_source.address
-    receiver.link.detach()
-    client.round_trip()
-    assert management.messages(name) is None
-
-
-@pytest.mark.parametrize("end", [BlockingClient.close, BlockingClient.break_connection])
-def test_a_dynamic_node_goes_with_its_connection(
-    client: BlockingClient, connect: Connect, management: Management, end: Callable[[BlockingClient], None]
-) -> None:
-    other = connect()
-    name = other.receiver(None, 0, dynamic=True).link.remote_source.address
-    watcher = client.receiver(name, 0)
-    end(other)
-    with pytest.raises(LinkDetached, match="amqp:resource-deleted"):
-        client.wait(lambda: watcher.link.state & watcher.link.REMOTE_CLOSED)
-    assert management.messages(name) is None
-
-
-def test_a_publisher_may_have_a_dynamic_node_too(
-    client: BlockingClient, connect: Connect, management: Management
-) -> None:
-    sender = client.connection.container.create_sender(client.connection.conn, None, name="dynamic")
-    sender.target.dynamic = True
-    client.wait(lambda: sender.remote_target.address)
-    name = sender.remote_target.address
-    delivery = sender.send(Message("a"))
-    client.wait(lambda: delivery.settled)
-    assert bodies(connect().consume(name)) == ["a"]
-    sender.close()
-    client.wait(lambda: sender.state & sender.REMOTE_CLOSED)
-    assert management.messages(name) is None
-
-
 def test_a_dynamic_node_goes_with_a_link_that_the_broker_ends() -> None:
     with RunningBroker({"max-message-size": "100KiB"}) as small, BlockingClient(small.url) as client:
         sender = client.connection.container.create_sender(client.connection.conn, None, name="dynamic")
@@ -125,28 +87,8 @@ def test_a_dynamic_node_goes_with_a_link_that_the_broker_ends() -> None:
         assert Management(client).messages(sender.remote_target.address) is None
 
 
-def test_the_anonymous_relay_sends_each_message_where_it_says(client: BlockingClient, address: str) -> None:
-    relay = client.sender(None, options=AtLeastOnce())
-    for n in range(4):
-        assert client.offer(relay, Message(n, address=f"{address}-{n % 2}")).state == Delivery.ACCEPTED
-    assert bodies(client.consume(f"{address}-0")) == [0, 2]
-    assert bodies(client.consume(f"{address}-1")) == [1, 3]
-
-
 def test_the_anonymous_relay_refuses_a_message_that_says_nothing(client: BlockingClient) -> None:
     relay = client.sender(None)
     outcome = client.offer(relay, Message("where?"))
     assert (outcome.state, outcome.condition) == (Delivery.REJECTED, "amqp:not-found")
     assert client.offer(relay, Message("there", address="amq.fanout")).state == Delivery.ACCEPTED
-
-
-def test_the_anonymous_relay_reaches_exchanges_with_a_key(
-    client: BlockingClient, management: Management, address: str
-) -> None:
-    management.create_queue(address)
-    management.bind("amq.direct", address, "key")
-    relay = client.sender(None)
-    client.offer(relay, Message("by address", address="amq.direct/key"))
-    client.offer(relay, Message("by subject", address="amq.direct", subject="key"))
-    client.offer(relay, Message("elsewhere", address="amq.direct/other"))
-    assert bodies(client.consume(address)) == ["by address", "by subject"]

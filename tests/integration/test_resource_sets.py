@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from proton import Delivery, Message
 
 from blocking_client import BlockingClient
-from qpid_ha_agent.control import RequestRefused
 from qpid_ha_demo.cluster import Facts
 from running_cluster import RunningCluster
 from sets_cluster import SetTraffic, change, create_queue, create_set, sets_of, wait_whole
@@ -72,69 +70,6 @@ def test_a_broker_that_hangs_holds_its_sets_up_for_the_failure_timeout_and_not_f
         wait_whole(cluster, 0, "orders")
         traffic.wait_confirmed(50)
         traffic.settle()
-
-
-def test_the_controller_dies_and_the_next_one_goes_on_where_it_was(cluster: RunningCluster) -> None:
-    create_set(cluster, "orders", preferred=cluster.broker(1).name)
-    wait_whole(cluster, 0, "orders")
-    create_queue(cluster, 0, "q", "orders")
-    with SetTraffic(cluster, "q") as traffic:
-        traffic.wait_confirmed(50)
-        cluster.kill(0)  # it has a backup of the set, which the set's primary may leave out once a controller agrees
-        cluster.promote(2)
-        traffic.wait_confirmed(50)
-        cluster.wait_until(lambda: "orders" in sets_of(cluster.broker(2)), "the next controller knows the set")
-        cluster.restart(0)
-        wait_whole(cluster, 2, "orders")
-        traffic.wait_confirmed(50)
-        traffic.settle()
-
-
-def test_a_set_is_handed_over_and_back_under_load(cluster: RunningCluster) -> None:
-    names = [broker.name for broker in cluster.brokers]
-    create_set(cluster, "orders", preferred=names[1])
-    wait_whole(cluster, 0, "orders")
-    create_queue(cluster, 0, "q", "orders")
-    with SetTraffic(cluster, "q") as traffic:
-        for to in (names[2], names[0], names[1]):
-            traffic.wait_confirmed(50)
-            change(cluster, 0, "sets", "transfer", name="orders", to=to)
-            assert wait_whole(cluster, 0, "orders")["orders"]["primary"] == to
-        traffic.wait_confirmed(50)
-        traffic.settle()
-
-
-@pytest.mark.parametrize(
-    ("method", "params", "part"),
-    [
-        ("sets", {"action": "create", "name": "orders"}, "orders already"),
-        ("sets", {"action": "create", "name": "../x"}, "../x"),
-        ("sets", {"action": "create", "name": "default"}, "default"),
-        ("sets", {"action": "create", "name": "new", "replicas": ["nobody"]}, "nobody"),
-        ("sets", {"action": "create", "name": "new", "min_replicas": 4}, "4"),
-        ("sets", {"action": "delete", "name": "no"}, "no"),
-        ("sets", {"action": "transfer", "name": "orders", "to": "nobody"}, "nobody"),
-        ("sets", {"action": "add-replica", "name": "orders", "broker": "nobody"}, "nobody"),
-        ("brokers", {"action": "drain", "name": "broker2"}, "broker2"),
-        ("brokers", {"action": "drain", "name": "nobody"}, "nobody"),
-        ("brokers", {"action": "forget", "name": "broker2"}, "broker2"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_with_a_reason(
-    refusing: RunningCluster, method: str, params: dict[str, Any], part: str
-) -> None:
-    with pytest.raises(RequestRefused) as raised:
-        refusing.broker(1).ask(method, **params)
-    assert part in raised.value.message
-
-
-@pytest.fixture(scope="module")
-def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("refusing")) as cluster:
-        cluster.form()
-        create_set(cluster, "orders")
-        wait_whole(cluster, 0, "orders")
-        yield cluster
 
 
 def test_what_comes_to_an_exchange_reaches_the_queues_of_all_sets_also_when_a_primary_dies(
@@ -208,23 +143,3 @@ def test_an_agent_that_is_stopped_hands_default_over_and_its_broker_the_other_se
         assert (orders["primary"] != controller.name, orders["generation"]) == (True, 2)
         assert "sets that are led here get other primaries first" in controller.log()
         assert "not all sets are led by others" not in controller.log()
-
-
-def test_a_queue_is_there_when_its_creation_is_answered_and_its_primary_decides_whether_it_is_deleted(
-    cluster: RunningCluster,
-) -> None:
-    create_set(cluster, "orders", preferred=cluster.broker(1).name)
-    wait_whole(cluster, 0, "orders")
-    create_queue(cluster, 0, "q", "orders")
-    rows = cluster.broker(1).ask("queues")["answer"]
-    assert "q" in [row["name"] for row in rows]
-    client = BlockingClient(cluster.urls[1])
-    assert client.offer(client.sender("q"), Message("one")).state == Delivery.ACCEPTED
-
-    with pytest.raises(RequestRefused, match="queue q holds 1 messages"):
-        change(cluster, 2, "queues", "delete", name="q", if_empty=True)
-    assert client.receiver("q", 1).receive(timeout=60).body == "one"
-    client.connection.close()
-    change(cluster, 2, "queues", "delete", name="q", if_unused=True)
-    assert "q" not in [row["name"] for row in cluster.broker(1).ask("queues")["answer"]]
-    create_queue(cluster, 0, "q", "orders")

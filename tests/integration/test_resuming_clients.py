@@ -17,7 +17,7 @@ from proton import Message, ProtonException
 from blocking_client import BlockingClient, bodies
 from proxied_broker import Served
 from qpid_ha_agent.control import ControlClient
-from resuming_client import ResumingConsumer, ResumingPublisher, link_property, open_session, told
+from resuming_client import ResumingConsumer, ResumingPublisher, open_session
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
@@ -81,25 +81,6 @@ def test_a_standalone_broker_that_was_killed_has_the_sessions_and_what_they_hold
         assert consumer.statuses == ["new", "resumed"]
 
 
-def test_what_a_session_held_when_its_timeout_was_over_goes_to_others_as_delivered_in_vain(
-    broker: Served, client: BlockingClient, address: str
-) -> None:
-    client.send(address, Message("a"), Message("b"))
-    name = str(uuid.uuid4())
-    first = open_session(broker.url, name, qpid_session_timeout=0.3)
-    assert told(first)["qpid.session-timeout"] == 0.3
-    receiver = first.receiver(address, 2, name="in")
-    first.wait(lambda: receiver.fetcher.has_message)
-    first.break_connection()
-    got = client.fetch(client.receiver(address, 2), 2)  # comes when the time is over
-    assert [(message.body, message.first_acquirer, message.delivery_count) for message in got] == [
-        ("a", False, 1),
-        ("b", False, 1),
-    ]
-    with pytest.raises(ProtonException, match="amqp:not-found"):
-        open_session(broker.url, name, qpid_session_resume=True)
-
-
 def test_an_operator_sees_a_session_and_ends_it(
     served_by: str, broker: Served, client: BlockingClient, address: str
 ) -> None:
@@ -123,17 +104,3 @@ def test_an_operator_sees_a_session_and_ends_it(
     assert bodies(client.fetch(client.receiver(address, 1), 1)) == ["a"]
     with suppress(ProtonException):
         first.wait(lambda: first.connection.disconnected)
-
-
-def test_a_second_client_has_the_session_and_the_first_is_told_so(broker: Served, address: str) -> None:
-    name = str(uuid.uuid4())
-    first = open_session(broker.url, name)
-    first.send(address, Message("a"))
-    receiver = first.receiver(address, 1, name="in")
-    first.wait(lambda: receiver.fetcher.has_message)
-    with open_session(broker.url, name, qpid_session_resume=True) as second:
-        with pytest.raises(ProtonException, match="resumed on another connection"):
-            first.wait(lambda: False)
-        again = second.receiver(address, 1, name="in")
-        assert link_property(again, "qpid.session-held") == 1
-        assert bodies(second.fetch(again, 1)) == ["a"]

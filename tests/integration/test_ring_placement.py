@@ -68,21 +68,3 @@ def test_a_broker_that_is_put_in_between_takes_over_what_it_should_and_its_neigh
         wait_ring(cluster, one={1, 2}, two={2, 3}, three={3, 4}, four={4, 1})
         traffic.wait_confirmed(50)
         traffic.settle()
-
-
-def test_a_broker_that_leaves_the_ring_is_replaced_by_the_one_after_it(cluster: RunningCluster) -> None:
-    names = [broker.name for broker in cluster.brokers]
-    for name, preferred in zip(SETS, names, strict=True):
-        create_set(cluster, name, preferred=preferred)
-    wait_ring(cluster, one={1, 2}, two={2, 3}, three={3, 4}, four={4, 1})
-    create_queue(cluster, 0, "q", "two")
-
-    with SetTraffic(cluster, "q") as traffic:
-        traffic.wait_confirmed(50)
-        change(cluster, 0, "brokers", "drain", name=names[2])
-        wait_ring(cluster, one={1, 2}, two={2, 4}, three={4, 1}, four={4, 1})
-        change(cluster, 0, "brokers", "undrain", name=names[2])
-        cluster.broker(1).ask("rebalance")
-        wait_ring(cluster, one={1, 2}, two={2, 3}, three={3, 4}, four={4, 1})
-        traffic.wait_confirmed(50)
-        traffic.settle()

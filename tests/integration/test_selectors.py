@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proton import Delivery, Message
+from proton import Message
 from proton.reactor import Copy, Selector
 from proton.utils import LinkDetached
 
@@ -24,23 +24,6 @@ def test_a_selector_takes_what_it_matches_and_leaves_the_rest_in_order(client: B
     assert bodies(client.consume(address)) == ["blue-1", "green-3"]
 
 
-@pytest.mark.parametrize(
-    ("selector", "wanted"),
-    [
-        ("n BETWEEN 1 AND 2", ["blue-1", "red-2"]),
-        ("color IN ('blue', 'green') OR n = 0", ["red-0", "blue-1", "green-3"]),
-        ("color LIKE 'gr%'", ["green-3"]),
-        ("missing IS NULL AND n > 2", ["green-3"]),
-        ("missing = 1", []),
-        ("NOT (color = 'red')", ["blue-1", "green-3"]),
-        ("   ", ["red-0", "blue-1", "red-2", "green-3"]),
-    ],
-)
-def test_what_selectors_can_say(client: BlockingClient, address: str, selector: str, wanted: list[str]) -> None:
-    client.send(address, *colored("red", "blue", "red", "green"))
-    assert bodies(client.browse(address, Selector(selector))) == wanted
-
-
 def test_header_fields_can_be_selected(client: BlockingClient, address: str) -> None:
     client.send(
         address,
@@ -51,24 +34,6 @@ def test_header_fields_can_be_selected(client: BlockingClient, address: str) -> 
     assert bodies(client.browse(address, Selector("JMSPriority > 4"))) == ["urgent"]
     assert bodies(client.browse(address, Selector("JMSType = 'order' AND JMSCorrelationID = 'c1'"))) == ["typed"]
     assert bodies(client.browse(address, Selector("amqp.subject = 'order'"))) == ["typed"]
-
-
-def test_selecting_consumers_share_a_queue(client: BlockingClient, connect: Connect, address: str) -> None:
-    red, rest = connect(), connect()
-    reds = red.receiver(address, 10, Selector("color = 'red'"))
-    others = rest.receiver(address, 10, Selector("color <> 'red'"))
-    client.send(address, *colored(*["red", "blue"] * 5))
-    assert {body.split("-")[0] for body in bodies(red.fetch(reds, 5))} == {"red"}
-    assert {body.split("-")[0] for body in bodies(rest.fetch(others, 5))} == {"blue"}
-
-
-def test_a_released_message_is_selected_again(client: BlockingClient, address: str) -> None:
-    client.send(address, *colored("blue", "red", "red"))
-    receiver = client.receiver(address, 1, Selector("color = 'red'"))
-    assert bodies(client.fetch(receiver, 1, Delivery.RELEASED)) == ["red-1"]
-    assert bodies(client.fetch(receiver, 2)) == ["red-1", "red-2"]
-    receiver.close()
-    assert bodies(client.browse(address)) == ["blue-0"]
 
 
 def test_a_selector_behind_thousands_of_others_finds_its_message(

@@ -13,19 +13,14 @@ from blocking_client import BlockingClient, bodies
 from exact_load import ExactLoad
 from limits import LIMIT_S
 from qpid_ha_client import (
-    ConnectOptions,
     Guarantee,
-    LinkUnusable,
-    MessageRefused,
     ReceivedMessage,
     SessionClient,
     SessionHandler,
     SessionReceiver,
     SessionSender,
 )
-from qpid_ha_client.core.errors import ClientError
 from running_cluster import RunningCluster
-from sets_cluster import create_queue, create_set, wait_whole
 
 SETTINGS = {"ha": {"failure-timeout": "1s", "clients": "proxy"}}
 
@@ -55,24 +50,6 @@ def test_messages_go_and_come_and_answers_count(cluster: RunningCluster) -> None
         assert bodies(reader.consume("q")) == [1]
 
 
-def test_what_is_refused_is_told_with_the_reason_and_nothing_else_is(cluster: RunningCluster) -> None:
-    arguments = {"qpid.max_count": 1, "qpid.policy_type": "reject"}
-    cluster.broker(0).ask("queues", action="create", name="small", arguments=arguments)
-    with SessionClient(cluster.urls) as client:
-        sender = client.sender("small")
-        sender.send(Message("a"))
-        with pytest.raises(MessageRefused, match="resource-limit-exceeded"):
-            sender.send(Message("b"))
-        receiver = client.receiver("small")
-        receiver.receive(10.0).accept(wait=True)
-        sender.send(Message("c"))
-        receiver.receive(10.0).accept(wait=True)
-        cluster.broker(0).ask("queues", action="delete", name="small")
-        with pytest.raises(LinkUnusable, match="resource-deleted"):
-            receiver.receive(10.0)
-        client.sender("q").send(Message("d"), timeout_s=LIMIT_S)
-
-
 def test_a_message_is_sent_as_it_was_when_it_was_given_and_keeps_its_annotations(cluster: RunningCluster) -> None:
     with SessionClient(cluster.urls) as client, BlockingClient(cluster.urls[1]) as reader:
         sender = client.sender("q")
@@ -99,61 +76,6 @@ def test_a_killed_primary_and_a_killed_proxy_cost_no_message_and_make_none_twice
             load.wait_more(500)
             load.finish()
         assert load.consumer.reconnects >= 1
-
-
-def test_a_client_that_is_redirected_follows_to_the_primary_and_to_the_next_one(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True) as cluster:
-        cluster.wait_whole()
-        with ExactLoad(cluster.urls, "q") as load:
-            load.wait_more(1000)
-            cluster.kill(cluster.the_primary())
-            cluster.wait_until(lambda: load.consumer.reconnects > 0, "the consumer notices")
-            load.wait_more(500)
-            load.finish()
-        assert (
-            load.publisher.broker == load.consumer.broker == cluster.urls[cluster.brokers.index(cluster.the_primary())]
-        )
-
-
-def test_a_link_that_belongs_to_another_set_takes_the_client_to_its_primary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qpid_ha_client.core.client_core.APART_S", 0.5)
-    with RunningCluster(tmp_path) as cluster:
-        cluster.form()
-        create_set(cluster, "orders", preferred=cluster.broker(1).name)
-        wait_whole(cluster, 0, "orders")
-        create_queue(cluster, 0, "q", "orders")
-        with SessionClient(cluster.urls, session_timeout_s=0) as client:  # a session is where `default` is led
-            client.sender("q").send(Message("a"), timeout_s=LIMIT_S)
-            assert client.broker == cluster.urls[1]
-            with pytest.raises(LinkUnusable, match="use a client for each"):
-                client.sender("elsewhere").send(Message("b"), timeout_s=LIMIT_S)
-
-
-def test_a_client_finds_a_broker_that_joined_after_it_had_begun(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, settings=SETTINGS) as cluster:
-        cluster.form()
-        create_set(cluster, "orders", preferred=cluster.broker(0).name)
-        wait_whole(cluster, 0, "orders")
-        with SessionClient(cluster.urls[0]) as client:
-            sender, receiver = client.sender("q"), client.receiver("q")
-            sender.send(Message("before"))
-            assert receiver.receive(10.0).body == "before"
-            known = client._handler.core.brokers
-            joined = cluster.add_broker()
-            cluster.wait_until(lambda: cluster.urls[3] in map(str, known.known), "a notice has come")
-            assert joined.name == "broker4"
-            cluster.wait_whole()
-
-
-def test_a_login_that_is_refused_ends_the_client_with_the_reason(cluster: RunningCluster) -> None:
-    options = ConnectOptions("nobody", "secret", more={"allowed_mechs": "PLAIN", "allow_insecure_mechs": True})
-    client = SessionClient(cluster.urls, options=options)
-    with pytest.raises(ClientError) as refused:
-        client.wait_connected(10.0)
-    assert "secret" not in f"{refused.value!r} {options!r}"
-    client.close()
 
 
 class Echo(SessionHandler):

@@ -22,7 +22,6 @@ from proton import Message
 from blocking_client import BlockingClient
 from cluster_in_process import InProcessCluster, eventually, free_ports, told
 from qpid_ha_agent.control import ControlClient, RequestRefused
-from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.facts import StoreFacts
@@ -233,25 +232,6 @@ def test_a_members_store_serves_in_no_cluster_and_still_says_of_which_it_was(tmp
         assert (after.cluster, after.history, after.members) == (before.cluster, before.history, before.members)
         assert after.last_lsn > before.last_lsn
         assert told_of_cluster(tmp_path / "node1") == said
-
-    told(story)
-
-
-@pytest.mark.parametrize(
-    ("method", "params"),
-    [
-        ("promote", {}), ("demote", {}), ("switchover", {}), ("drop", {"backup": "b"}), ("backups", {}),
-        ("history", {}), ("events", {}),
-    ],
-)  # fmt: skip
-def test_what_needs_other_brokers_is_refused_with_what_to_do(
-    tmp_path: Path, method: str, params: dict[str, object]
-) -> None:
-    async def story() -> None:
-        async with standalone(tmp_path, None) as node1:
-            with pytest.raises(RequestRefused, match="in no cluster: set"):
-                await node1.ask(method, **params)
-            assert (await node1.ask("status"))["state"] == State.STANDALONE
 
     told(story)
 

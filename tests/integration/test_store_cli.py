@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shlex
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,49 +21,17 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
-from qpid_ha_broker.store.status import read_status
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
+from store_tool import Run, chosen, done, store_tool
 from store_writing import StoreWriter, message, opening
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
 MEMBERS = ("node1", "node2", "node3")
-# Runs the command here, as if this were that host; a host called `away` does not answer.
-SSH = """#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-[ "$2" = away ] && { echo "ssh: connect to host away port 22: No route to host" >&2; exit 255; }
-cd "$STORES_OF_HOSTS/$2" && shift 2 && exec sh -c "$*"
-"""
-QPID_HA = '#!/bin/sh\nexec "$PYTHON" -m qpid_ha_agent.cli.admin "$@"\n'
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs `qpid-ha store WORDS`. `ssh HOST` runs in the directory hosts/HOST."""
-    programs, hosts = tmp_path / "bin", tmp_path / "hosts"
-    programs.mkdir()
-    hosts.mkdir()
-    for name, text in (("ssh", SSH), ("qpid-ha", QPID_HA)):
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o700)
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    environment = {
-        **os.environ, "PATH": path, "STORES_OF_HOSTS": str(hosts), "PYTHON": sys.executable, "TZ": "UTC",
-        "QPID_HA_CONFIG": str(tmp_path / "none.yaml"),
-    }  # fmt: skip
-
-    def run(*words: object, answer: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "store", *map(str, words)]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=60, check=False, input=answer
-        )
-
-    return run
-
-
-def done(result: subprocess.CompletedProcess[str]) -> str:
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
+    return store_tool(tmp_path)
 
 
 def make_store(
@@ -98,12 +63,6 @@ def broker_at_work(data_directory: Path) -> Iterator[None]:
         yield
 
 
-def chosen(data_directory: Path) -> tuple[int, int, str] | None:
-    status = read_status(LocalDisk(data_directory / "default"))
-    assert status is not None
-    return status.chosen
-
-
 def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
@@ -129,7 +88,7 @@ def test_a_store_in_use_is_read_all_the_same_and_says_so(run: Run, stores: list[
 
 def test_a_directory_that_is_not_there_ends_with_3_after_the_others(run: Run, stores: list[Path]) -> None:
     result = run("list", stores[0], "nowhere")
-    assert result.returncode == 3
+    assert result.exit_code == 3
     assert "node1" in result.stdout
     assert "nowhere" in result.stderr
 
@@ -143,7 +102,7 @@ def test_check_is_content_with_what_was_written_and_names_the_place_of_what_was_
     data[600] ^= 1
     path.write_bytes(data)
     result = run("check", *stores, "--format", "json")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     (flaw,) = json.loads(result.stdout)
     assert (flaw["what"], flaw["file"], flaw["offset"]) == ("damaged", segment_path(1), 512)
     assert f"set-aside {stores[1] / 'default'}" in result.stderr
@@ -172,13 +131,13 @@ def test_best_and_recover_ask_the_coordinator_that_this_machine_is_configured_wi
 
     found = run("best", *stores)
 
-    assert found.returncode == 1
+    assert found.exit_code == 1
     assert "ADMIN: The coordinator's record says generation 3, epoch 9, led by node1, and no store here" in found.stdout
-    assert run("recover", *stores).returncode == 1
-    assert [chosen(store) for store in stores] == [None, None, None]
+    assert run("recover", *stores).exit_code == 1
+    assert [chosen(store / "default") for store in stores] == [None, None, None]
     (tmp_path / "record.json").write_text("{")
     found = run("best", *stores)
-    assert found.returncode == 0
+    assert found.exit_code == 0
     assert "judged without the coordinator's record" in found.stderr
 
 
@@ -193,23 +152,16 @@ def test_best_asks_hosts_through_ssh_and_an_away_one_is_a_store_that_is_missing(
         verdict["next"][0] == f"ssh node2 qpid-ha store recover {stores[1] / 'default'} --winner node2 --position 1:10"
     )
     result = run("best", hosts[0], hosts[1], f"away:{stores[2]}", "--format", "json")
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "No route to host" in result.stderr
     assert json.loads(result.stdout)["missing"] == ["node3"]
-    assert run("best", "away:/data").returncode == 3
-
-
-def test_a_member_without_a_store_is_a_question_with_1_as_exit_code(run: Run, stores: list[Path]) -> None:
-    result = run("best", *stores[:2])
-    assert result.returncode == 1
-    assert "ADMIN: node3" in result.stdout
-    assert "--winner node2 --force" in result.stdout
+    assert run("best", "away:/data").exit_code == 3
 
 
 def test_the_words_of_a_damaged_answer_are_not_taken_for_facts(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bin" / "ssh").write_text("#!/bin/sh\necho '{\"where\": 1}'\n")
     result = run("best", "node1:/data")
-    assert result.returncode == 3
+    assert result.exit_code == 3
     assert "cannot be understood" in result.stderr
 
 
@@ -220,7 +172,7 @@ def test_recover_marks_the_winner_of_a_safe_verdict_and_touches_nothing_else(run
     before = content(stores[0]), content(stores[2])
     out = done(run("recover", *stores))
     assert "marked" in out
-    mark = chosen(stores[1])
+    mark = chosen(stores[1] / "default")
     assert mark is not None
     assert mark[:2] == (1, 10)
     assert (content(stores[0]), content(stores[2])) == before
@@ -228,7 +180,7 @@ def test_recover_marks_the_winner_of_a_safe_verdict_and_touches_nothing_else(run
 
 def test_a_dry_run_changes_nothing(run: Run, stores: list[Path]) -> None:
     assert "would be marked" in done(run("recover", *stores, "--dry-run", "--erase-others"))
-    assert chosen(stores[1]) is None
+    assert chosen(stores[1] / "default") is None
     assert all((store / "default").exists() for store in stores)
 
 
@@ -244,11 +196,11 @@ def test_others_are_set_aside_and_never_deleted(run: Run, stores: list[Path]) ->
 
 def test_recover_refuses_without_proof_and_obeys_force(run: Run, stores: list[Path]) -> None:
     refused = run("recover", stores[1], "--winner", "node2")
-    assert refused.returncode == 1
-    assert chosen(stores[1]) is None
+    assert refused.exit_code == 1
+    assert chosen(stores[1] / "default") is None
     assert "--force" in refused.stdout
     done(run("recover", stores[1], "--winner", "node2", "--force"))
-    mark = chosen(stores[1])
+    mark = chosen(stores[1] / "default")
     assert mark is not None
     assert "force" in mark[2]
 
@@ -256,39 +208,39 @@ def test_recover_refuses_without_proof_and_obeys_force(run: Run, stores: list[Pa
 def test_a_position_that_was_seen_elsewhere_is_proof_as_long_as_the_store_is_there(
     run: Run, stores: list[Path]
 ) -> None:
-    assert run("recover", stores[1], "--winner", "node2", "--position", "1:9").returncode == 1
-    assert chosen(stores[1]) is None
+    assert run("recover", stores[1], "--winner", "node2", "--position", "1:9").exit_code == 1
+    assert chosen(stores[1] / "default") is None
     done(run("recover", stores[1], "--winner", "node2", "--position", "1:10"))
-    assert chosen(stores[1]) is not None
+    assert chosen(stores[1] / "default") is not None
 
 
 def test_recover_and_set_aside_refuse_while_a_broker_works_there(run: Run, stores: list[Path]) -> None:
     with broker_at_work(stores[1]):
         for words in (["recover", *stores], ["set-aside", stores[1]]):
             result = run(*words)
-            assert result.returncode == 1
+            assert result.exit_code == 1
             assert "4711" in result.stderr
-    assert chosen(stores[1]) is None
+    assert chosen(stores[1] / "default") is None
     assert (stores[1] / "default").exists()
 
 
 def test_a_broker_that_works_on_another_store_keeps_all_of_it_from_happening(run: Run, stores: list[Path]) -> None:
     with broker_at_work(stores[2]):
-        assert run("recover", *stores, "--erase-others").returncode == 1
+        assert run("recover", *stores, "--erase-others").exit_code == 1
     assert (stores[0] / "default").exists()
-    assert chosen(stores[1]) is None
+    assert chosen(stores[1] / "default") is None
 
 
 def test_a_winner_on_another_machine_is_not_marked_from_here(run: Run, stores: list[Path], tmp_path: Path) -> None:
     (tmp_path / "hosts" / "node2").mkdir()
     result = run("recover", stores[0], f"node2:{stores[1]}", stores[2])
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "ssh node2 qpid-ha store recover" in result.stderr
 
 
 @pytest.mark.parametrize("words", [["--force"], ["--position", "1:1"]])
 def test_what_is_about_a_winner_needs_one(run: Run, stores: list[Path], words: list[str]) -> None:
-    assert run("recover", stores[0], *words).returncode == 2
+    assert run("recover", stores[0], *words).exit_code == 2
 
 
 def test_set_aside_renames(run: Run, stores: list[Path]) -> None:
@@ -331,7 +283,7 @@ def test_a_file_that_was_cut_short_gives_what_is_in_it_and_says_that_there_was_m
     path = next((data_directory / "discarded").glob("*orders*"))
     path.write_bytes(path.read_bytes()[:-3])
     result = run("discarded", "export", path)
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert len(result.stdout.splitlines()) == 1
     assert path.name in result.stderr
 
@@ -341,7 +293,7 @@ def test_messages_are_replayed_once_somebody_says_so_and_the_file_is_renamed(
 ) -> None:
     words = ["discarded", "replay", "--data-dir", data_directory, "--queue", "discarded orders", "-b", broker.url]
     refused = run(*words, answer="n\n")
-    assert refused.returncode == 1
+    assert refused.exit_code == 1
     assert not list((data_directory / "discarded").glob("*.replayed"))
     done(run(*words, "--yes"))
     assert bodies(client.consume("discarded orders")) == ["first", b"\xff\x00"]
@@ -356,13 +308,13 @@ def test_a_replay_goes_to_an_address_and_one_that_nobody_listens_on_keeps_the_fi
     run: Run, data_directory: Path
 ) -> None:
     words = ["discarded", "replay", "--data-dir", data_directory, "--yes"]
-    assert run(*words).returncode == 2
-    assert run(*words, "-b", "amqp://127.0.0.1:1").returncode == 3
+    assert run(*words).exit_code == 2
+    assert run(*words, "-b", "amqp://127.0.0.1:1").exit_code == 3
     assert not list((data_directory / "discarded").glob("*.replayed"))
 
 
 def test_without_a_directory_there_is_a_question_and_not_a_guess(run: Run) -> None:
-    assert run("discarded", "list").returncode == 2
+    assert run("discarded", "list").exit_code == 2
 
 
 # --- with brokers

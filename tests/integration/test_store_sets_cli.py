@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,41 +13,15 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
-from qpid_ha_broker.store.status import read_status
+from store_tool import Run, chosen, done, store_tool
 from store_writing import CLUSTER, StoreWriter, message, opening
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
 MEMBERS = ("node1", "node2", "node3")
-SSH = """#!/bin/sh
-while [ "$1" != -- ]; do shift; done
-cd "$STORES_OF_HOSTS/$2" && shift 2 && exec sh -c "$*"
-"""
-QPID_HA = '#!/bin/sh\nexec "$PYTHON" -m qpid_ha_agent.cli.admin "$@"\n'
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs `qpid-ha store WORDS` with nothing configured; `ssh HOST` runs in the directory hosts/HOST."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in (("ssh", SSH), ("qpid-ha", QPID_HA)):
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o700)
-    environment = {
-        **os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable, "TZ": "UTC",
-        "STORES_OF_HOSTS": str(tmp_path / "hosts"), "QPID_HA_CONFIG": str(tmp_path / "none.yaml"),
-    }  # fmt: skip
-
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "store", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-
-    return run
-
-
-def done(result: subprocess.CompletedProcess[str]) -> str:
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
+    return store_tool(tmp_path)
 
 
 def make_store(
@@ -84,12 +55,6 @@ def in_map(name: str, members: tuple[str, ...], generation: int = 1, cluster: st
 @pytest.fixture
 def directories(tmp_path: Path) -> list[Path]:
     return make_sets(tmp_path, {"default": "node1", "orders": "node2", "shard-2": "node2", "shard-10": "node3"})
-
-
-def chosen(store: Path) -> tuple[int, int, str] | None:
-    status = read_status(LocalDisk(store))
-    assert status is not None
-    return status.chosen
 
 
 def test_list_has_a_line_for_each_set_of_each_directory_and_the_set_in_a_column(
@@ -139,7 +104,7 @@ def test_five_hundred_sets_stay_readable_and_the_one_in_doubt_is_not_lost_among_
     result = run("best", directory)
 
     lines = result.stdout.splitlines()
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert len(lines) < 20
     assert lines[1].split()[:3] == ["node1", "500", "default,"]
     assert lines[1].endswith("more")
@@ -152,7 +117,7 @@ def test_five_hundred_sets_stay_readable_and_the_one_in_doubt_is_not_lost_among_
 def test_programs_get_the_verdict_of_each_set(run: Run, directories: list[Path]) -> None:
     (directories[2] / "shard-10").rename(directories[2] / "shard-10.set-aside-20260131T120000Z")
     result = run("best", "--format", "json", *directories)
-    assert result.returncode == 1
+    assert result.exit_code == 1
     verdicts = json.loads(result.stdout)["sets"]
     assert list(verdicts) == ["default", "orders", "shard-2", "shard-10"]
     assert [each["verdict"] for each in verdicts.values()] == ["winner", "winner", "winner", "admin"]
@@ -170,14 +135,14 @@ def test_a_broker_without_a_replica_of_a_set_is_no_empty_store_of_it(run: Run, t
 def test_other_machines_are_asked_for_all_their_sets_or_for_one(
     run: Run, directories: list[Path], tmp_path: Path
 ) -> None:
-    (tmp_path / "hosts" / "away").mkdir(parents=True)
-    directories[2].rename(tmp_path / "hosts" / "away" / "data")
-    sources = [*directories[:2], "away:data"]
+    (tmp_path / "hosts" / "far").mkdir()
+    directories[2].rename(tmp_path / "hosts" / "far" / "data")
+    sources = [*directories[:2], "far:data"]
     verdicts = json.loads(done(run("best", "--format", "json", *sources)))["sets"]
-    assert verdicts["shard-10"]["store"]["where"].startswith("away:")
+    assert verdicts["shard-10"]["store"]["where"].startswith("far:")
     assert "WINNER: node3." in done(run("best", "--set", "shard-10", *sources))
-    result = run("list", "--set", "unknown", "away:data")
-    assert (result.returncode, result.stdout) == (3, "")
+    result = run("list", "--set", "unknown", "far:data")
+    assert (result.exit_code, result.stdout) == (3, "")
     assert "there is no store of the resource set unknown" in result.stderr
 
 
@@ -190,12 +155,12 @@ def test_recover_marks_in_each_set_the_store_that_is_here(run: Run, directories:
 
 def test_recover_leaves_sets_in_doubt_as_they_are_and_says_so_with_1(run: Run, directories: list[Path]) -> None:
     result = run("recover", *directories[:2])
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "4 of 4 sets need a decision and stay as they are (default, orders, shard-2, shard-10)" in result.stderr
     assert chosen(directories[0] / "default") is None
 
     result = run("recover", "--winner", "node2", "--force", *directories[:2])
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert "name the one of --winner with --set" in result.stderr
 
     done(run("recover", "--winner", "node2", "--force", "--set", "orders", *directories[:2]))
@@ -210,7 +175,7 @@ def test_check_reads_all_sets_and_names_the_one_that_is_damaged(run: Run, direct
     content[700] ^= 1
     path.write_bytes(content)
     result = run("check", *directories)
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert str(directories[1] / "orders") in result.stdout
     assert str(directories[0] / "orders") not in result.stdout
     assert done(run("check", "--set", "default", *directories)) == "ok\n"
@@ -233,7 +198,7 @@ def test_a_copy_that_an_operator_put_beside_the_stores_is_no_set(run: Run, direc
 
 def test_what_can_be_no_sets_name_is_an_error_of_usage(run: Run, directories: list[Path]) -> None:
     result = run("best", "--set", "../x", *directories)
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert "cannot be the name of a resource set" in result.stderr
 
 
@@ -255,7 +220,7 @@ def test_best_says_of_each_set_whose_copy_it_is_and_whether_the_map_has_that_bro
     run: Run, recorded: list[Path]
 ) -> None:
     result = run("best", "--each", *recorded)
-    assert result.returncode == 1
+    assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["set", "best", "copy", "at", "recorded", "verdict"]
     rows = {line.split()[0]: line.split()[1:4] for line in lines[1:] if not line.startswith(" ")}
@@ -280,7 +245,7 @@ def test_best_of_one_set_shows_its_record(run: Run, recorded: list[Path]) -> Non
         in text.splitlines()
     )
     result = run("best", "--set", "mail", "--format", "json", *recorded)
-    assert result.returncode == 1
+    assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert (document["verdict"], document["missing"], document["recorded"]) == ("admin", ["node4", "node5"], None)
     assert document["record"]["members"] == ["node4", "node5"]
@@ -292,7 +257,7 @@ def test_recover_of_a_set_goes_by_its_record_and_force_is_said_to_the_controller
     run: Run, recorded: list[Path]
 ) -> None:
     result = run("recover", "--set", "bills", *recorded)
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert "nothing was changed" in result.stderr
     assert chosen(recorded[0] / "bills") is None
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from proton import SSLDomain
 from proton.utils import BlockingConnection, LinkDetached
 
+from admin_tool import qpid_ha
 from blocking_client import BlockingClient, bodies
 from certificate_authority import Authority
 from doc_blocks import titled_blocks
@@ -257,15 +257,10 @@ def test_the_tool_checks_a_listed_brokers_certificate_with_the_authorities_of_th
         config = tmp_path / "qpid-ha.yaml"
         listed_url = f"amqps://localhost:{broker.port}"  # Proton looks at a certificate's names, not at addresses in it
         config.write_text(f"ha: {{brokers-url: '{listed_url}'}}\ntls: {{ca: {authority.certificate}}}\n")
-        command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "ping", "-b", broker.url]
-        listed = subprocess.run(
-            command, env={**os.environ, "QPID_HA_CONFIG": str(config)}, capture_output=True, text=True, check=False
-        )
-        stranger = subprocess.run(
-            command, env={**os.environ, "QPID_HA_CONFIG": "/nonexistent"}, capture_output=True, text=True, check=False
-        )
-    assert (listed.returncode, listed.stdout) == (0, "test is alive\n"), listed.stderr
-    assert stranger.returncode != 0
+        listed = qpid_ha("ping", "-b", broker.url, QPID_HA_CONFIG=str(config))
+        stranger = qpid_ha("ping", "-b", broker.url, QPID_HA_CONFIG="/nonexistent")
+    assert (listed.exit_code, listed.stdout) == (0, "test is alive\n"), listed.stderr
+    assert stranger.exit_code != 0
     assert "certificate" in stranger.stderr
 
 
@@ -343,11 +338,7 @@ def test_a_renewed_certificate_is_shown_to_new_clients_and_old_ones_stay(
     def reload(broker: Served) -> bool:
         if how == "SIGHUP":
             return "were read again" in signal_and_wait(broker)
-        done = subprocess.run(
-            [sys.executable, "-m", "qpid_ha_agent.cli.admin", "-b", str(broker.control_socket), "tls", "reload"],
-            check=False, capture_output=True, text=True, timeout=30,
-        )  # fmt: skip
-        return done.returncode == 0
+        return qpid_ha("-b", broker.control_socket, "tls", "reload").exit_code == 0
 
     renew()
     with RunningBroker(settings_with(authority, certificate, key)) as broker:

@@ -24,27 +24,6 @@ def test_sends_count_when_they_are_committed(client: BlockingClient, connect: Co
     assert bodies(other.consume(address)) == ["a", "b", "c"]
 
 
-def test_sends_that_are_rolled_back_never_were(client: BlockingClient, address: str) -> None:
-    work = LocalTransaction(client)
-    work.send(client.sender(address), "a")
-    assert work.abort() == "aborted"
-    assert client.browse(address) == []
-
-
-@pytest.mark.parametrize("settle_first", [False, True])
-def test_accepts_count_when_they_are_committed(
-    client: BlockingClient, connect: Connect, address: str, settle_first: bool
-) -> None:
-    client.send(address, *"abc")
-    work = LocalTransaction(client, settle_before_discharge=settle_first)
-    receiver = client.receiver(address, 2)
-    client.fetch(receiver, 2, None)
-    work.accept(receiver)
-    assert work.commit() == "committed"
-    receiver.close()
-    assert bodies(connect().browse(address)) == ["c"]
-
-
 @pytest.mark.parametrize("settle_first", [False, True])
 def test_accepts_that_are_rolled_back_leave_the_messages(
     client: BlockingClient, connect: Connect, management: Management, address: str, settle_first: bool
@@ -116,20 +95,6 @@ def test_a_transaction_that_does_not_fit_changes_nothing(
     assert bodies(client.browse("plain-" + address)) == ["kept"]
 
 
-def test_a_broken_connection_rolls_back(client: BlockingClient, connect: Connect, address: str) -> None:
-    client.send(address, "there")
-    broken = connect()
-    work = LocalTransaction(broken)
-    receiver = broken.receiver(address, 1)
-    broken.fetch(receiver, 1, None)
-    work.accept(receiver)
-    work.send(broken.sender(address), "sent")
-    broken.break_connection()
-    (again,) = client.fetch(client.receiver(address, 1), 1)
-    assert (again.body, again.delivery_count, again.first_acquirer) == ("there", 1, False)
-    assert client.browse(address) == []
-
-
 def test_an_unknown_transaction_is_refused(client: BlockingClient, address: str) -> None:
     work = LocalTransaction(client)
     sender = client.sender(address)
@@ -153,13 +118,3 @@ def test_an_accept_in_an_unknown_transaction_costs_its_link(client: BlockingClie
         client.wait(lambda: False)
     assert refused.value.condition == "amqp:transaction:unknown-id"
     assert bodies(client.consume(address)) == ["a"]
-
-
-def test_sends_outside_do_not_wait_for_a_transaction(client: BlockingClient, address: str) -> None:
-    work = LocalTransaction(client)
-    sender = client.sender(address)
-    work.send(sender, "inside")
-    assert client.offer(sender, "outside").state == Delivery.ACCEPTED
-    assert bodies(client.browse(address)) == ["outside"]
-    assert work.commit() == "committed"
-    assert bodies(client.consume(address)) == ["outside", "inside"]

@@ -50,14 +50,6 @@ def test_rows_of_all_sets_come_whichever_broker_is_asked_first(cluster: RunningC
     assert query.batch() == ["later"]
 
 
-def test_a_pattern_matches_queues_of_all_sets(cluster: RunningCluster) -> None:
-    query = LiveQuery(",".join(cluster.urls), "", subscribePattern=".*-1", startingOffsets="latest")
-    assert set(query.offset) == set(QUEUES)
-    assert {name: place.get("set") for name, place in query.offset.items()} == {
-        "orders-1": "orders", "audit-1": "audit", "plain-1": None,
-    }  # fmt: skip
-
-
 def test_rows_of_queues_with_one_id_in_different_sets_have_sources_of_their_own(cluster: RunningCluster) -> None:
     for queue in ("orders-1", "audit-1"):
         publish(cluster.urls[0], queue, "a row")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +20,6 @@ from qpid_ha_pipeline.amqp.publishing import Publisher
 from qpid_ha_pipeline.amqp_sink import AmqpWriter
 from qpid_ha_pipeline.errors import PipelineError
 from running_broker import RunningBroker
-from running_cluster import RunningCluster
 
 
 def messages(table: dict[str, Any], encoder: Encoder | None = None) -> list[bytes]:
@@ -162,28 +159,6 @@ def test_a_full_queue_is_waited_for_and_in_the_end_told(broker: RunningBroker, c
             publisher.deliver(messages({"value": numbers(8)}))
         client.consume("small")
         publisher.deliver(messages({"value": numbers(5)}))
-
-
-def test_every_row_arrives_when_the_primary_dies_while_they_are_sent(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path) as cluster:
-        cluster.form(0)
-        with PrimaryConnection(cluster_of(",".join(cluster.urls))) as primary:
-            publisher = Publisher(primary, "q", together=False)
-            publisher.deliver(messages({"value": ["first"]}))
-
-            def fail_over() -> None:
-                cluster.kill(0)
-                cluster.promote(1)
-
-            breaking = Thread(target=fail_over)
-            for start in range(0, 8000, 1000):
-                if start == 3000:
-                    breaking.start()
-                publisher.deliver(messages({"value": numbers(1000, start)}))
-            breaking.join()
-        with BlockingClient(cluster.urls[1]) as client:
-            found = [message.body for message in client.consume("q")]
-    assert set(found) == {"first", *numbers(8000)}
 
 
 @pytest.mark.parametrize("ends", ["in doubt", "refused"])

@@ -23,6 +23,7 @@ from qpid_ha_pipeline.jobs.activity import activities
 from qpid_ha_pipeline.jobs.activity_report import report
 from qpid_ha_pipeline.jobs.audit import HISTORY_COLUMNS, audit
 from qpid_ha_pipeline.jobs.failovers import timelines
+from qpid_ha_pipeline.jobs.overview import ALL, overview
 from qpid_ha_pipeline.jobs.stores import verdicts
 from qpid_ha_pipeline.main import main
 from running_broker import RunningBroker
@@ -320,6 +321,26 @@ def test_what_went_through_queues_is_told_of_each_set(spark: SparkSession, tmp_p
     page = report((first, second), [])
     assert f"<h2>Cluster {CLUSTER}</h2>" in page
     assert f"<h2>Set fast, {CLUSTER}</h2>" in page
+
+
+@pytest.mark.usefixtures("alike")
+def test_reports_have_a_line_for_each_set_and_their_sum(spark: SparkSession, tmp_path: Path) -> None:
+    led, through = timelines(journal_of(spark, tmp_path, replicas="all")), activities(journal_of(spark, tmp_path))
+    *sets, whole = overview(led, through)
+    assert {line.set: (line.messages_in, line.waiting, line.generations) for line in sets} == {
+        "default": (4, 3, 1), "fast": (3, 2, 2)
+    }  # fmt: skip
+    assert (whole.set, whole.messages_in, whole.waiting, whole.generations) == (ALL, 7, 5, 3)
+    assert whole.span_s == pytest.approx(sum(timeline.span_s for timeline in led))
+    for line, timeline in zip(sets, led, strict=True):
+        assert (line.availability_at_least, line.availability_at_most) == pytest.approx(timeline.availability)
+    least = min(line.availability_at_least for line in sets)
+    assert least <= whole.availability_at_least <= whole.availability_at_most <= 1.0
+    assert "<h2>All sets</h2>" in report(through, led)
+
+    done = CliRunner().invoke(main, ["failovers", str(tmp_path / "*"), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert [line["set"] for line in json.loads(done.stdout)["sets"]] == ["default", "fast", ALL]
 
 
 @pytest.mark.usefixtures("alike")

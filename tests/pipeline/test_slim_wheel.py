@@ -55,6 +55,19 @@ def test_a_job_and_a_table_need_nothing_that_only_brokers_need(python: Path, jou
     assert (rows, broker) == (2, "alpha")
 
 
+def test_the_wheel_works_as_a_package_that_spark_ships_to_its_workers(wheel: Path, tmp_path: Path) -> None:
+    """As an archive on the path of modules, which is what `--py-files` makes of it there."""
+    package = tmp_path / "qpid_ha_pipeline.zip"  # Spark takes no other ending for a package
+    package.symlink_to(wheel)
+    code = (
+        "import qpid_ha_broker.events.codec as codec, qpid_ha_pipeline.journal.records as records;"
+        "import qpid_ha_pipeline.journal_source, qpid_ha_pipeline.amqp_source; print(codec.__file__, records.__file__)"
+    )
+    environment = {**plain_environment(), "PYTHONPATH": str(package)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert [path.startswith(f"{package}/") for path in done.stdout.split()] == [True, True]
+
+
 def test_the_environment_lacks_what_it_should(python: Path) -> None:
     wanted = "import importlib.util, sys; print([name for name in sys.argv[1:] if importlib.util.find_spec(name)])"
     done = subprocess.run([python, "-c", wanted, *MISSING, "pyspark"], capture_output=True, text=True, check=True)

@@ -33,26 +33,6 @@ from qpid_ha_pipeline.main import main
 done = [CliRunner().invoke(main, words) for words in json.loads(sys.argv[1])]
 print(json.dumps([[each.exit_code, each.stdout, each.stderr] for each in done]))
 """
-JOB = """
-import sys
-from qpid_ha_pipeline.session import session
-
-spark = session()
-journal = spark.read.format("qpid-journal").option("partitionBytes", "65536").load(sys.argv[1])
-rows = journal.where("event = 'enqueued'").groupBy("queue", "body_text").count().collect()
-
-def where(_):
-    import qpid_ha_broker.events.codec as codec
-    import qpid_ha_pipeline.journal.records as records
-    import os
-    yield os.getcwd(), codec.__file__, records.__file__
-
-places = set(spark.sparkContext.parallelize(range(40), 40).mapPartitions(where).collect())
-print("ROWS", sorted(tuple(row) for row in rows))
-print("MASTER", spark.sparkContext.master)
-print("WORKERS", len({root for root, *_ in places}))
-print("SHIPPED", all(".zip/" in path for _, *paths in places for path in paths))
-"""
 
 
 def free_port() -> int:
@@ -164,38 +144,3 @@ def test_the_jobs_bring_their_code_along_and_read_stores_on_s3(
     assert [generation["primary"] for generation in failovers["clusters"][0]["generations"]] == ["alpha"]
     assert (consolidated["snapshots"][0]["messages"], consolidated["rows"]) == (400, 403)
     assert audited["confirmed"] == 1
-
-
-def test_the_wheel_runs_on_a_master_with_two_workers(
-    master: str, wheel: Path, environment: dict[str, str], tmp_path: Path
-) -> None:
-    journal = filled_journal(tmp_path)
-    package = tmp_path / "qpid_ha_pipeline.zip"  # Spark takes no other ending for a package
-    package.symlink_to(wheel)
-    job = tmp_path / "job.py"
-    job.write_text(JOB)
-    settings = {
-        "spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
-        "spark.cores.max": str(WORKERS),
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-    }  # fmt: skip
-    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--py-files", str(package), *words]
-    done = subprocess.run(
-        [*submit, str(job), str(journal.data_dir)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.split(" ")[0].isupper())
-    rows = eval(said["ROWS"])
-    assert [(queue, text[:6], count) for queue, text, count in rows] == [
-        ("orders", "turn 0", 200),
-        ("orders", "turn 1", 200),
-    ]
-    assert (said["MASTER"], said["WORKERS"], said["SHIPPED"]) == (master, str(WORKERS), "True")

@@ -1,17 +1,17 @@
-"""A control socket that answers as a broker of a cluster would, and the tool that asks it, as a real process."""
+"""A control socket that answers as a broker of a cluster would, and the tool that asks it."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from click.testing import Result
+
+from admin_tool import qpid_ha
 from qpid_ha_broker.server.control.control import REFUSED, ControlError, ControlServer, Method, Stream
 
 ORDERS = {"name": "orders", "messages": 3, "bytes": 300, "acquired": 1, "consumers": 1, "enqueued": 10, "dequeued": 7}
@@ -153,12 +153,5 @@ def answering(broker: ControlBroker) -> Iterator[None]:
         loop.close()
 
 
-def qpid_ha(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the tool with nothing in its environment but what is given."""
-    needed = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", *words]
-    return subprocess.run(command, env=needed | environment, capture_output=True, text=True, timeout=30, check=False)
-
-
-def asking(broker: ControlBroker, *words: str) -> subprocess.CompletedProcess[str]:
+def asking(broker: ControlBroker, *words: str) -> Result:
     return qpid_ha(*words, "-b", str(broker.path))

@@ -7,25 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice, product, repeat
 from typing import Any, Final
 
-import proton
 from proton import Message
 
 from attackers import HOST, attached
-from blocking_client import BlockingClient, LocalTransaction, Management
+from blocking_client import BlockingClient, Management
 from raw_peer import (
     ATTACH,
     DETACH,
-    DISPOSITION,
-    END,
     FLOW,
     RECEIVER,
-    SENDER,
-    TRANSFER,
     RawPeer,
     attach,
-    credit,
-    described,
-    frame,
     message,
     transfer,
 )
@@ -33,16 +25,8 @@ from raw_peer import (
 MANY: Final = 200_000
 MANY_BINDINGS: Final = 30_000
 MANY_QUEUES: Final = 20_000
-MANY_UNSETTLED: Final = 30_000
-"""As many as max-unsettled-per-connection allows."""
 MANY_LINKS: Final = 1000
 """As many as max-links-per-connection allows."""
-HELD: Final = 28
-"""Messages that each of so many consumers has."""
-MANY_ACCEPTED: Final = 2000
-"""As many as max-transaction-messages allows."""
-TRANSACTIONS: Final = 5
-RELEASED: Final = 0x26
 _NUMBER: Final = 0x01020304
 _NUMBER_BYTES: Final = struct.pack(">I", _NUMBER)
 
@@ -78,20 +62,6 @@ def filled(port: int, client: BlockingClient, name: str) -> Management:
     return management
 
 
-def purge(port: int) -> None:
-    """Of a long queue."""
-    with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        purged = filled(port, client, "long").ask("PURGE", type="queue", name="long").body["purged"]
-        if purged != MANY:
-            raise AssertionError(f"{purged} of {MANY} messages were purged")
-
-
-def delete(port: int) -> None:
-    """A long queue."""
-    with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        filled(port, client, "long").delete_queue("long")
-
-
 def delete_bound(port: int) -> None:
     """A queue that is bound to a topic exchange very often."""
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
@@ -124,31 +94,6 @@ def _bind(number: int) -> bytes:
     return bytes(Message(body, properties={"operation": "CREATE", "type": "binding"}).encode())
 
 
-def query(port: int) -> None:
-    """Page after page of many queues: some dozens of requests come in one piece of what is read."""
-    with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        management = Management(client)
-        for number in range(300):
-            management.create_queue(f"q{number}")
-        request = bytes(Message(properties={"operation": "QUERY"}).encode())
-        send(port, "$management", repeat(request, 600), 100)
-
-
-def release(port: int) -> None:
-    """Everything that was delivered, as much as can be, with one frame."""
-    count = MANY_UNSETTLED
-    with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        filled(port, client, "long")
-    with attached(port, "elsewhere") as peer:
-        peer.send(attach("in", 1, RECEIVER, "long") + credit(1, count))
-        for _ in range(count):
-            peer.expect(TRANSFER)
-        outcome = described(RELEASED, [])
-        peer.send(frame(DISPOSITION, [RECEIVER, proton.uint(0), proton.uint(count - 1), True, outcome]))
-        peer.send(frame(DETACH, [proton.uint(1), True]))
-        peer.expect(DETACH)
-
-
 def change_level(port: int) -> None:
     """A long queue, and one with many bindings, leave the replicated log and come back."""
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
@@ -169,63 +114,20 @@ def shrink(port: int) -> None:
             pass
 
 
-def delete_to_alternate(port: int) -> None:
-    """A long queue whose messages go elsewhere."""
-    with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        management = Management(client)
-        management.create_queue("dead")
-        management.create_exchange("elsewhere", "fanout")
-        management.bind("elsewhere", "dead")
-        management.create_queue("long", {"qpid.alternate_exchange": "elsewhere"})
-        count = MANY // 4
-        send(port, "long", repeat(message(b"x"), count), 1000)
-        management.delete_queue("long")
-        moved = management.messages("dead")
-        if moved != count:
-            raise AssertionError(f"{moved} of {count} messages were moved")
-
-
-def _with_links(port: int, role: bool) -> RawPeer:
-    """As many as a connection may have, in one session, to a queue or from it; from it, each with some messages."""
+def _with_consumers(port: int) -> RawPeer:
+    """As many as a connection may have, in one session, of one queue."""
     peer = RawPeer(port, timeout_s=30)
     peer.open_session()
-    peer.send(b"".join(attach(f"l{number}", number, role, "linked") for number in range(MANY_LINKS)))
+    peer.send(b"".join(attach(f"l{number}", number, RECEIVER, "linked") for number in range(MANY_LINKS)))
     for _ in range(MANY_LINKS):
         peer.expect(ATTACH)
     return peer
 
 
-def _holding(port: int) -> RawPeer:
-    """The same with consumers that have messages and have not answered."""
-    peer = _with_links(port, RECEIVER)
-    send(port, "linked", repeat(message(b"x"), MANY_LINKS * HELD), 1000)
-    peer.send(b"".join(credit(number, HELD) for number in range(MANY_LINKS)))
-    for _ in range(MANY_LINKS * HELD):
-        peer.expect(TRANSFER)
-    return peer
-
-
-def end_session(port: int) -> None:
-    """With very many links."""
-    for peer in (_with_links(port, SENDER), _holding(port)):
-        with peer:
-            peer.send(frame(END, []))
-            peer.expect(END)
-
-
-def vanish(port: int) -> None:
-    """Without a word, with very many links."""
-    with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        management = Management(client)
-        _holding(port).close()
-        while (management.queue("linked") or {})["consumers"]:
-            pass
-
-
 def delete_consumed(port: int) -> None:
     """A queue with very many consumers."""
     with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        peers = [_with_links(port, RECEIVER) for _ in range(12)]
+        peers = [_with_consumers(port) for _ in range(12)]
         Management(client).delete_queue("linked")
         for peer in peers:
             for _ in range(MANY_LINKS):
@@ -233,43 +135,7 @@ def delete_consumed(port: int) -> None:
             peer.close()
 
 
-def delete_accepted(port: int) -> None:
-    """A queue whose messages go elsewhere, after open transactions have accepted many of them."""
-    count = MANY_ACCEPTED * TRANSACTIONS
-    with BlockingClient(f"amqp://{HOST}:{port}") as client, BlockingClient(f"amqp://{HOST}:{port}") as other:
-        management = Management(other)
-        management.create_queue("dead")
-        management.create_exchange("elsewhere", "fanout")
-        management.bind("elsewhere", "dead")
-        management.create_queue("accepted", {"qpid.alternate_exchange": "elsewhere"})
-        send(port, "accepted", repeat(message(b"x"), count), 1000)
-        receiver = client.receiver("accepted", count)
-        for _ in range(TRANSACTIONS):
-            transaction = LocalTransaction(client)
-            for _ in range(MANY_ACCEPTED):
-                receiver.receive()
-            transaction.accept(receiver)
-        client.round_trip()
-        management.delete_queue("accepted")
-        moved = management.messages("dead")
-        if moved != count:
-            raise AssertionError(f"{moved} of {count} messages were moved")
-
-
 LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {
-    each.__name__: each
-    for each in (
-        purge,
-        delete,
-        delete_bound,
-        query,
-        release,
-        change_level,
-        shrink,
-        delete_to_alternate,
-        delete_accepted,
-        delete_consumed,
-        end_session,
-        vanish,
-    )
+    each.__name__: each for each in (delete_bound, change_level, shrink, delete_consumed)
 }
+"""Those of which no unit test shows that they are done in portions (`test_budgets`, `test_purge`, `test_deletion`)."""

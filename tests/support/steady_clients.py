@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from proton import Delivery, Message
+from proton import Message
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
@@ -119,16 +119,11 @@ class SteadyPublisher(_SteadyClient):
 
 
 class SteadyConsumer(_SteadyClient):
-    """Takes what comes, and accepts it; from `hold` on, so many messages are kept until `let_go`."""
+    """Takes what comes, and accepts it."""
 
-    def __init__(self, url: str, queue: str, *, hold: int = 0) -> None:
-        super().__init__(url, queue, prefetch=500, auto_accept=False)
-        self.hold = hold
+    def __init__(self, url: str, queue: str) -> None:
+        super().__init__(url, queue, prefetch=500)
         self.received: list[int] = []
-        self.doubled: list[int] = []
-        """Marked as such."""
-        self.held: list[Any] = []
-        self._is_let_go = False
 
     def on_start(self, event: Any) -> None:
         super().on_start(event)
@@ -136,32 +131,10 @@ class SteadyConsumer(_SteadyClient):
 
     def on_message(self, event: Any) -> None:
         """One came."""
-        number = event.message.body
-        self.received.append(number)
-        if not event.message.first_acquirer:
-            self.doubled.append(number)
-        if len(self.held) < self.hold:
-            self.held.append(event.delivery)
-        else:
-            event.delivery.update(Delivery.ACCEPTED)
-            event.delivery.settle()
-        if len(self.received) % 100 == 0 or self.hold:
+        self.received.append(event.message.body)
+        if len(self.received) % 100 == 0:
             self._tell()
 
     def wait_received(self, count: int) -> None:
         """Until so many have come."""
         self.wait(lambda: len(self.received) >= count, f"{count} messages")
-
-    def let_go(self) -> None:
-        """Accept what was kept."""
-        self._is_let_go = True
-
-    def on_timer_task(self, event: Any) -> None:
-        if self._is_let_go and self.held:
-            for delivery in self.held:
-                delivery.update(Delivery.ACCEPTED)
-                delivery.settle()
-            self.hold = 0
-            self.held = []
-            self._tell()
-        super().on_timer_task(event)

@@ -352,6 +352,7 @@ def test_a_setting_that_cannot_be_is_refused_and_nothing_changes(desk: Desk) -> 
     for params in ({"key": "max-conections", "value": 7}, {"key": "max-connections", "value": []}, {"key": "name"}):
         assert desk.refusal("set", **params).code == INVALID_PARAMS
     assert desk.refusal("set", key="name", value="x").data == {"key": "name"}
+    assert "did you mean spread?" in desk.refusal("set", key="ha.placement", value="spred").message
     assert "max-connections" in desk.refusal("get", key="max-conections").message
     assert desk.refusal("get", key=7).code == INVALID_PARAMS
     assert desk.settings.current() is before

@@ -100,6 +100,8 @@ def test_the_first_set_brings_all_brokers_into_the_map() -> None:
         (ms.CreateSet("x", min_replicas=4), "there are 3 brokers"),
         (ms.CreateSet("x", ("a",), preferred="b"), "should lead"),
         (ms.CreateSet(""), "1 to 64"),
+        (ms.CreateSet("Orders/new"), "lower-case"),
+        (ms.CreateSet("x", min_in_sync=4), "there are 3 brokers"),
         (ms.DeleteSet("x"), "no resource set x"),
         (ms.TransferPrimary("x"), "no resource set x"),
         (ms.TransferPrimary("orders", "b"), "no primary"),
@@ -110,11 +112,15 @@ def test_the_first_set_brings_all_brokers_into_the_map() -> None:
         (ms.AddReplica("orders"), "each open broker"),
         (ms.AddReplica("orders", "b"), "already"),
         (ms.AddReplica("orders", "z"), "no broker z"),
+        (ms.AddReplica("x"), "no resource set x"),
+        (ms.RemoveReplica("x", "b"), "no resource set x"),
+        (ms.TrimReplicas("x"), "no resource set x"),
         (ms.RemoveReplica("orders", "z"), "no replica"),
         (ms.RemoveReplica("orders", "b"), "wants 3"),
         (ms.DrainBroker("b"), "--force"),
         (ms.DrainBroker("z"), "no broker z"),
         (ms.ForgetBroker("b"), "is up"),
+        (ms.ForgetBroker("z"), "no broker z"),
         (ms.FailBroker("a"), "is the controller"),
         (ms.SetPolicies((("*", 0),)), "no policy"),
         (ms.SetPolicies((("*", 2), ("*", 3))), "two policies"),
@@ -136,6 +142,20 @@ def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(
     assert not answer.done
     assert needs in answer.text
     assert list(bench.map.events(1)) == before
+
+
+def test_a_broker_that_is_being_drained_gets_no_replica_and_leads_no_new_set() -> None:
+    bench = Bench("a", "b", "c", "d")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+    assert bench.ask(ms.DrainBroker("d")).done
+
+    for request in (
+        ms.CreateSet("x", ("a", "d")), ms.CreateSet("x", preferred="d"), ms.AddReplica("orders", "d")
+    ):  # fmt: skip
+        answer = bench.ask(request)
+        assert not answer.done
+        assert "d is being drained: `qpid-ha undrain d`" in answer.text
+    assert sorted(bench.map.sets) == ["orders"]
 
 
 def test_an_older_broker_keeps_the_cluster_at_one_set() -> None:
@@ -199,6 +219,8 @@ def test_a_broker_that_comes_back_without_its_data_waits_for_the_process_before_
     bench.feed(ms.ReportReceived(other))
 
     assert bench.map.brokers["b"].uuid == "another"
+    told = "broker b is back with another UUID: what it held is gone, and is copied again"
+    assert told in bench.controller_history("b")
 
 
 def test_a_broker_whose_connection_is_reset_and_who_takes_no_other_one_has_failed_at_once() -> None:
@@ -378,6 +400,13 @@ def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothin
     bench.feed(ms.ReportReceived(report("b", number=3)))
     bench.feed(ms.ReportReceived(report("c", number=3)))
     assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}, "the other one thought better of it"
+
+
+def test_a_set_is_not_transferred_to_a_broker_without_a_ready_replica() -> None:
+    bench = Bench("a", "b", "c", "d")
+    led(bench, "orders", "b", "c")
+    refused = bench.ask(ms.TransferPrimary("orders", "d"))
+    assert (refused.done, refused.text) == (False, "d has no replica of orders that is ready; ready are: c")
 
 
 def test_a_broker_that_has_stopped_and_is_back_at_once_gets_back_what_prefers_it() -> None:
