@@ -314,9 +314,9 @@ class Node(MemberHarness):
         if self._is_busy:
             return
         self._is_busy = True
-        process = self.process
-        while self._inbox and self.is_up and not self.is_paused and self.process == process:
-            happening, delivery = self._inbox.popleft()
+        process, inbox = self.process, self._inbox
+        while inbox and self.is_up and not self.is_paused and self.process == process:
+            happening, delivery = inbox.popleft()
             try:
                 if callable(happening):
                     happening()
@@ -338,7 +338,8 @@ class Node(MemberHarness):
             self._pump()
 
     def _handle(self, happening: fx.Input) -> None:
-        if type(happening) is fx.Ticked:
+        kind = type(happening)
+        if kind is fx.Ticked:
             self._tick_waits = False
         elif isinstance(happening, fx.PeersAnswered):
             self.could_not_ask = frozenset(address.partition(":")[0] for address in happening.unreachable)
@@ -346,9 +347,9 @@ class Node(MemberHarness):
         if effects is None:
             return
         member = self.member
-        if type(happening) is fx.FrameReceived:
+        if isinstance(happening, fx.FrameReceived):
             self._note_receipt(happening.frame)
-        if self.store is not None and type(happening) is fx.Ticked:
+        elif kind is fx.Ticked and self.store is not None:
             self.store.note_committed(member.committed_lsn)
         self._after()
         self._handled += 1
