@@ -19,6 +19,9 @@ IDLE_S = 2.0
 TICK_S = 0.5
 BEGAN_MS = 1_000_000
 _ACT_WITHIN_S = 0.08
+_peek, _pop, _type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+_DELIVERY: Final[int] = lib.PN_DELIVERY
+_FLOW: Final[int] = lib.PN_LINK_FLOW
 _RARE: Final = frozenset(
     kind.number
     for kind in (
@@ -122,15 +125,15 @@ class Talk(asyncio.Protocol):
     def _process(self) -> None:
         """Tell the client what happened. Proton's events fetch five objects each, so only what is rare is made one."""
         collector = self._collector._impl
-        while not self.is_over and (event := lib.pn_collector_peek(collector)):
-            kind = lib.pn_event_type(event)
-            if kind == lib.PN_DELIVERY:
+        while not self.is_over and (event := _peek(collector)):
+            kind = _type_of(event)
+            if kind == _DELIVERY:
                 self.client.on_delivery(self, proton.Delivery.wrap(lib.pn_event_delivery(event)))
-            elif kind == lib.PN_LINK_FLOW:
+            elif kind == _FLOW:
                 self.client.on_flow(self, proton.Link.wrap(lib.pn_event_link(event)))
             elif kind in _RARE:
                 self._handle(self._collector.peek())
-            lib.pn_collector_pop(collector)
+            _pop(collector)
 
     def _handle(self, event: Any) -> None:
         kind = event.type

@@ -83,7 +83,8 @@ class Cluster:
         self.nodes = [self._node(world, index) for index in range(plan.nodes)]
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         terms = Terms(plan.min_in_sync, plan.has_coordinator, plan.has_store, bool(plan.producers))
-        self.ledger = Ledger({node.name: node for node in self.nodes}, self.custody, terms, lambda: self.schedule.now_s)
+        self._by_name = {node.name: node for node in self.nodes}
+        self.ledger = Ledger(self._by_name, self.custody, terms, lambda: self.schedule.now_s)
         self.forced = 0
         self.generations = self.newest_generation = 0
         self.newest_in_sync: dict[str, int] = {}
@@ -191,8 +192,7 @@ class Cluster:
     def _in_sync_processes(self, primary: Node) -> dict[str, int]:
         """Of a primary, for whoever shoots before he promotes: a name may stand for one that died, until that is
         noticed."""
-        before = self._in_sync.get((primary.name, primary.process), {})
-        by_name = {node.name: node for node in self.nodes}
+        before, by_name = self._in_sync.get((primary.name, primary.process), {}), self._by_name
         now = {name: self._process_behind(by_name[name], before.get(name)) for name in primary.member.status.members}
         self._in_sync[primary.name, primary.process] = now
         return now

@@ -28,8 +28,8 @@ DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     PROXIES: draw_proxies_plan,
 }
 """How clusters of each kind are drawn from a seed."""
-YOUNG_OBJECTS: Final = 100_000
-"""So many new ones before garbage is looked for, as in tests/conftest.py."""
+YOUNG_OBJECTS: Final = 20_000
+"""So many new ones before garbage is looked for: with five times as many a process holds what a hundred clusters left."""
 
 
 def kind_of(seed: int, weights: Mapping[str, int] | None = None) -> str:
