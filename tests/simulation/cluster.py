@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -25,7 +24,7 @@ from simulation.leases import SessionLock
 from simulation.ledger import Excuse, Ledger, Terms
 from simulation.manager import Manager
 from simulation.network import Network
-from simulation.node import Node, Violation, World
+from simulation.node import Node, Violation, World, problem_of
 from simulation.node_store import Machine
 from simulation.operator import Operator
 from simulation.plan import Plan
@@ -366,19 +365,9 @@ def run(plan: Plan, with_trace: bool = False) -> Outcome:
 
 def outcome_of(cluster: Cluster) -> Outcome:
     """Let `cluster` live, and say what came of it."""
-    plan, with_trace = cluster.plan, cluster.trace.wanted
-    problem = ""
-    try:
-        cluster.run()
-    except Violation as violation:
-        problem = str(violation)
-    except Exception:  # noqa: BLE001 - whatever a broken core raises is what was looked for
-        problem = traceback.format_exc()
-    if problem and with_trace:
-        cluster.trace.add("PROBLEM", problem)
-    ledger = cluster.ledger
+    problem, ledger = problem_of(cluster.run, cluster.trace), cluster.ledger
     return Outcome(
-        plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
+        cluster.plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
         cluster.generations, cluster.forced,
         sum(node.resources.deduplication.dropped_total for node in cluster.nodes), tuple(ledger.excuses),
         tuple(cluster.trace.lines), cluster.trace.fingerprint(),

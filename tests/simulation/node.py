@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -47,6 +48,20 @@ class PlainReader:
 
 class Violation(Exception):
     """A promise was broken."""
+
+
+def problem_of(run: Callable[[], None], trace: Trace) -> str:
+    """What broke a promise in `run`, also as the last line of `trace`; empty: nothing did."""
+    problem = ""
+    try:
+        run()
+    except Violation as violation:
+        problem = str(violation)
+    except Exception:  # noqa: BLE001 - whatever a broken core raises is what was looked for
+        problem = traceback.format_exc()
+    if problem and trace.wanted:
+        trace.add("PROBLEM", problem)
+    return problem
 
 
 class Client(Protocol):

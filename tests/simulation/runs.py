@@ -29,7 +29,7 @@ DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
 }
 """How clusters of each kind are drawn from a seed."""
 YOUNG_OBJECTS: Final = 20_000
-"""So many new ones before garbage is looked for: with five times as many a process holds what a hundred clusters left."""
+"""So many new ones before garbage is looked for. More would keep what a hundred clusters have left in memory."""
 
 
 def kind_of(seed: int, weights: Mapping[str, int] | None = None) -> str:
