@@ -6,23 +6,66 @@ import os
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 import click
 
 from simulation.cluster import Outcome
 from simulation.proxies_world import ProxiesOutcome
-from simulation.runs import DRAWS, AnyOutcome, AnyPlan, run_many, run_plan, run_seed
+from simulation.runs import (
+    DRAWS,
+    AnyOutcome,
+    AnyPlan,
+    collect_garbage_rarely,
+    kind_of,
+    kind_of_plan,
+    replay_command,
+    run_drawn,
+    run_many,
+    run_plan,
+)
 from simulation.sets_runs import SetsOutcome
 from simulation.shrink import shrink
 
 SHOWN_FAILURES = 3
 
 
+class Weights(click.ParamType):
+    """`KIND=N,KIND=N`: how often each kind of cluster is drawn; those that are not named never are."""
+
+    name = "KIND=N,..."
+
+    def convert(
+        self, value: str | dict[str, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, int]:
+        if isinstance(value, dict):
+            return value
+        weights = dict.fromkeys(DRAWS, 0)
+        for part in value.split(","):
+            kind, _, number = part.strip().partition("=")
+            if kind not in weights:
+                self.fail(f"{kind!r} is none of {', '.join(weights)}", param, ctx)
+            if weights[kind]:
+                self.fail(f"{kind} comes twice", param, ctx)
+            if not (number.isascii() and number.isdecimal()):
+                self.fail(f"{part.strip()!r} should be {kind}=N", param, ctx)
+            weights[kind] = int(number)
+        if not any(weights.values()):
+            self.fail("at least one kind has to be drawn", param, ctx)
+        return weights
+
+
 @click.command()
 @click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many clusters.")
 @click.option("--seed", default=None, type=int, help="The first seed; without --seeds, this one alone.")
 @click.option("--only", type=click.Choice(list(DRAWS)), help="Clusters of this kind, one for each seed.")
+@click.option(
+    "--weights", type=Weights(),
+    help="How often each kind is drawn, in relation to the others, say one-set=80,sets=12,proxies=8. Without it about"
+    " 20 of 200 seeds are of sets, and 9 of proxies.",
+)  # fmt: skip
 @click.option("--trace", is_flag=True, help="Show everything that happened (in one run; with many, of the failures).")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1), help="Processes.")
 @click.option("--shrink/--no-shrink", "wants_shrinking", default=True, help="Look for the faults that matter.")
@@ -32,33 +75,39 @@ def main(
     seeds: int,
     seed: int | None,
     only: str | None,
+    weights: dict[str, int] | None,
     trace: bool,
     jobs: int,
     wants_shrinking: bool,
 ) -> None:
     """Simulate whole clusters under seeded faults, and check that every promise was kept."""
+    if only is not None and weights is not None:
+        raise click.UsageError("--only and --weights both say which kinds are drawn: give one of them")
     is_single = seed is not None and context.get_parameter_source("seeds") is click.core.ParameterSource.DEFAULT
     first = seed if seed is not None else 0
     count = 1 if is_single else seeds
+    collect_garbage_rarely()
     began_s = time.monotonic()
-    outcomes = _run_with_progress(range(first, first + count), only, 1 if is_single else jobs, began_s)
+    drawn = [(number, only or kind_of(number, weights)) for number in range(first, first + count)]
+    outcomes = _run_with_progress(drawn, 1 if is_single else jobs, began_s)
     failures = [outcome for outcome in outcomes if outcome.problem]
     for outcome in failures[:SHOWN_FAILURES]:
-        _show_failure(outcome, wants_shrinking, trace, only)
+        _show_failure(outcome, wants_shrinking, trace)
     if is_single and trace and not failures:
         click.echo("\n".join(run_plan(outcomes[0].plan, with_trace=True).trace))
     _show_summary(outcomes, failures, time.monotonic() - began_s)
     sys.exit(1 if failures else 0)
 
 
-def _run_with_progress(seeds: range, only: str | None, jobs: int, began_s: float) -> list[AnyOutcome]:
+def _run_with_progress(drawn: Sequence[tuple[int, str]], jobs: int, began_s: float) -> list[AnyOutcome]:
+    """`drawn`: seeds, each with its kind."""
     outcomes = []
-    for outcome in run_many(partial(run_seed, only=only), seeds, jobs):
+    for outcome in run_many(run_drawn, drawn, jobs):
         outcomes.append(outcome)
         if outcome.problem:
             click.echo(f"seed {outcome.plan.seed} FAILED: {outcome.problem.strip().splitlines()[-1][:300]}")
         if len(outcomes) % 500 == 0:
-            click.echo(f"{len(outcomes)} of {len(seeds)} clusters, {time.monotonic() - began_s:.0f} s", err=True)
+            click.echo(f"{len(outcomes)} of {len(drawn)} clusters, {time.monotonic() - began_s:.0f} s", err=True)
     return outcomes
 
 
@@ -82,7 +131,7 @@ def _shrunk(outcome: AnyOutcome) -> AnyPlan:
     return shrink(outcome.plan, fails)
 
 
-def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool, only: str | None) -> None:
+def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool) -> None:
     plan = _shrunk(outcome) if wants_shrinking else outcome.plan
     again = run_plan(plan, with_trace=True)
     click.echo(f"\nseed {plan.seed}: {outcome.problem}")
@@ -91,15 +140,16 @@ def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool, only:
     click.echo(plan.describe())
     if trace:
         click.echo("\n".join(again.trace))
-    click.echo(f"replay: ./dev simulate --seed {plan.seed}{f' --only {only}' if only else ''} --trace")
+    click.echo(f"replay: {replay_command(plan)}")
 
 
 def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], took_s: float) -> None:
     outcomes = [outcome for outcome in all_outcomes if isinstance(outcome, Outcome)]
     of_sets = [outcome for outcome in all_outcomes if isinstance(outcome, SetsOutcome)]
-    click.echo(
-        f"{len(all_outcomes)} clusters in {took_s:.1f} s ({len(all_outcomes) / took_s:.1f}/s): {len(failures)} failed"
-    )
+    counts = Counter(kind_of_plan(outcome.plan) for outcome in all_outcomes)
+    drawn = ", ".join(f"{counts[kind]} {kind}" for kind in DRAWS)
+    rate = len(all_outcomes) / took_s
+    click.echo(f"{len(all_outcomes)} clusters ({drawn}) in {took_s:.1f} s ({rate:.1f}/s): {len(failures)} failed")
     if outcomes:
         click.echo(
             f"{len(outcomes)} of one set: {sum(outcome.confirmed for outcome in outcomes)} messages confirmed,"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import proton
+from cproton_ffi import lib
 
 from simulation.node import Violation
 from simulation.streams import StreamEnd, Streams
@@ -18,6 +19,22 @@ IDLE_S = 2.0
 TICK_S = 0.5
 BEGAN_MS = 1_000_000
 _ACT_WITHIN_S = 0.08
+_peek, _pop, _type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+_DELIVERY: Final[int] = lib.PN_DELIVERY
+_FLOW: Final[int] = lib.PN_LINK_FLOW
+_RARE: Final = frozenset(
+    kind.number
+    for kind in (
+        proton.Event.CONNECTION_REMOTE_OPEN,
+        proton.Event.CONNECTION_REMOTE_CLOSE,
+        proton.Event.SESSION_REMOTE_CLOSE,
+        proton.Event.LINK_REMOTE_OPEN,
+        proton.Event.LINK_REMOTE_CLOSE,
+        proton.Event.LINK_REMOTE_DETACH,
+        proton.Event.TRANSPORT_ERROR,
+    )
+)
+"""Events that come a few times in the life of a connection or a link."""
 
 
 def take_message(link: Any, name: str, withdrawn: int = 0) -> tuple[Any, proton.Message] | None:
@@ -106,17 +123,21 @@ class Talk(asyncio.Protocol):
             self.flush()
 
     def _process(self) -> None:
-        while not self.is_over and (event := self._collector.peek()) is not None:
-            self._handle(event)
-            self._collector.pop()
+        """Tell the client what happened. Proton's events fetch five objects each, so only what is rare is made one."""
+        collector = self._collector._impl
+        while not self.is_over and (event := _peek(collector)):
+            kind = _type_of(event)
+            if kind == _DELIVERY:
+                self.client.on_delivery(self, proton.Delivery.wrap(lib.pn_event_delivery(event)))
+            elif kind == _FLOW:
+                self.client.on_flow(self, proton.Link.wrap(lib.pn_event_link(event)))
+            elif kind in _RARE:
+                self._handle(self._collector.peek())
+            _pop(collector)
 
     def _handle(self, event: Any) -> None:
         kind = event.type
-        if kind == proton.Event.DELIVERY:
-            self.client.on_delivery(self, event.delivery)
-        elif kind == proton.Event.LINK_FLOW:
-            self.client.on_flow(self, event.link)
-        elif kind == proton.Event.CONNECTION_REMOTE_OPEN:
+        if kind == proton.Event.CONNECTION_REMOTE_OPEN:
             self.is_open = True
             self.client.on_open(self)
         elif kind == proton.Event.LINK_REMOTE_OPEN:

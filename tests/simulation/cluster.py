@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -25,7 +24,7 @@ from simulation.leases import SessionLock
 from simulation.ledger import Excuse, Ledger, Terms
 from simulation.manager import Manager
 from simulation.network import Network
-from simulation.node import Node, Violation, World
+from simulation.node import Node, Violation, World, problem_of
 from simulation.node_store import Machine
 from simulation.operator import Operator
 from simulation.plan import Plan
@@ -83,7 +82,8 @@ class Cluster:
         self.nodes = [self._node(world, index) for index in range(plan.nodes)]
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         terms = Terms(plan.min_in_sync, plan.has_coordinator, plan.has_store, bool(plan.producers))
-        self.ledger = Ledger({node.name: node for node in self.nodes}, self.custody, terms, lambda: self.schedule.now_s)
+        self._by_name = {node.name: node for node in self.nodes}
+        self.ledger = Ledger(self._by_name, self.custody, terms, lambda: self.schedule.now_s)
         self.forced = 0
         self.generations = self.newest_generation = 0
         self.newest_in_sync: dict[str, int] = {}
@@ -191,8 +191,7 @@ class Cluster:
     def _in_sync_processes(self, primary: Node) -> dict[str, int]:
         """Of a primary, for whoever shoots before he promotes: a name may stand for one that died, until that is
         noticed."""
-        before = self._in_sync.get((primary.name, primary.process), {})
-        by_name = {node.name: node for node in self.nodes}
+        before, by_name = self._in_sync.get((primary.name, primary.process), {}), self._by_name
         now = {name: self._process_behind(by_name[name], before.get(name)) for name in primary.member.status.members}
         self._in_sync[primary.name, primary.process] = now
         return now
@@ -366,19 +365,9 @@ def run(plan: Plan, with_trace: bool = False) -> Outcome:
 
 def outcome_of(cluster: Cluster) -> Outcome:
     """Let `cluster` live, and say what came of it."""
-    plan, with_trace = cluster.plan, cluster.trace.wanted
-    problem = ""
-    try:
-        cluster.run()
-    except Violation as violation:
-        problem = str(violation)
-    except Exception:  # noqa: BLE001 - whatever a broken core raises is what was looked for
-        problem = traceback.format_exc()
-    if problem and with_trace:
-        cluster.trace.add("PROBLEM", problem)
-    ledger = cluster.ledger
+    problem, ledger = problem_of(cluster.run, cluster.trace), cluster.ledger
     return Outcome(
-        plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
+        cluster.plan, problem, cluster.schedule.count, len(ledger.confirmations), ledger.deliveries_total,
         cluster.generations, cluster.forced,
         sum(node.resources.deduplication.dropped_total for node in cluster.nodes), tuple(ledger.excuses),
         tuple(cluster.trace.lines), cluster.trace.fingerprint(),

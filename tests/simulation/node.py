@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -47,6 +48,20 @@ class PlainReader:
 
 class Violation(Exception):
     """A promise was broken."""
+
+
+def problem_of(run: Callable[[], None], trace: Trace) -> str:
+    """What broke a promise in `run`, also as the last line of `trace`; empty: nothing did."""
+    problem = ""
+    try:
+        run()
+    except Violation as violation:
+        problem = str(violation)
+    except Exception:  # noqa: BLE001 - whatever a broken core raises is what was looked for
+        problem = traceback.format_exc()
+    if problem and trace.wanted:
+        trace.add("PROBLEM", problem)
+    return problem
 
 
 class Client(Protocol):
@@ -314,9 +329,9 @@ class Node(MemberHarness):
         if self._is_busy:
             return
         self._is_busy = True
-        process = self.process
-        while self._inbox and self.is_up and not self.is_paused and self.process == process:
-            happening, delivery = self._inbox.popleft()
+        process, inbox = self.process, self._inbox
+        while inbox and self.is_up and not self.is_paused and self.process == process:
+            happening, delivery = inbox.popleft()
             try:
                 if callable(happening):
                     happening()
@@ -338,7 +353,8 @@ class Node(MemberHarness):
             self._pump()
 
     def _handle(self, happening: fx.Input) -> None:
-        if type(happening) is fx.Ticked:
+        kind = type(happening)
+        if kind is fx.Ticked:
             self._tick_waits = False
         elif isinstance(happening, fx.PeersAnswered):
             self.could_not_ask = frozenset(address.partition(":")[0] for address in happening.unreachable)
@@ -346,9 +362,9 @@ class Node(MemberHarness):
         if effects is None:
             return
         member = self.member
-        if type(happening) is fx.FrameReceived:
+        if isinstance(happening, fx.FrameReceived):
             self._note_receipt(happening.frame)
-        if self.store is not None and type(happening) is fx.Ticked:
+        elif kind is fx.Ticked and self.store is not None:
             self.store.note_committed(member.committed_lsn)
         self._after()
         self._handled += 1

@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.replica import Restored
@@ -139,7 +139,7 @@ class SimulatedWriter:
         self._process.schedule.after(delay_s, lambda: self._process.run(command))
 
     def _round(self) -> None:
-        with ending_process():
+        with ENDING_PROCESS:
             try:
                 self.write()
             except OSError as error:
@@ -157,7 +157,7 @@ class SimulatedWriter:
             tell()
         self._go_on()
         if not self.is_busy and self._machine.draw.random() < IDLE_WORK:
-            with ending_process():
+            with ENDING_PROCESS:
                 self._listener.idle()
 
     def write(self) -> None:
@@ -342,7 +342,7 @@ class NodeStore:
     def carry_out(self, effect: fx.Effect) -> None:
         """Raises PowerCut or ProcessEnds."""
         store = self._member_store
-        with ending_process():
+        with ENDING_PROCESS:
             match effect:
                 case fx.Persist():
                     store.persist(effect)
@@ -369,7 +369,7 @@ class NodeStore:
 
     def clean_end(self, uuid: str) -> None:
         """Write all that is left, and close in order. Raises PowerCut or ProcessEnds."""
-        with ending_process():
+        with ENDING_PROCESS:
             self.persist_local()
             self._store.end_at_once(uuid)
 
@@ -386,11 +386,16 @@ class NodeStore:
         return disk.after_kill() if has_power else disk.after_power_cut()
 
 
-@contextmanager
-def ending_process() -> Iterator[None]:
-    """An error of the disk ends the broker."""
-    try:
-        yield
-    except (OSError, StoreError) as error:
-        code = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else ""
-        raise ProcessEnds(f"{code} {error}") from error
+class EndingProcess:
+    """An error of the disk ends the broker. A class, because generators cost more than what is done in between."""
+
+    def __enter__(self) -> None:
+        """Whatever is done now may meet such an error."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError | StoreError):
+            code = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+            raise ProcessEnds(f"{code} {error}") from error
+
+
+ENDING_PROCESS: Final = EndingProcess()

@@ -6,19 +6,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from simulation.cluster import Outcome, run
-from simulation.plan import Plan
+from simulation.runs import AnyOutcome, AnyPlan, run_plan
 
 
-def found_by(monkeypatch: pytest.MonkeyPatch, plans: Iterable[Plan]) -> Outcome:
+def found_by(monkeypatch: pytest.MonkeyPatch, plans: Iterable[AnyPlan]) -> AnyOutcome:
     """The first run of `plans` in which a promise is broken with the planted bug, and is not without it."""
     tried = 0
     for plan in plans:
         tried += 1
-        outcome = run(plan)
+        outcome = run_plan(plan)
         if outcome.problem:
             monkeypatch.undo()
-            assert not outcome.problem.startswith("Traceback"), "the bug was found by an exception, not by a checker"
-            assert run(plan).problem == ""
+            assert not outcome.problem.startswith("Traceback"), f"an exception, and no checker: {outcome.problem}"
+            assert run_plan(plan).problem == ""
             return outcome
     pytest.fail(f"{tried} clusters have not found it")

@@ -40,11 +40,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def run(self, work: Callable[[], None]) -> None:
         """Do `work` as the running loop. Raises what went wrong in it."""
         before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
+        if before is not self:
+            asyncio._set_running_loop(self)
         try:
             work()
         finally:
-            asyncio._set_running_loop(before)
+            if before is not self:
+                asyncio._set_running_loop(before)
         if self.failure is not None:
             raise self.failure
 

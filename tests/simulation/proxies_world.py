@@ -10,7 +10,6 @@ records of sets beside `default` brokers hear from nobody in particular, some ti
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +31,7 @@ from qpid_ha_broker.store.errors import StoreError
 from simulation.amqp_client import BEGAN_MS
 from simulation.custody import Custody
 from simulation.network import Network
-from simulation.node import Node, Violation, World
+from simulation.node import Node, Violation, World, problem_of
 from simulation.proxies_clients import (
     DELETED,
     AnonymousClient,
@@ -394,15 +393,8 @@ def _address(index: int) -> str:
 
 def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
-    world, problem = ProxiesWorld(plan, with_trace), ""
-    try:
-        world.run()
-    except Violation as violation:
-        problem = str(violation)
-    except Exception:  # noqa: BLE001 - whatever a broken core raises is what was looked for
-        problem = traceback.format_exc()
-    if problem and with_trace:
-        world.trace.add("PROBLEM", problem)
+    world = ProxiesWorld(plan, with_trace)
+    problem = problem_of(world.run, world.trace)
     ledgers = [*[placed.ledger for placed in world.sets], world.exchange.ledger]
     transacting = [client for client in world.clients if isinstance(client, TransactingClient)]
     with_sessions = [client for client in world.clients if isinstance(client, SessionClient)]

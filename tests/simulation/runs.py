@@ -1,9 +1,10 @@
-"""Many runs, on as many processors as there are."""
+"""Many runs, on as many processors as there are, of clusters of all kinds or of one."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+import gc
+import random
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final, TypeVar
 
@@ -18,24 +19,37 @@ A = TypeVar("A")
 B = TypeVar("B")
 AnyPlan = Plan | SetsPlan | ProxiesPlan
 AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome
+ONE_SET: Final = "one-set"
+SETS: Final = "sets"
+PROXIES: Final = "proxies"
 DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
-    "one-set": draw_plan,
-    "sets": draw_sets_plan,
-    "proxies": draw_proxies_plan,
+    ONE_SET: draw_plan,
+    SETS: draw_sets_plan,
+    PROXIES: draw_proxies_plan,
 }
-"""How clusters of one kind are drawn from a seed."""
+"""How clusters of each kind are drawn from a seed."""
+YOUNG_OBJECTS: Final = 20_000
+"""So many new ones before garbage is looked for. More would keep what a hundred clusters have left in memory."""
 
 
-def jobs_of_a_test() -> int:
-    """How many processes a test may use: one where pytest-xdist has other tests for the other processors."""
-    return 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
+def kind_of(seed: int, weights: Mapping[str, int] | None = None) -> str:
+    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, or brokers that are proxies.
 
-
-def plan_of(seed: int) -> AnyPlan:
-    """A cluster with one set, or with many, or one whose brokers are proxies."""
+    `weights`: how often each kind is drawn, and at least one of them more than 0. None: see `is_of_sets` and
+    `is_of_proxies`; the seeds in tests and commit messages are drawn like that.
+    """
+    if weights is not None:
+        return random.Random(f"{seed}/kind").choices(list(weights), list(weights.values()))[0]
     if is_of_sets(seed):
-        return draw_sets_plan(seed)
-    return draw_proxies_plan(seed) if is_of_proxies(seed) else draw_plan(seed)
+        return SETS
+    return PROXIES if is_of_proxies(seed) else ONE_SET
+
+
+def kind_of_plan(plan: AnyPlan) -> str:
+    """The kind (`DRAWS`) of a cluster that was drawn."""
+    if isinstance(plan, SetsPlan):
+        return SETS
+    return PROXIES if isinstance(plan, ProxiesPlan) else ONE_SET
 
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
@@ -45,15 +59,33 @@ def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)
 
 
-def run_seed(seed: int, only: str | None = None) -> AnyOutcome:
-    """The run of one seed; `only`: of that kind (`DRAWS`), whatever kind the seed would be of."""
-    return run_plan(plan_of(seed) if only is None else DRAWS[only](seed))
+def run_seed(seed: int, kind: str) -> AnyOutcome:
+    """The run of a cluster of that kind (`DRAWS`)."""
+    return run_plan(DRAWS[kind](seed))
+
+
+def run_drawn(drawn: tuple[int, str]) -> AnyOutcome:
+    """The run of a seed and its kind."""
+    return run_seed(*drawn)
+
+
+def replay_command(plan: AnyPlan) -> str:
+    """What shows that run again, whatever kind its seed would be of."""
+    return f"./dev simulate --seed {plan.seed} --only {kind_of_plan(plan)} --trace"
+
+
+def collect_garbage_rarely() -> None:
+    """Modules are no garbage, and a cluster makes little of it: looking for it often takes a tenth of a run's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 def run_many(work: Callable[[A], B], items: Iterable[A], jobs: int) -> Iterable[B]:
-    """What comes of each, in their order."""
+    """The results, in the order of `items`. One at a time goes to whoever is idle: a cluster may take 20 times as long
+    as another one."""
     if jobs == 1:
         yield from map(work, items)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(work, items, chunksize=8)
+        yield from pool.map(work, items)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import traceback
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
 from qpid_ha_broker.cluster import messages as ms
-from simulation.node import Violation
+from simulation.node import Violation, problem_of
 from simulation.sets_member import ModelledMembers
 from simulation.sets_nodes import RealMembers
 from simulation.sets_plan import FAULTS_END_S, SetsPlan
@@ -80,15 +79,8 @@ def _check_moves(world: World, plan: SetsPlan) -> None:
 
 def run_sets(plan: SetsPlan, with_trace: bool = False) -> SetsOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
-    world, problem = make_world(plan, with_trace), ""
-    try:
-        play(world, plan)
-    except Violation as violation:
-        problem = str(violation)
-    except Exception:  # noqa: BLE001 # whatever a broken core raises is what was looked for
-        problem = traceback.format_exc()
-    if problem and with_trace:
-        world.trace.add("PROBLEM", problem)
+    world = make_world(plan, with_trace)
+    problem = problem_of(partial(play, world, plan), world.trace)
     confirmed = sum(map(len, world.members.confirmed.values()))
     return SetsOutcome(
         plan, problem, world.schedule.count, confirmed, len(world.primaries),

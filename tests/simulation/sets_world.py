@@ -571,6 +571,8 @@ class World:
         full = broker.reported_to != self.generation
         changed = tuple(report for name, report in here.items() if full or self._is_news(broker, report))
         dropped = () if full else tuple(name for name in broker.reported if name not in here)
+        if not (full or changed or dropped) and self.now_s < broker.next_report_s:
+            return
         deleted = tuple(
             queue.id
             for name, report in here.items()
@@ -578,8 +580,6 @@ class World:
             for queue in broker.map.queues_of(name).values()
             if queue.deleting
         )
-        if not (full or changed or dropped) and self.now_s < broker.next_report_s:
-            return
         broker.next_report_s = self.now_s + 0.5
         broker.number += 1
         broker.reported_to, broker.reported = self.generation, here

@@ -15,9 +15,9 @@ from qpid_ha_broker.ha.replica import Replica
 from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
-from simulation.cluster import run
 from simulation.plan import Plan, draw_plan
 from simulation.planted import found_by
+from simulation.runs import run_plan
 
 SEEDS = 150
 
@@ -105,7 +105,7 @@ def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     outcome = found_by(monkeypatch, seeds(first=35))
 
     browse_snapshots(monkeypatch)
-    assert run(outcome.plan).problem == "", "with tombstones, a snapshot is as good"
+    assert run_plan(outcome.plan).problem == "", "with tombstones, a snapshot is as good"
 
 
 def test_a_new_primary_that_knows_no_producers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

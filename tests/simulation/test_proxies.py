@@ -6,7 +6,6 @@ The checkers find what they are there for: bugs are planted in what relays, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 
@@ -27,24 +26,26 @@ from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.proxying import TICK_S, Proxying
-from simulation.proxies_plan import ProxiesKind, ProxiesPlan, draw_proxies_plan
-from simulation.proxies_world import ProxiesOutcome, run_proxies
-from simulation.runs import jobs_of_a_test, plan_of, run_many
+from simulation.planted import found_by
+from simulation.proxies_plan import ProxiesKind, draw_proxies_plan
+from simulation.proxies_world import run_proxies
 
-CLUSTERS = 8
+PORTIONS = {"proxies-0": range(3), "proxies-1": range(3, 8)}
+"""Seeds of one test each, so that two processes have something to do."""
 WITH_SESSIONS = (7, 10, 11)
 """Seeds of clusters that have clients with sessions."""
 
 
-def test_clusters_of_proxies_keep_their_promises() -> None:
-    outcomes = list(run_many(run_proxies, map(draw_proxies_plan, range(CLUSTERS)), jobs_of_a_test()))
+@pytest.mark.parametrize("seeds", PORTIONS.values(), ids=PORTIONS)
+def test_clusters_of_proxies_keep_their_promises(seeds: range) -> None:
+    outcomes = [run_proxies(draw_proxies_plan(seed)) for seed in seeds]
 
     assert {each.plan.seed: each.problem for each in outcomes if each.problem} == {}
     # A simulation in which nothing happens would pass as well.
-    assert sum(outcome.confirmed for outcome in outcomes) > 500 * CLUSTERS
-    assert sum(outcome.handed_out for outcome in outcomes) > 300 * CLUSTERS
-    assert sum(outcome.generations for outcome in outcomes) > 2 * CLUSTERS
-    assert sum(outcome.committed for outcome in outcomes) > 5 * CLUSTERS
+    assert sum(outcome.confirmed for outcome in outcomes) > 500 * len(seeds)
+    assert sum(outcome.handed_out for outcome in outcomes) > 300 * len(seeds)
+    assert sum(outcome.generations for outcome in outcomes) > 2 * len(seeds)
+    assert sum(outcome.committed for outcome in outcomes) > 5 * len(seeds)
     assert sum(outcome.resumed for outcome in outcomes) > 0
     assert {len(outcome.plan.replicas) for outcome in outcomes} >= {0, 2, 3}
 
@@ -65,22 +66,6 @@ def test_some_clusters_of_proxies_have_clients_with_sessions() -> None:
     assert all(draw_proxies_plan(seed).sessions for seed in WITH_SESSIONS)
 
 
-def test_some_seeds_are_of_proxies() -> None:
-    assert 50 < sum(isinstance(plan_of(seed), ProxiesPlan) for seed in range(2_000)) < 150
-
-
-def found_by(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> ProxiesOutcome:
-    """The first run in which a promise is broken with the planted bug, and is not without it."""
-    for seed in seeds:
-        outcome = run_proxies(draw_proxies_plan(seed))
-        if outcome.problem:
-            monkeypatch.undo()
-            assert not outcome.problem.startswith("Traceback"), outcome.problem
-            assert run_proxies(outcome.plan).problem == ""
-            return outcome
-    pytest.fail("no cluster has found it")
-
-
 def test_credit_that_is_asked_for_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = RelayedConsumer._ask
 
@@ -92,19 +77,19 @@ def test_credit_that_is_asked_for_twice_is_found(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(RelayedConsumer, "_ask", ask_twice)
 
-    assert "has asked for" in found_by(monkeypatch, range(5)).problem
+    assert "has asked for" in found_by(monkeypatch, map(draw_proxies_plan, range(5))).problem
 
 
 def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Proxying, "forget", lambda self, link, closed=True: self._links.pop(link, None))
 
-    found_by(monkeypatch, range(5))
+    found_by(monkeypatch, map(draw_proxies_plan, range(5)))
 
 
 def test_what_is_behind_a_refusal_and_taken_all_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IncomingLink, "_is_in_refused_run", lambda self, delivery: False)
 
-    found_by(monkeypatch, range(10))
+    found_by(monkeypatch, map(draw_proxies_plan, range(10)))
 
 
 def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +99,7 @@ def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(OutgoingLink, "_reclaim", grant_nothing)
 
-    assert "belongs to" in found_by(monkeypatch, range(30)).problem
+    assert "belongs to" in found_by(monkeypatch, map(draw_proxies_plan, range(30))).problem
 
 
 def test_a_link_that_is_given_up_although_it_is_attached_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +109,8 @@ def test_a_link_that_is_given_up_although_it_is_attached_since_is_found(monkeypa
 
     monkeypatch.setattr(Proxying, "try_again", try_again)
 
-    assert "was not told of" in found_by(monkeypatch, [6]).problem  # of three sets, one of which has moved
+    plan = draw_proxies_plan(6)  # of three sets, one of which has moved
+    assert "was not told of" in found_by(monkeypatch, [plan]).problem
 
 
 def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +122,7 @@ def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: p
 
     monkeypatch.setattr(RelayedTransaction, "fail", fail_unless_gone)
 
-    assert "a transaction that is not over" in found_by(monkeypatch, [114]).problem
+    assert "a transaction that is not over" in found_by(monkeypatch, [draw_proxies_plan(114)]).problem
 
 
 def test_a_message_of_a_session_that_is_given_back_when_its_connection_is_lost_is_found(
@@ -144,19 +130,20 @@ def test_a_message_of_a_session_that_is_given_back_when_its_connection_is_lost_i
 ) -> None:
     monkeypatch.setattr(SessionConsumer, "_give_back", _gives_all_back)
 
-    found_by(monkeypatch, WITH_SESSIONS)
+    found_by(monkeypatch, map(draw_proxies_plan, WITH_SESSIONS))
 
 
 def test_a_held_message_that_does_not_come_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionConsumer, "_sending_again", _sends_nothing_again)
 
-    found_by(monkeypatch, WITH_SESSIONS)
+    found_by(monkeypatch, map(draw_proxies_plan, WITH_SESSIONS))
 
 
 def test_a_refusal_that_is_forgotten_when_a_later_message_is_accepted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Deduplication, "note_refused", lambda self, producer, sequence: None)
 
-    assert "was accepted at" in found_by(monkeypatch, [43]).problem  # with a session that fills a small queue
+    plan = draw_proxies_plan(43)  # with a session that fills a small queue
+    assert "was accepted at" in found_by(monkeypatch, [plan]).problem
 
 
 def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +157,8 @@ def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch:
 
     monkeypatch.setattr(ClientSessions, "end_by_hand", end_all)
 
-    assert "whose client was there" in found_by(monkeypatch, [20]).problem  # of two clients with sessions
+    plan = draw_proxies_plan(20)  # of two clients with sessions
+    assert "whose client was there" in found_by(monkeypatch, [plan]).problem
 
 
 def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:

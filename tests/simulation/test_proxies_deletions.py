@@ -9,11 +9,11 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.model.sessions import SessionHoldings
 from simulation.node import Violation
+from simulation.planted import found_by
 from simulation.proxies_deletions import DeletionConsumer
 from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_plan import draw_proxies_plan
 from simulation.proxies_sessions import HeldMessage
-from simulation.test_proxies import found_by
 from simulation.test_proxies_ledger import Market
 
 SEED = 14
@@ -30,13 +30,13 @@ def test_a_deletion_of_which_consumers_are_not_told_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(HostedSet, "_end_links_of_deleted_queues", tell_nobody)
 
-    assert "deleted" in found_by(monkeypatch, [SEED]).problem
+    assert "deleted" in found_by(monkeypatch, [draw_proxies_plan(SEED)]).problem
 
 
 def test_a_session_that_holds_messages_of_a_deleted_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionHoldings, "drop_queue", lambda self, queue: None)
 
-    assert "which was deleted" in found_by(monkeypatch, [SEED]).problem
+    assert "which was deleted" in found_by(monkeypatch, [draw_proxies_plan(SEED)]).problem
 
 
 def test_a_proxy_that_gives_another_reason_for_a_deletion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_proxy_that_gives_another_reason_for_a_deletion_is_found(monkeypatch: 
 
     monkeypatch.setattr(RelayedLink, "detached", give_another_reason)
 
-    assert "whose queue was deleted" in found_by(monkeypatch, [SEED]).problem
+    assert "whose queue was deleted" in found_by(monkeypatch, [draw_proxies_plan(SEED)]).problem
 
 
 def with_held(market: Market, sent: Sent) -> DeletionConsumer:

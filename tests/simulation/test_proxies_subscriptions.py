@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qpid_ha_broker.amqp.relaying.upstream import Upstream, UpstreamLink
+from simulation.planted import found_by
 from simulation.proxies_plan import draw_proxies_plan
 from simulation.proxies_world import run_proxies
-from simulation.test_proxies import found_by
 
 WITHOUT_FAULTS, WITH_FAULTS = 56, 12
 """Seeds of clusters that have subscribers."""
@@ -27,13 +27,13 @@ def test_subscribers_get_what_is_published_to_their_exchange() -> None:
 def test_a_subscription_that_ends_when_its_subscriber_only_detaches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _ignores_how_a_link_ends(monkeypatch, closed=True)
 
-    assert "which it has not ended" in found_by(monkeypatch, [WITHOUT_FAULTS]).problem
+    assert "which it has not ended" in found_by(monkeypatch, [draw_proxies_plan(WITHOUT_FAULTS)]).problem
 
 
 def test_a_subscription_that_outlives_its_close_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _ignores_how_a_link_ends(monkeypatch, closed=False)
 
-    assert "has unsubscribed since" in found_by(monkeypatch, [WITHOUT_FAULTS]).problem
+    assert "has unsubscribed since" in found_by(monkeypatch, [draw_proxies_plan(WITHOUT_FAULTS)]).problem
 
 
 def _ignores_how_a_link_ends(monkeypatch: pytest.MonkeyPatch, *, closed: bool) -> None:

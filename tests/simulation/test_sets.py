@@ -6,7 +6,6 @@ The checkers find what they are there for: bugs are planted in the controller, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import pytest
 
@@ -15,22 +14,24 @@ from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.liveness import Liveness
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.replicas import _Check
-from simulation.runs import jobs_of_a_test, plan_of, run_many
+from simulation.planted import found_by
 from simulation.sets_member import modelled_world
-from simulation.sets_plan import SetsKind, SetsPlan, draw_sets_plan
-from simulation.sets_runs import SetsOutcome, run_sets
+from simulation.sets_plan import SetsKind, draw_sets_plan
+from simulation.sets_runs import run_sets
 from simulation.sets_world import World
 
-CLUSTERS = 40
+PORTIONS = {"sets-0": range(4), "sets-1": range(4, 16), "sets-2": range(16, 28), "sets-3": range(28, 40)}
+"""Seeds of one test each, so that two processes have something to do."""
 
 
-def test_forty_clusters_of_many_sets_keep_their_promises() -> None:
-    outcomes = list(run_many(run_sets, map(draw_sets_plan, range(CLUSTERS)), jobs_of_a_test()))
+@pytest.mark.parametrize("seeds", PORTIONS.values(), ids=PORTIONS)
+def test_forty_clusters_of_many_sets_keep_their_promises(seeds: range) -> None:
+    outcomes = [run_sets(draw_sets_plan(seed)) for seed in seeds]
 
     assert {each.plan.seed: each.problem for each in outcomes if each.problem} == {}
     # A simulation in which nothing happens would pass as well.
-    assert sum(outcome.confirmed for outcome in outcomes) > 500 * CLUSTERS
-    assert sum(outcome.generations for outcome in outcomes) > 7 * CLUSTERS
+    assert sum(outcome.confirmed for outcome in outcomes) > 500 * len(seeds)
+    assert sum(outcome.generations for outcome in outcomes) > 7 * len(seeds)
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:
@@ -44,24 +45,6 @@ def test_every_kind_of_fault_of_sets_is_drawn() -> None:
     assert {fault.kind for seed in range(60) for fault in draw_sets_plan(seed).faults} == set(SetsKind)
 
 
-def test_a_seed_is_of_one_set_or_of_many() -> None:
-    of_many = [seed for seed in range(2_000) if isinstance(plan_of(seed), SetsPlan)]
-
-    assert 150 < len(of_many) < 250
-
-
-def found_by(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> SetsOutcome:
-    """The first run in which a promise is broken with the planted bug, and is not without it."""
-    for seed in seeds:
-        outcome = run_sets(draw_sets_plan(seed))
-        if outcome.problem:
-            monkeypatch.undo()
-            assert not outcome.problem.startswith("Traceback"), outcome.problem
-            assert run_sets(outcome.plan).problem == ""
-            return outcome
-    pytest.fail("no cluster has found it")
-
-
 def test_a_record_that_is_replaced_without_a_comparison_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     requested = SetRecords.requested
 
@@ -73,13 +56,13 @@ def test_a_record_that_is_replaced_without_a_comparison_is_found(monkeypatch: py
 
     monkeypatch.setattr(SetRecords, "requested", believe)
 
-    found_by(monkeypatch, range(60))
+    found_by(monkeypatch, map(draw_sets_plan, range(60)))
 
 
 def test_a_replica_that_goes_before_the_rest_is_in_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Check, "in_sync_without", lambda self, name: [each for each in self.replicas if each != name])
 
-    assert "loses" in found_by(monkeypatch, range(20)).problem
+    assert "loses" in found_by(monkeypatch, map(draw_sets_plan, range(20))).problem
 
 
 def test_a_failover_to_somebody_who_is_not_in_sync_is_refused_for_ever_and_found(
@@ -88,13 +71,13 @@ def test_a_failover_to_somebody_who_is_not_in_sync_is_refused_for_ever_and_found
     monkeypatch.setattr(Leadership, "_candidates", lambda self, entry: [entry.replicas[-1]])
     monkeypatch.setattr(Leadership, "_others", lambda self, entry, candidates: [])
 
-    assert "is led by []" in found_by(monkeypatch, range(20)).problem
+    assert "is led by []" in found_by(monkeypatch, map(draw_sets_plan, range(20))).problem
 
 
 def test_a_lost_broker_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Liveness, "losses", lambda self, now_s, gone_after_s, failure_timeout_s: [])
 
-    found_by(monkeypatch, range(60))
+    found_by(monkeypatch, map(draw_sets_plan, range(60)))
 
 
 def test_a_new_controller_that_waits_for_ever_for_who_failed_with_the_old_one_is_found(
@@ -108,7 +91,7 @@ def test_a_new_controller_that_waits_for_ever_for_who_failed_with_the_old_one_is
 
     monkeypatch.setattr(Liveness, "began", wait)
 
-    found_by(monkeypatch, range(20))
+    found_by(monkeypatch, map(draw_sets_plan, range(20)))
 
 
 def many_sets(count: int) -> World:

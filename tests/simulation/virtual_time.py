@@ -21,7 +21,8 @@ class Schedule:
     def at(self, time_s: float, callback: Callback) -> None:
         """Call back at `time_s`, or as soon as possible when that is over."""
         self._number += 1
-        heapq.heappush(self._heap, (max(time_s, self.now_s), self._number, callback))
+        now_s = self.now_s
+        heapq.heappush(self._heap, (time_s if time_s > now_s else now_s, self._number, callback))
 
     def after(self, delay_s: float, callback: Callback) -> None:
         """Call back in `delay_s`."""
@@ -30,9 +31,9 @@ class Schedule:
 
     def run_until(self, time_s: float) -> None:
         """Let time pass up to `time_s`, and everything happen that was due by then."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= time_s:
-            self.now_s, _, callback = heapq.heappop(heap)
+            self.now_s, _, callback = pop(heap)
             self.count += 1
             callback()
         self.now_s = time_s

@@ -53,7 +53,8 @@ class MemberHarness(ProcessClocks):
     @property
     def has_catch_up_work(self) -> bool:
         """Whether another turn would bring a backup of this primary further."""
-        return self.member.primary is not None and self.member.primary.has_work
+        primary = self.member.primary
+        return primary is not None and primary.has_work
 
     @property
     def goes_on(self) -> bool:

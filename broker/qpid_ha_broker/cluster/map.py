@@ -109,17 +109,6 @@ class ClusterMap:
         self.listeners: list[Listener] = []
         """Called after each change; after `replace` with all that was there before, or is now."""
         self._queues_of: dict[str, dict[str, PlacedQueue]] = {}
-        self._apply: Final[dict[type, Callable[[int, Any], Changes]]] = {
-            ev.BrokerRegistered: self._broker_registered,
-            ev.BrokerChanged: self._broker_changed,
-            ev.BrokerRemoved: self._broker_removed,
-            ev.SetPlaced: self._set_placed,
-            ev.SetDeleted: self._set_deleted,
-            ev.SetRecorded: self._set_recorded,
-            ev.QueuePlaced: self._queue_placed,
-            ev.QueueRemoved: self._queue_removed,
-            ev.ReplicaPoliciesChanged: self._policies_changed,
-        }
 
     @property
     def is_empty(self) -> bool:
@@ -132,7 +121,7 @@ class ClusterMap:
 
     def apply(self, lsn: int, event: ev.MapEvent) -> None:
         """Let `event`, which has that LSN in the log of `default`, count."""
-        changes = self._apply[type(event)](lsn, event)
+        changes = _APPLY[type(event)](self, lsn, event)
         self.changed_lsn = lsn
         self._tell(changes)
 
@@ -233,3 +222,17 @@ class ClusterMap:
     def _policies_changed(self, _: int, event: ev.ReplicaPoliciesChanged) -> Changes:
         self.policies = tuple(zip(event.patterns, event.counts, strict=True))
         return Changes(policies=True)
+
+
+_APPLY: Final[dict[type, Callable[[ClusterMap, int, Any], Changes]]] = {
+    ev.BrokerRegistered: ClusterMap._broker_registered,
+    ev.BrokerChanged: ClusterMap._broker_changed,
+    ev.BrokerRemoved: ClusterMap._broker_removed,
+    ev.SetPlaced: ClusterMap._set_placed,
+    ev.SetDeleted: ClusterMap._set_deleted,
+    ev.SetRecorded: ClusterMap._set_recorded,
+    ev.QueuePlaced: ClusterMap._queue_placed,
+    ev.QueueRemoved: ClusterMap._queue_removed,
+    ev.ReplicaPoliciesChanged: ClusterMap._policies_changed,
+}
+"""Of the class and not of each map: a controller makes a draft with every input, and would leave garbage each time."""

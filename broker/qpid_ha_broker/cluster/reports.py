@@ -94,11 +94,10 @@ class Reports:
 
     def failed(self, set_name: str, brokers: Iterable[str]) -> dict[str, str]:
         """Which of these cannot have a replica of that set, by their own reports, and why."""
-        replicas = {name: self.replica(name, set_name) for name in brokers}
         return {
             name: replica.problem
-            for name, replica in replicas.items()
-            if replica is not None and replica.state == FAILED
+            for name in brokers
+            if (replica := self.replica(name, set_name)) is not None and replica.state == FAILED
         }
 
     def leads(self, broker: str, set_name: str, generation: int) -> ReplicaReport | None:

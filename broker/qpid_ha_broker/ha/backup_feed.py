@@ -145,11 +145,12 @@ class BackupFeed:
 
     def could_go_on(self, backups: Collection[BackupLink]) -> bool:
         """Whether one that catches up could take another step at once."""
-        return any(
-            backup.progress is BackupProgress.DUE or (backup.could_take_more and self._pace.allowance(1) > 0)
-            for backup in backups
-            if backup.progress is not BackupProgress.FOLLOWING
-        )
+        for backup in backups:  # asked after each input
+            if backup.progress is BackupProgress.FOLLOWING:
+                continue
+            if backup.progress is BackupProgress.DUE or (backup.could_take_more and self._pace.allowance(1) > 0):
+                return True
+        return False
 
     def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
         return fr.Batch(self._generation, first_lsn, last_lsn, self._in_sync.committed_lsn, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
@@ -87,7 +87,7 @@ class Status:
 
 
 def _encoded(status: Status, version: int) -> bytes:
-    fields = {"format": version, **asdict(status)}
+    fields: dict[str, Any] = {"format": version} | {name: getattr(status, name) for name in _READERS}
     if version == 1:
         for name in _SINCE_2:
             del fields[name]
