@@ -5,27 +5,42 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from limits import LIMIT_S
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
-from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.load import DemoConsumer, DemoPublisher, FailoverClient
 
 __all__ = ["FailoverLoad", "LedgerAudit"]
 
 _GLANCE_S = 0.005
 
 
-class BurstPublisher(DemoPublisher):
+class _CountsLinks(FailoverClient):
+    links_opened = 0
+    """More than one: the client has had to come again."""
+
+    def on_link_opened(self, event: Any) -> None:
+        """Count it."""
+        super().on_link_opened(event)
+        self.links_opened += 1
+
+
+class BurstPublisher(_CountsLinks, DemoPublisher):
     """Sends what is due all at once: one message at a time takes brokers three times as much of a shared processor."""
 
     burst_s = 0.02
+
+
+class CountingConsumer(_CountsLinks, DemoConsumer):
+    """Accepts whatever comes."""
 
 
 class FailoverLoad:
     """`with FailoverLoad(cluster.urls) as load:` publishes and consumes until `finish`, which gives the account.
 
     Proton's ordinary client, in two threads. With `consume=False` messages pile up, and `finish` begins to consume.
+    `consumer_urls`: where the consumer connects, if not where the publisher does.
     """
 
     def __init__(
@@ -37,15 +52,16 @@ class FailoverLoad:
         size: int = 100,
         consume: bool = True,
         durable: bool = False,
+        consumer_urls: Sequence[str] = (),
     ) -> None:
         self.ledger = Ledger()
         self.publisher = BurstPublisher(urls, queue, self.ledger, rate=rate, size=size, durable=durable)
-        self.consumer: DemoConsumer = self.make_consumer(urls, queue)
+        self.consumer: CountingConsumer = self.make_consumer(consumer_urls or urls, queue)
         self._consumes = consume
 
-    def make_consumer(self, urls: Sequence[str], queue: str) -> DemoConsumer:
+    def make_consumer(self, urls: Sequence[str], queue: str) -> CountingConsumer:
         """One that writes down what arrives."""
-        return DemoConsumer(urls, queue, self.ledger)
+        return CountingConsumer(urls, queue, self.ledger)
 
     def __enter__(self) -> Self:
         self.publisher.start()
@@ -62,6 +78,13 @@ class FailoverLoad:
             problems = [*self.publisher.problems, *self.consumer.problems]
             told = f"what brokers told the clients: {problems[-20:]}"
             error.add_note(f"{told}; {len(self.ledger.confirmed_at_s)} of {self.ledger.sent} were confirmed")
+
+    @property
+    def interruptions(self) -> list[str]:
+        """What the clients noticed beside a pause: what brokers told them, and that they had to come again."""
+        clients = (self.publisher, self.consumer)
+        again = [f"{type(client).__name__} attached again" for client in clients if client.links_opened > 1]
+        return [*self.publisher.problems, *self.consumer.problems, *again]
 
     @property
     def unconfirmed(self) -> int:

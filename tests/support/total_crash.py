@@ -16,10 +16,9 @@ from typing import Any, Self
 from proton import Link
 from proton.reactor import LinkOption
 
-from failover_load import FailoverLoad, LedgerAudit
+from failover_load import CountingConsumer, FailoverLoad, LedgerAudit
 from qpid_ha_demo.cluster import ClusterFailed
 from qpid_ha_demo.ledger import Ledger
-from qpid_ha_demo.load import DemoConsumer
 from running_cluster import RunningCluster
 
 SERVED_TIMEOUT_S = 60.0
@@ -36,7 +35,7 @@ class _SettlesSecond(LinkOption):
         link.rcv_settle_mode = Link.RCV_SECOND
 
 
-class ToldConsumer(DemoConsumer):
+class ToldConsumer(CountingConsumer):
     """Accepts whatever comes, and writes down which messages it was told are gone for good; those must not come again.
 
     Messages are known by their correlation-id, which each sending has for itself: a number that its publisher sent
@@ -78,7 +77,7 @@ class DurableLoad(FailoverLoad):
         self.told_consumer: ToldConsumer | None = None
         super().__init__(urls, queue, rate=rate, consume=consume, durable=True)
 
-    def make_consumer(self, urls: Sequence[str], queue: str) -> DemoConsumer:
+    def make_consumer(self, urls: Sequence[str], queue: str) -> CountingConsumer:
         """One that settles second."""
         self.told_consumer = ToldConsumer(urls, queue, self.ledger)
         return self.told_consumer
