@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proton import Delivery, Message
+from proton import Delivery, Message, symbol
 from proton.reactor import Selector
 from proton.utils import LinkDetached
 
@@ -19,7 +19,6 @@ from certificate_authority import Authority
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
-from resuming_client import open_session
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, sets_of, wait_whole
@@ -76,7 +75,7 @@ def test_messages_are_there_and_not_here(client: BlockingClient, theirs: Blockin
 
 
 def test_a_client_with_a_session_is_told_that_nothing_is_held_there(here: RunningBroker) -> None:
-    with open_session(here.url, str(uuid.uuid4())) as client:
+    with BlockingClient(here.url, properties={symbol("qpid.session"): str(uuid.uuid4())}) as client:
         for attach in (client.receiver, client.sender):
             with pytest.raises(LinkDetached, match=r"amqp:not-implemented.*outside of the cluster"):
                 attach("orders")
