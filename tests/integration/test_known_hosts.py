@@ -60,27 +60,24 @@ def test_every_open_names_all_brokers_the_others_first_and_not_always_the_same_o
 
 
 def test_who_listens_hears_of_brokers_that_join_fail_are_drained_and_forgotten(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[0]) as client:
-        notices = client.receiver(NOTICES, 100)
+    with BlockingClient(cluster.urls[0]) as client, BlockingClient(cluster.urls[1]) as at_a_proxy:
+        listeners = [(each, each.receiver(NOTICES, 100)) for each in (client, at_a_proxy)]
+
+        def told_everywhere(*urls: str) -> None:
+            assert [set(told(*listener)) for listener in listeners] == [hosts(*urls)] * 2
+
         joined = cluster.add_broker()
-        assert set(told(client, notices)) == hosts(*cluster.urls)
+        told_everywhere(*cluster.urls)
         assert set(hosts_at(cluster.urls[1])) == hosts(*cluster.urls)
         assert hosts_at(cluster.urls[3])[-1] in hosts(cluster.urls[3])
 
         cluster.kill(2)
-        assert set(told(client, notices)) == hosts(cluster.urls[0], cluster.urls[1], cluster.urls[3])
+        told_everywhere(cluster.urls[0], cluster.urls[1], cluster.urls[3])
         change(cluster, 0, "brokers", "drain", name=joined.name)
-        assert set(told(client, notices)) == hosts(*cluster.urls[:2])
+        told_everywhere(*cluster.urls[:2])
         change(cluster, 0, "brokers", "undrain", name=joined.name)
-        assert set(told(client, notices)) == hosts(cluster.urls[0], cluster.urls[1], cluster.urls[3])
-        assert not notices.fetcher.has_message
-
-
-def test_who_listens_at_a_broker_that_relays_hears_the_same(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[1]) as client:
-        notices = client.receiver(NOTICES, 100)
-        cluster.add_broker()
-        assert set(told(client, notices)) == hosts(*cluster.urls)
+        told_everywhere(cluster.urls[0], cluster.urls[1], cluster.urls[3])
+        assert not any(notices.fetcher.has_message for _, notices in listeners)
 
 
 def test_nothing_is_published_where_nobody_is_bound_and_whoever_is_hears_at_any_broker(cluster: RunningCluster) -> None:
@@ -90,18 +87,6 @@ def test_nothing_is_published_where_nobody_is_bound_and_whoever_is_hears_at_any_
     cluster.kill(2)
     with BlockingClient(cluster.urls[1]) as client:
         wait_told(client, client.receiver("waiting", 1), hosts(*cluster.urls[:2]))
-
-
-def test_the_next_primary_of_default_publishes_the_list_once(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, settings={"ha": {"clients": "proxy"}}) as cluster:
-        cluster.form()
-        cluster.broker(0).ask("queues", action="create", name="waiting")
-        cluster.broker(0).ask("exchanges", action="bind", name="amq.qpid", queue="waiting", key="cluster")
-        cluster.promote(1)
-        cluster.wait_whole()
-        with BlockingClient(cluster.urls[2]) as client:
-            found = [set(message.properties["qpid.known.hosts"].split(",")) for message in client.browse("waiting")]
-            assert found == [hosts(*cluster.urls)]
 
 
 def test_where_only_the_primary_serves_it_comes_first_and_a_promotion_is_told(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from proton import Delivery, Message, symbol
 from proton.reactor import Selector
 from proton.utils import LinkDetached
 
-from blocking_client import BlockingClient, Management, SettleSecond, bodies
+from blocking_client import BlockingClient, Management, bodies
 from certificate_authority import Authority
 from qpid_ha_agent.control import ControlClient
 from qpid_ha_demo.ledger import Ledger
@@ -81,41 +81,6 @@ def test_a_client_with_a_session_is_told_that_nothing_is_held_there(here: Runnin
                 attach("orders")
 
 
-def test_outcomes_are_passed_on(client: BlockingClient, theirs: BlockingClient) -> None:
-    client.send("orders", "a", "b", "c")
-    receiver = client.receiver("orders", 3)
-    client.fetch(receiver, 1, Delivery.RELEASED)
-    client.fetch(receiver, 1, Delivery.REJECTED)
-    (message,) = client.fetch(receiver, 1, Delivery.MODIFIED)
-    assert message.body == "c"
-    receiver.close()
-    assert bodies(theirs.browse("their-orders")) == ["a", "c"]
-
-
-def test_credit_is_the_clients_own_and_a_drain_comes_back(client: BlockingClient, theirs: BlockingClient) -> None:
-    theirs.send("their-orders", "a", "b", "c")
-    first, second = client.receiver("orders", 1), client.receiver("orders", 0)
-    assert bodies(client.fetch(first, 1, None)) == ["a"]
-    assert bodies(client.drain(second)) == ["b", "c"]
-    assert client.drain(second) == []
-    first.close()
-    second.close()
-    assert bodies(client.consume("orders")) == ["a", "b", "c"]
-
-
-def test_the_client_settles_second_if_it_wants_to(client: BlockingClient, theirs: BlockingClient) -> None:
-    theirs.send("their-orders", "a", "b")
-    receiver = client.receiver("orders", 1, SettleSecond())
-    client.fetch(receiver, 1, None)
-    delivery = receiver.fetcher.unsettled[0]
-    delivery.update(Delivery.ACCEPTED)
-    client.wait(lambda: delivery.settled)
-    assert delivery.remote_state == Delivery.ACCEPTED
-    delivery.settle()
-    receiver.close()
-    assert bodies(client.consume("orders")) == ["b"]
-
-
 def test_filters_are_passed_on(client: BlockingClient, theirs: BlockingClient) -> None:
     client.send("orders", *[Message(colour, properties={"colour": colour}) for colour in ("red", "blue", "red")])
     assert bodies(client.consume("orders", Selector("colour = 'blue'"))) == ["blue"]
@@ -123,18 +88,6 @@ def test_filters_are_passed_on(client: BlockingClient, theirs: BlockingClient) -
         client.receiver("orders", 1, Selector("colour ="))
     assert refused.value.condition == "amqp:invalid-field"
     assert "their-orders at" in str(refused.value)
-
-
-def test_a_full_queue_there_refuses_messages_here(
-    client: BlockingClient, theirs: BlockingClient, there: RunningBroker
-) -> None:
-    management = Management(theirs)
-    management.create_queue("small", {"qpid.max_count": 1})
-    Management(client).create_queue("small-there", {"qpid.cluster.proxy": f"{there.url}/small"})
-    first, second = client.send("small-there", "a", "b")
-    assert first.state == Delivery.ACCEPTED
-    assert second.state == Delivery.REJECTED
-    assert second.condition == "amqp:resource-limit-exceeded"
 
 
 def test_a_declared_node_is_listed_as_what_it_is_and_goes_with_its_links(
@@ -220,28 +173,6 @@ def test_a_broker_that_cannot_be_reached_is_named(there: RunningBroker) -> None:
             connected.sender("gone")
         assert refused.value.condition == "amqp:resource-locked"
         assert f"127.0.0.1:{port}: Connection refused" in str(refused.value)
-
-
-def test_a_ring_of_remote_nodes_is_refused_with_the_way() -> None:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        ports = [each.getsockname()[1] for each in sockets]
-    with ExitStack() as stack:
-        brokers = [
-            stack.enter_context(
-                RunningBroker(
-                    {"name": name, "listen": f"amqp://127.0.0.1:{own}"},
-                    config=config({"ring": f"amqp://127.0.0.1:{other}/ring"}),
-                )
-            )
-            for name, own, other in (("a", ports[0], ports[1]), ("b", ports[1], ports[0]))
-        ]
-        with BlockingClient(brokers[0].url) as connected:
-            for attach in (connected.sender, connected.receiver):
-                with pytest.raises(LinkDetached) as refused:
-                    attach("ring")
-                assert refused.value.condition == "amqp:not-allowed"
-                assert "a/ring -> b/ring -> a/ring" in str(refused.value)
 
 
 def test_many_clients_share_one_connection(here: RunningBroker, there: RunningBroker) -> None:
