@@ -16,10 +16,10 @@ import pytest
 
 import confirms_early
 from failover_load import FailoverLoad, LedgerAudit
+from lossy_proxy import LossyProxy
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
-from severable_links import SeverableAddress
 
 CONFIRMED = 50
 BUFFERS_BYTES = 24_000_000
@@ -53,21 +53,21 @@ def promote_the_other(cluster: RunningCluster) -> None:
 def die_with_a_silent_link(tmp_path: Path) -> LedgerAudit:
     """Links go through addresses of the test. What the primary sends after they fell silent, it sends to nobody."""
     with ExitStack() as stack:
-        addresses = [stack.enter_context(SeverableAddress()) for _ in range(2)]
-        settings = {"ha": {"brokers-url": [address.url for address in addresses], "backup-timeout": "60s"}}
+        proxies = [stack.enter_context(LossyProxy()) for _ in range(2)]
+        settings = {"ha": {"brokers-url": [f"amqp://{proxy.address}" for proxy in proxies], "backup-timeout": "60s"}}
         cluster = RunningCluster(tmp_path, count=2, settings=settings)
-        for address, url in zip(addresses, cluster.urls, strict=True):
-            address.target_port = int(url.rpartition(":")[2])
+        for proxy, url in zip(proxies, cluster.urls, strict=True):
+            proxy.target = ("127.0.0.1", int(url.rpartition(":")[2]))
         stack.enter_context(cluster)
         cluster.form(0)
         with FailoverLoad(cluster.urls, rate=400, consume=False) as load:
             load.wait_confirmed(CONFIRMED)
-            for address in addresses:
-                address.fall_silent()
+            for proxy in proxies:
+                proxy.fall_silent()
             push(load, 200)
             cluster.kill(0)
-            for address in addresses:
-                address.cut()
+            for proxy in proxies:
+                proxy.cut()
             promote_the_other(cluster)
             return load.finish(timeout_s=5.0)
 

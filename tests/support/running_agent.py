@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -15,17 +13,10 @@ import yaml
 
 import fake_qpidd
 from limits import LIMIT_S
+from polling import wait_until
 from qpid_ha_agent.control import ControlClient, ControlFailure
 
-
-def wait_until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = LIMIT_S) -> float:
-    """How long it took. Raises TimeoutError with what `what` tells."""
-    began_s = time.monotonic()
-    while not condition():
-        if time.monotonic() - began_s > timeout_s:
-            raise TimeoutError(what())
-        time.sleep(0.005)
-    return time.monotonic() - began_s
+__all__ = ["RunningAgent", "wait_until"]
 
 
 class RunningAgent:
