@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from proton import Message
 
+from polling import wait_until
 from qpid_ha_client import ClientClosed, ConnectOptions, SessionClient
 
 PATIENCE_S = 60.0
@@ -139,19 +140,14 @@ class ExactLoad:
 
     def wait_more(self, more: int) -> None:
         """Until so many more have come."""
-        count, deadline_s = len(self.received) + more, time.monotonic() + PATIENCE_S
-        while len(self.received) < count:
-            assert not self.errors, self.errors
-            assert time.monotonic() < deadline_s, self._last_state()
-            time.sleep(0.01)
+        count = len(self.received) + more
+        wait_until(lambda: len(self.received) >= count or self.errors, self._last_state, PATIENCE_S)
+        assert not self.errors, self.errors
 
     def consumers_broker(self) -> str:
         """The URL of the one that serves the consumer."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (url := self.consumer.broker):
-            assert time.monotonic() < deadline_s, "no broker serves the consumer"
-            time.sleep(0.01)
-        return url
+        wait_until(lambda: self.consumer.broker, self._last_state, PATIENCE_S)
+        return self.consumer.broker
 
     def pause(self) -> None:
         """Publish no more."""

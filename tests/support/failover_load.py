@@ -8,12 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from limits import LIMIT_S
+from polling import LOOK_S, wait_until
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher, FailoverClient
 
 __all__ = ["FailoverLoad", "LedgerAudit"]
-
-_GLANCE_S = 0.005
 
 
 class _CountsLinks(FailoverClient):
@@ -94,22 +93,20 @@ class FailoverLoad:
     def wait_confirmed(self, count: int = 1, timeout_s: float = LIMIT_S) -> float:
         """Until so many more messages were confirmed; when that was. Raises TimeoutError."""
         wanted = len(self.ledger.confirmed_at_s) + count
-        deadline = time.monotonic() + timeout_s
-        while len(self.ledger.confirmed_at_s) < wanted:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing more was confirmed for {timeout_s:g} s")
-            time.sleep(_GLANCE_S)
+        missing = f"not in {timeout_s:g} s: {count} more messages are confirmed"
+        wait_until(lambda: len(self.ledger.confirmed_at_s) >= wanted, lambda: missing, timeout_s)
         return time.monotonic()
 
     def recovered_after(self, at_s: float, timeout_s: float = LIMIT_S) -> float:
         """Seconds from `at_s` to the first confirmation on a connection made after it. Raises TimeoutError."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            for attached_at_s, confirmed_at_s in list(self.publisher.recoveries):
-                if attached_at_s > at_s:
-                    return confirmed_at_s - at_s
-            time.sleep(_GLANCE_S)
-        raise TimeoutError(f"no publisher was served again for {timeout_s:g} s")
+        later: list[float] = []
+
+        def is_served() -> bool:
+            later[:] = [first_s for attached_s, first_s in list(self.publisher.recoveries) if attached_s > at_s]
+            return bool(later)
+
+        wait_until(is_served, lambda: f"no publisher was served again for {timeout_s:g} s", timeout_s)
+        return later[0] - at_s
 
     def finish(self, timeout_s: float = LIMIT_S) -> LedgerAudit:
         """Publish no more, have all that was sent confirmed and all that was confirmed consumed; the account.
@@ -127,7 +124,7 @@ class FailoverLoad:
                 progress, moved_at_s = done, now_s
             if now_s - moved_at_s > timeout_s:
                 break
-            time.sleep(_GLANCE_S)
+            time.sleep(LOOK_S)
         self.publisher.stop()
         self.consumer.stop()
         return self.ledger.audit()
