@@ -16,9 +16,8 @@ from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Management, bodies
 from certificate_authority import Authority
+from failover_load import FailoverLoad
 from qpid_ha_agent.control import ControlClient
-from qpid_ha_demo.ledger import Ledger
-from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, sets_of, wait_whole
@@ -195,23 +194,15 @@ def test_nothing_confirmed_is_lost_when_the_cluster_behind_fails_over(tmp_path: 
         cluster.form()
         hosts = ",".join(url.removeprefix("amqp://") for url in cluster.urls)
         nodes = config({"orders": f"amqp://{hosts}/their-orders"})
-        with RunningBroker({"name": "dmz"}, config=nodes) as broker:
-            ledger = Ledger()
-            publisher = DemoPublisher([broker.url], "orders", ledger, rate=300)
-            consumer = DemoConsumer([broker.url], "orders", ledger)
-            publisher.start()
-            consumer.start()
-            try:
-                cluster.wait_until(lambda: len(ledger.confirmed_at_s) > 300, "messages")
-                before = len(ledger.confirmed_at_s)
-                cluster.kill(0)
-                cluster.promote(1)
-                cluster.wait_until(lambda: len(ledger.confirmed_at_s) > before + 300, "messages after it")
-                publisher.pause()
-                cluster.wait_until(lambda: not ledger.missing, "all that was confirmed")
-            finally:
-                publisher.stop()
-                consumer.stop()
+        with (
+            RunningBroker({"name": "dmz"}, config=nodes) as broker,
+            FailoverLoad([broker.url], "orders", rate=300) as load,
+        ):
+            load.wait_confirmed(300)
+            cluster.kill(0)
+            cluster.promote(1)
+            load.wait_confirmed(300)
+            assert load.finish().lost == ()
             assert "Traceback" not in broker.log()
 
 
