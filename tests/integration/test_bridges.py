@@ -145,6 +145,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ]
 
 
+def test_a_source_that_leads_back_to_its_own_queue_is_refused(pair: list[RunningBroker]) -> None:
+    left, right = pair
+    with Client(left.url) as lefts, Client(right.url) as rights:
+        rights.management.create_queue("back", {"qpid.cluster.proxy": f"{left.url}/own"})
+        lefts.management.create_queue("own", {"qpid.cluster.source": f"{right.url}/back"})
+        lefts.send("own", "a")
+        wait_for(lambda: "the link comes back to the queue where it began" in str(rows(left)["own"]["problem"]))
+        assert bodies(lefts.consume("own")) == ["a"]
+        lefts.management.delete_queue("own")
+        rights.management.delete_queue("back")
+
+
 def test_a_bridge_goes_on_after_a_restart_and_its_subscription_has_waited(
     pair: list[RunningBroker], tmp_path: Path
 ) -> None:
