@@ -27,9 +27,9 @@ def measurements(account: Account) -> Iterator[Measurement]:
     """The summary."""
     rounds = len(account.served_s)
     note = f"{account.confirmed:,} were confirmed, {account.told:,} were told to be gone; {rounds} crashes"
-    yield Measurement("crashes_lost", "total crashes: confirmed and lost", account.lost, "", note)
-    note = f"{account.duplicates_marked:,} came twice and said so"
-    unmarked = account.duplicates_unmarked + len(account.came_back)
+    yield Measurement("crashes_lost", "total crashes: confirmed and lost", account.total("lost"), "", note)
+    note = f"{account.total('duplicates_marked'):,} came twice and said so"
+    unmarked = account.total("duplicates_unmarked") + len(account.came_back)
     yield Measurement("crashes_unmarked", "total crashes: came again unmarked, or after the word", unmarked, "", note)
     for name, share in (("p50", 0.5), ("max", 1.0)):
         value = percentile(account.served_s, share)

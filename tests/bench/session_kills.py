@@ -9,16 +9,13 @@ have been told of anything but connections to brokers that were killed.
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections import Counter, deque
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
-
-from proton import Message
+from collections import Counter
+from typing import Any, Final
 
 from bench.sets_trouble import Trouble
-from qpid_ha_client import ClientClosed, ConnectOptions, Guarantee, SessionClient
+from exact_load import ExactAccount, ExactLoad
+from qpid_ha_client import Guarantee
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
 
 SETS: Final = 6
@@ -32,130 +29,6 @@ PATIENCE_S: Final = 60.0
 KINDS: Final = ("primary", "client's broker", "both")
 
 
-class ExactAccount(NamedTuple):
-    """What became of the messages of one queue, or of all of them."""
-
-    sent: int
-    lost: int
-    twice: int
-    out_of_order: int
-    withdrawn: int
-    """Messages that brokers took away from a consumer that had a session."""
-
-    @property
-    def is_flawless(self) -> bool:
-        """All came once, in order, and stayed."""
-        return not (self.lost or self.twice or self.out_of_order or self.withdrawn)
-
-
-class ExactTraffic:
-    """A publisher and a consumer of one queue, each with a session of its own."""
-
-    def __init__(self, queue: str, urls: Sequence[str], rng: random.Random) -> None:
-        self.queue = queue
-        self.sent = 0
-        self.received: list[int] = []
-        self.errors: list[str] = []
-        self.reasons: list[str] = []
-        """Why connections ended, as the clients were told."""
-        self.withdrawn = 0
-        self._is_stopping = False
-        order = list(urls)
-        self.clients = []
-        for role in ("publisher", "consumer"):
-            rng.shuffle(order)
-            options = ConnectOptions(container_id=f"{role} of {queue}", heartbeat_s=2.0)
-            client = SessionClient(list(order), require_session=True, options=options)
-            self._watch(client)
-            self.clients.append(client)
-        self.publisher, self.consumer = self.clients
-        self._threads = [
-            threading.Thread(target=self._guard, args=(run,), daemon=True) for run in (self._publish, self._consume)
-        ]
-
-    def _watch(self, client: SessionClient) -> None:
-        handler: Any = client._handler
-        told = handler.on_disconnected
-
-        def disconnected(reason: str) -> None:
-            self.reasons.append(reason.partition(": ")[2])
-            told(reason)
-
-        handler.on_disconnected = disconnected
-
-    def start(self) -> None:
-        """Begin to work."""
-        for thread in self._threads:
-            thread.start()
-
-    def _guard(self, run: Any) -> None:
-        try:
-            run()
-        except ClientClosed:
-            pass
-        except Exception as error:  # noqa: BLE001 (any is one too many, and shown)
-            self.errors.append(f"{type(error).__name__}: {error}")
-
-    def _publish(self) -> None:
-        sender = self.publisher.sender(self.queue)
-        while not self._is_stopping:
-            sender.send_soon(Message(self.sent, durable=True))
-            self.sent += 1
-            time.sleep(1 / RATE)
-        sender.flush(PATIENCE_S)
-
-    def _consume(self) -> None:
-        receiver = self.consumer.receiver(self.queue, prefetch=20)
-        unanswered: deque[Any] = deque()
-        while not (self._is_stopping and len(self.received) >= self.sent):
-            try:
-                received = receiver.receive(0.2)
-            except TimeoutError:
-                continue
-            self.received.append(received.body)
-            unanswered.append(received)
-            if len(unanswered) > UNANSWERED:
-                self._accept(unanswered.popleft())
-        while unanswered:
-            self._accept(unanswered.popleft())
-        self.consumer.wait(lambda: not receiver.open, PATIENCE_S)
-
-    def _accept(self, received: Any) -> None:
-        self.withdrawn += received.is_withdrawn
-        received.accept()
-
-    def pause(self) -> None:
-        """Publish no more."""
-        self._is_stopping = True
-
-    def settle(self, deadline_s: float) -> None:
-        """Wait for the rest."""
-        for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-            if thread.is_alive():
-                self.errors.append(f"it did not come to its end: {self._last_state()}")
-
-    def _last_state(self) -> str:
-        brokers = ", ".join(client.broker or "nowhere" for client in self.clients)
-        unconfirmed = [len(sender.unconfirmed) for sender in self.publisher._senders.values()]
-        waiting = [(len(receiver.waiting), len(receiver.open)) for receiver in self.consumer._receivers.values()]
-        return f"clients at {brokers}; {len(self.received)} of {self.sent}, unconfirmed {unconfirmed}, open {waiting}"
-
-    def close(self) -> None:
-        """End both clients."""
-        self._is_stopping = True
-        for client in self.clients:
-            client._end(keep_session=False)
-
-    def account(self) -> ExactAccount:
-        """Of what was sent."""
-        times = Counter(self.received)
-        lost = sum(1 for number in range(self.sent) if not times[number])
-        twice = sum(count - 1 for count in times.values())
-        disordered = sum(1 for first, second in zip(self.received, self.received[1:], strict=False) if second < first)
-        return ExactAccount(self.sent, lost, twice, disordered, self.withdrawn)
-
-
 class SessionKills:
     """One run, and what it showed."""
 
@@ -163,7 +36,7 @@ class SessionKills:
         self._cluster = cluster
         self._random = random.Random(seed)
         self._trouble = Trouble(cluster, [f"set-{number}" for number in range(1, SETS + 1)], None, seed)
-        self.traffic: list[ExactTraffic] = []
+        self.traffic: list[ExactLoad] = []
         self.kills: Counter[str] = Counter()
         self.controllers_killed = 0
         """Of the brokers killed those that led `default`."""
@@ -181,10 +54,18 @@ class SessionKills:
             self._ask("queues", action="create", name=f"queue-{name}", arguments={"qpid.resource-set": name})
         queues = [*(f"queue-{name}" for name in names), "queue-default"]
         self._ask("queues", action="create", name="queue-default")
-        self.traffic = [ExactTraffic(queue, cluster.urls, self._random) for queue in queues]
+        self.traffic = [self._load(queue) for queue in queues]
         for each in self.traffic:
             each.start()
         cluster.wait_until(lambda: all(len(each.received) > UNANSWERED for each in self.traffic), "all receive")
+
+    def _load(self, queue: str) -> ExactLoad:
+        """A publisher and a consumer of that queue, who begin anywhere."""
+        urls = self._cluster.urls
+        orders = [self._random.sample(urls, len(urls)) for _ in range(2)]
+        return ExactLoad(
+            orders[0], queue, consumer_urls=orders[1], rate=RATE, unanswered=UNANSWERED, require_session=True
+        )
 
     def run(self, kills: int) -> None:
         """Kill so often. A kill of two brokers counts once. Raises ClusterFailed where it does not come to that."""

@@ -20,15 +20,8 @@ main.main()
 """
 
 
-class InstrumentedBroker(RunningBroker):
-    """Prints what its collector does on SIGUSR1."""
-
-    def __init__(self) -> None:
-        super().__init__(program=["-c", QPIDD])
-
-
 def test_the_collector_works_in_a_running_broker_and_leaves_what_was_imported_alone() -> None:
-    with InstrumentedBroker() as broker:
+    with RunningBroker(program=["-c", QPIDD]) as broker:
         os.kill(broker.pid, signal.SIGUSR1)
         assert broker.await_log("collector .*\n"), broker.log()
         found = re.search(r"collector (\w+) (\d+) \d+ \d+ (\d+)\n", broker.log())

@@ -60,20 +60,24 @@ def test_every_open_names_all_brokers_the_others_first_and_not_always_the_same_o
 
 
 def test_who_listens_hears_of_brokers_that_join_fail_are_drained_and_forgotten(cluster: RunningCluster) -> None:
-    with BlockingClient(cluster.urls[0]) as client:
-        notices = client.receiver(NOTICES, 100)
+    with BlockingClient(cluster.urls[0]) as client, BlockingClient(cluster.urls[1]) as at_a_proxy:
+        listeners = [(each, each.receiver(NOTICES, 100)) for each in (client, at_a_proxy)]
+
+        def told_everywhere(*urls: str) -> None:
+            assert [set(told(*listener)) for listener in listeners] == [hosts(*urls)] * 2
+
         joined = cluster.add_broker()
-        assert set(told(client, notices)) == hosts(*cluster.urls)
+        told_everywhere(*cluster.urls)
         assert set(hosts_at(cluster.urls[1])) == hosts(*cluster.urls)
         assert hosts_at(cluster.urls[3])[-1] in hosts(cluster.urls[3])
 
         cluster.kill(2)
-        assert set(told(client, notices)) == hosts(cluster.urls[0], cluster.urls[1], cluster.urls[3])
+        told_everywhere(cluster.urls[0], cluster.urls[1], cluster.urls[3])
         change(cluster, 0, "brokers", "drain", name=joined.name)
-        assert set(told(client, notices)) == hosts(*cluster.urls[:2])
+        told_everywhere(*cluster.urls[:2])
         change(cluster, 0, "brokers", "undrain", name=joined.name)
-        assert set(told(client, notices)) == hosts(cluster.urls[0], cluster.urls[1], cluster.urls[3])
-        assert not notices.fetcher.has_message
+        told_everywhere(cluster.urls[0], cluster.urls[1], cluster.urls[3])
+        assert not any(notices.fetcher.has_message for _, notices in listeners)
 
 
 def test_nothing_is_published_where_nobody_is_bound_and_whoever_is_hears_at_any_broker(cluster: RunningCluster) -> None:

@@ -1,4 +1,7 @@
-"""How the controller of a cluster finds out that a broker is gone: its connection is lost, and nobody listens there."""
+"""How the controller of a cluster finds out that a broker is gone, and what becomes of a controller that raises.
+
+A broker is gone when its connection is lost and nobody listens there.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,23 @@ from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.controller import controller_service
 from qpid_ha_broker.server.controller.controller_service import ControllerService
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 
 
 class RecordingCore:
-    """Decides nothing, and remembers what happened."""
+    """Decides nothing, and remembers what happened; raises while it has a `bug`."""
 
     def __init__(self) -> None:
         self.happened: list[ms.ControllerInput] = []
         self.facts: dict[str, object] = {}
+        self.has_bug = False
 
     def handle(self, happened: ms.ControllerInput, now_s: float) -> list[ms.ControllerEffect]:
         self.happened.append(happened)
+        if self.has_bug:
+            raise ZeroDivisionError(type(happened).__name__)
         return []
 
     def change_settings(self, settings: ms.ControllerSettings, placement: Placement) -> None:
@@ -58,7 +65,7 @@ async def controller() -> tuple[ControllerService, RecordingCore]:
     """One that decides for a cluster of which nobody has been heard of yet."""
     core, default = RecordingCore(), Resources(TextReader()).default
     default.read_only = ""
-    host: Any = SimpleNamespace(schedule_turn=lambda: None)
+    host: Any = SimpleNamespace(schedule_turn=lambda: None, container=SimpleNamespace(default=default))
     service = ControllerService(host, "a", lambda: core, default)
     service.begin(1)
     return service, core
@@ -140,3 +147,32 @@ def test_an_address_that_leads_nowhere_proves_nothing(address: str) -> None:
         service.end("the test is over")
 
     told(story)
+
+
+def test_a_controller_that_raises_is_given_up_and_begins_anew_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker leads `default` all the same: its next primary would meet the same input."""
+    monkeypatch.setattr(controller_service, "RETRY_S", 0.0)
+
+    async def story() -> None:
+        service, core = await controller()
+        answers: list[ms.AnswerRequest] = []
+        service.request(ms.DrainBroker("b"), answers.append)
+        core.has_bug = True
+        service.tick()
+        assert "has stopped deciding because of a bug (ZeroDivisionError)" in service.problem
+        assert service.facts == {"controller_problem": service.problem}
+        assert [(answer.done, answer.text) for answer in answers] == [(False, service.problem)]
+        channel = LoopbackChannel.open(ReportingBroker(1), service)
+        await eventually(lambda: not channel.is_open)  # nobody is listened to meanwhile
+
+        core.has_bug = False
+        service.tick()
+        assert service.is_active
+        assert core.kinds()[-1] is ms.ControllerBegan
+        assert service.facts == core.facts
+        service.end("the test is over")
+
+    told(story)
+    assert "ZeroDivisionError: TimePassed" in caplog.text

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from proton import Delivery, Message
+from proton import Delivery, Message, symbol
 from proton.reactor import Selector
 from proton.utils import LinkDetached
 
 from blocking_client import BlockingClient, Management, bodies
 from certificate_authority import Authority
-from qpid_ha_demo.ledger import Ledger
-from qpid_ha_demo.load import DemoConsumer, DemoPublisher
-from resuming_client import open_session
+from failover_load import FailoverLoad
+from qpid_ha_agent.control import ControlClient
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
@@ -72,7 +71,7 @@ def test_messages_are_there_and_not_here(client: BlockingClient, theirs: Blockin
 
 
 def test_a_client_with_a_session_is_told_that_nothing_is_held_there(here: RunningBroker) -> None:
-    with open_session(here.url, str(uuid.uuid4())) as client:
+    with BlockingClient(here.url, properties={symbol("qpid.session"): str(uuid.uuid4())}) as client:
         for attach in (client.receiver, client.sender):
             with pytest.raises(LinkDetached, match=r"amqp:not-implemented.*outside of the cluster"):
                 attach("orders")
@@ -85,18 +84,6 @@ def test_filters_are_passed_on(client: BlockingClient, theirs: BlockingClient) -
         client.receiver("orders", 1, Selector("colour ="))
     assert refused.value.condition == "amqp:invalid-field"
     assert "their-orders at" in str(refused.value)
-
-
-def test_a_full_queue_there_refuses_messages_here(
-    client: BlockingClient, theirs: BlockingClient, there: RunningBroker
-) -> None:
-    management = Management(theirs)
-    management.create_queue("small", {"qpid.max_count": 1})
-    Management(client).create_queue("small-there", {"qpid.cluster.proxy": f"{there.url}/small"})
-    first, second = client.send("small-there", "a", "b")
-    assert first.state == Delivery.ACCEPTED
-    assert second.state == Delivery.REJECTED
-    assert second.condition == "amqp:resource-limit-exceeded"
 
 
 def test_a_declared_node_is_listed_as_what_it_is_and_goes_with_its_links(
@@ -171,28 +158,35 @@ def test_a_broker_that_cannot_be_reached_is_named(there: RunningBroker) -> None:
         assert f"127.0.0.1:{port}: Connection refused" in str(refused.value)
 
 
+def test_many_clients_share_one_connection(here: RunningBroker, there: RunningBroker) -> None:
+    with ExitStack() as stack, BlockingClient(there.url) as theirs:
+        clients = [stack.enter_context(BlockingClient(here.url)) for _ in range(60)]
+        senders = [client.sender("orders") for client in clients]
+        for client, sender in zip(clients, senders, strict=True):
+            assert client.offer(sender, "x").state == Delivery.ACCEPTED
+        assert len(theirs.consume("their-orders")) == 60
+        with ControlClient(here.control_socket) as control:
+            rows: Any = control.call("remote-nodes")
+            found: Any = control.call("query")
+        (row,) = [row for row in rows if row["name"] == "orders"]
+        assert (row["links"], row["state"]) == (60, "connected")
+        assert found["remote_connections"] == 1
+
+
 def test_nothing_confirmed_is_lost_when_the_cluster_behind_fails_over(tmp_path: Path) -> None:
     with RunningCluster(tmp_path) as cluster:
         cluster.form()
         hosts = ",".join(url.removeprefix("amqp://") for url in cluster.urls)
         nodes = config({"orders": f"amqp://{hosts}/their-orders"})
-        with RunningBroker({"name": "dmz"}, config=nodes) as broker:
-            ledger = Ledger()
-            publisher = DemoPublisher([broker.url], "orders", ledger, rate=300)
-            consumer = DemoConsumer([broker.url], "orders", ledger)
-            publisher.start()
-            consumer.start()
-            try:
-                cluster.wait_until(lambda: len(ledger.confirmed_at_s) > 300, "messages")
-                before = len(ledger.confirmed_at_s)
-                cluster.kill(0)
-                cluster.promote(1)
-                cluster.wait_until(lambda: len(ledger.confirmed_at_s) > before + 300, "messages after it")
-                publisher.pause()
-                cluster.wait_until(lambda: not ledger.missing, "all that was confirmed")
-            finally:
-                publisher.stop()
-                consumer.stop()
+        with (
+            RunningBroker({"name": "dmz"}, config=nodes) as broker,
+            FailoverLoad([broker.url], "orders", rate=300) as load,
+        ):
+            load.wait_confirmed(300)
+            cluster.kill(0)
+            cluster.promote(1)
+            load.wait_confirmed(300)
+            assert load.finish().lost == ()
             assert "Traceback" not in broker.log()
 
 

@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from proton import Message
 
 from blocking_client import BlockingClient, Outcome
-from cluster_in_process import InProcessCluster, eventually, free_ports, told
-from qpid_ha_agent.control import ControlClient, RequestRefused
+from cluster_in_process import InProcessBroker, InProcessCluster, eventually, told
+from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.broker import Broker
-from qpid_ha_config.settings import BrokerSettings
 
 NAMES = ("a", "b", "c")
 
@@ -36,19 +33,11 @@ def browse(url: str) -> list[str]:
         return [message.body for message in client.browse("orders")]
 
 
-class Elsewhere:
+class Elsewhere(InProcessBroker):
     """A standalone broker in another town."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
-        (port,) = free_ports(1)
-        self.url = f"amqp://127.0.0.1:{port}"
-        self._socket = directory / "far.sock"
-        values = {"name": "far", "listen": self.url, "control-socket": str(self._socket), "stop-timeout": 1}
-        self.broker = Broker(BrokerSettings.from_values({**values, "ha.queue-replication": True, **settings}))
-
-    async def ask(self, method: str, **params: object) -> Any:
-        with ControlClient(self._socket, 20) as client:
-            return await asyncio.to_thread(client.call, method, **params)
+    def __init__(self, directory: Path, *, may_copy: bool = True) -> None:
+        super().__init__(directory, {"name": "far", "ha.queue-replication": may_copy})
 
     @property
     def bodies(self) -> list[str]:
@@ -70,12 +59,8 @@ async def two_towns(directory: Path) -> AsyncIterator[tuple[InProcessCluster, El
     async with InProcessCluster(directory, *NAMES) as cluster:
         await cluster.form("a")
         await cluster.ask("a", "queues", action="create", name="orders", arguments={"qpid.max_count": 5000})
-        far = Elsewhere(directory)
-        await far.broker.start()
-        try:
+        async with Elsewhere(directory) as far:
             yield cluster, far
-        finally:
-            await far.broker.stop()
 
 
 def urls(cluster: InProcessCluster) -> str:
@@ -157,12 +142,8 @@ def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_pat
 
 def test_a_standalone_broker_copies_only_where_its_configuration_says_so(tmp_path: Path) -> None:
     async def story() -> None:
-        far = Elsewhere(tmp_path, **{"ha.queue-replication": False})
-        await far.broker.start()
-        try:
+        async with Elsewhere(tmp_path, may_copy=False) as far:
             with pytest.raises(RequestRefused, match=r"ha\.queue-replication"):
                 await far.ask("replicate", queue="orders", address="amqp://127.0.0.1:1")
-        finally:
-            await far.broker.stop()
 
     told(story)

@@ -10,25 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from zlib import decompress
 
 import pytest
 from proton import Message
 
 from blocking_client import BlockingClient
-from cluster_in_process import InProcessCluster, eventually, free_ports, told
-from qpid_ha_agent.control import ControlClient, RequestRefused
-from qpid_ha_broker.server.broker import Broker
+from cluster_in_process import InProcessBroker, InProcessCluster, eventually, told
+from qpid_ha_agent.control import RequestRefused
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import examine
 from qpid_ha_broker.store.status import STATUS_FILE, Status
-from qpid_ha_config.settings import BrokerSettings
 from raw_peer import READS_REFUSALS
 
 STORES = Path(__file__).with_name("standalone_stores")
@@ -58,24 +54,8 @@ def told_of_cluster(data: Path) -> tuple[object, ...]:
     return status.cluster, status.history, status.role, status.epoch, status.members, status.promised
 
 
-class Standalone:
+class Standalone(InProcessBroker):
     """A running one."""
-
-    def __init__(self, directory: Path, data: Path | None, **settings: object) -> None:
-        (port,) = free_ports(1)
-        self.url, self._socket = f"amqp://127.0.0.1:{port}", directory / "standalone.sock"
-        given = {
-            "name": "node1",
-            "listen": self.url,
-            "control-socket": str(self._socket),
-            "stop-timeout": 1,
-            **settings,
-        }
-        self.broker = Broker(BrokerSettings.from_values(given | ({} if data is None else {"data-dir": str(data)})))
-
-    async def ask(self, method: str, **params: object) -> Any:
-        with ControlClient(self._socket, 20) as client:
-            return await asyncio.to_thread(client.call, method, **params)
 
     async def browse(self, queue: str) -> list[str]:
         return await asyncio.to_thread(browsed, self.url, queue)
@@ -102,15 +82,8 @@ def holder(url: str) -> BlockingClient:
     return client
 
 
-@asynccontextmanager
-async def standalone(directory: Path, data: Path | None, **settings: object) -> AsyncIterator[Standalone]:
-    started = Standalone(directory, data, **settings)
-    await started.broker.start()
-    try:
-        yield started
-    finally:
-        if not started.broker.is_stopping:
-            await started.broker.stop()
+def standalone(directory: Path, data: Path | None, **settings: object) -> Standalone:
+    return Standalone(directory, settings | ({} if data is None else {"data-dir": str(data)}))
 
 
 @pytest.mark.parametrize("kind", ["clean", "dirty"])

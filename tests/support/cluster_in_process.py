@@ -1,14 +1,13 @@
-"""A whole cluster in one process: real brokers on loopback, in the event loop of the test."""
+"""Real brokers on loopback in the event loop of the test: one by itself, or a whole cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from limits import LIMIT_S
 from qpid_ha_agent.control import ControlClient
@@ -21,13 +20,39 @@ PATIENCE_S = 5.0
 """For an answer of another broker: all of them share a process, and the machine may be busy."""
 
 
+class InProcessBroker:
+    """`async with InProcessBroker(tmp_path) as node1:` serves clients at `url`, by default in no cluster.
+
+    `settings` are keys of the configuration file.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
+        (port,) = free_ports(1)
+        self.url = f"amqp://127.0.0.1:{port}"
+        self._socket = directory / "broker.sock"
+        values = {"name": "node1", "listen": self.url, "control-socket": str(self._socket), "stop-timeout": 1}
+        self.broker = Broker(BrokerSettings.from_values({**values, **(settings or {})}))
+
+    async def __aenter__(self) -> Self:
+        await self.broker.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self.broker.is_stopping:
+            await self.broker.stop()
+
+    async def ask(self, method: str, /, **params: object) -> Any:
+        """What its control socket answers. Raises Refused."""
+        with ControlClient(self._socket, LIMIT_S) as client:
+            return await asyncio.to_thread(client.call, method, **params)
+
+
 class InProcessCluster:
     """`async with InProcessCluster(tmp_path, "a", "b") as cluster:`: brokers by name, each looking for a primary."""
 
     def __init__(self, directory: Path, *names: str, **settings: object) -> None:
         self._directory = directory
         self._settings = settings
-        self._stack = AsyncExitStack()
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.brokers: dict[str, Broker] = {}
 

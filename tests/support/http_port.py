@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 import requests
 
+from polling import wait_until
 from qpid_ha_config.tokens import TokenRole, make_token
 from running_broker import RunningBroker
 
@@ -60,25 +60,20 @@ class HttpPort:
         return reply
 
     def wait_status(self, path: str, status: int) -> None:
-        """Until that is the answer. Raises AssertionError when it never is."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while (found := self.get(path).status_code) != status:
-            if time.monotonic() > deadline_s:
-                raise AssertionError(f"{self.url}{path} answers {found}, not {status}")
-            time.sleep(0.05)
+        """Until that is the answer. Raises TimeoutError when it never is."""
+        self.wait_status_of(path, None, status)
 
-    def wait_status_of(self, path: str, role: TokenRole, status: int) -> None:
+    def wait_status_of(self, path: str, role: TokenRole | None, status: int) -> None:
         """The same with a token, of what may go on without an end."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        found = 0
-        while found != status:
-            if time.monotonic() > deadline_s:
-                raise AssertionError(f"{self.url}{path} answers {found}, not {status}")
-            with self.session.get(
-                self.url + path, headers=self.headers(role), timeout=PATIENCE_S, stream=True
-            ) as answer:
-                found = answer.status_code
-            time.sleep(0.05)
+        statuses = [0]
+
+        def is_answered() -> bool:
+            headers = self.headers(role)
+            with self.session.get(self.url + path, headers=headers, timeout=PATIENCE_S, stream=True) as answer:
+                statuses.append(answer.status_code)
+            return statuses[-1] == status
+
+        wait_until(is_answered, lambda: f"{self.url}{path} answers {statuses[-1]}, not {status}", PATIENCE_S)
 
     def open_socket(self) -> socket.socket:
         """A connection by hand."""

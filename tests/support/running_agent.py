@@ -6,26 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-import yaml
-
-import fake_qpidd
 from limits import LIMIT_S
+from polling import wait_until
 from qpid_ha_agent.control import ControlClient, ControlFailure
+from scripted_broker import ScriptedBroker
 
-
-def wait_until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = LIMIT_S) -> float:
-    """How long it took. Raises TimeoutError with what `what` tells."""
-    began_s = time.monotonic()
-    while not condition():
-        if time.monotonic() - began_s > timeout_s:
-            raise TimeoutError(what())
-        time.sleep(0.005)
-    return time.monotonic() - began_s
+__all__ = ["RunningAgent", "wait_until"]
 
 
 class RunningAgent:
@@ -34,20 +23,9 @@ class RunningAgent:
     def __init__(self, directory: Path, name: str, namespace: Path | None = None, /, **settings: object) -> None:
         self.name = name
         self._inside = [] if namespace is None else ["nsenter", f"--net={namespace}"]
-        self.control_socket = directory / f"{name}.sock"
-        self.log_path = directory / f"{name}.log"
-        self._config = directory / f"{name}.yaml"
-        self._qpidd = directory / "qpidd"
-        if not self._qpidd.exists():
-            self._qpidd.write_text(f'#!/bin/sh\nexec {sys.executable} {fake_qpidd.__file__} "$@"\n', encoding="utf-8")
-            self._qpidd.chmod(0o755)
-        config = {
-            "name": name,
-            "control-socket": str(self.control_socket),
-            "ha": {"cluster": True, "coordinator": f"file:{directory}"},
-            **settings,
-        }
-        self._config.write_text(yaml.safe_dump(config), encoding="utf-8")
+        broker = ScriptedBroker(name, directory, **settings)
+        self.control_socket, self.log_path = broker.control_socket, broker.log_file
+        self._config, self._qpidd = broker.config, broker.program
         self.process = self._spawn()
 
     def _spawn(self) -> subprocess.Popen[bytes]:

@@ -9,41 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 from limits import LIMIT_S
+from polling import wait_until
 from qpid_ha_demo.cluster import Process
 
 QPIDD = ("-m", "qpid_ha_broker.server.main")
 _LISTENING = re.compile(r"listens on (?P<url>[^ ,]+)[ ,]")
-
-
-class StartedInWith(ABC):
-    """`with` starts it and removes it in the end, as it does when it does not start."""
-
-    @abstractmethod
-    def start(self) -> Self:
-        """Come back when it serves clients."""
-
-    @abstractmethod
-    def remove(self) -> None:
-        """Stop it, if it runs, and leave nothing."""
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.remove()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
 
 def start(command: Sequence[str], output: BinaryIO) -> Process:
@@ -56,7 +33,7 @@ def start_qpidd(arguments: Sequence[str], output: BinaryIO) -> Process:
     return start([sys.executable, *QPIDD, *arguments], output)
 
 
-class RunningBroker(StartedInWith):
+class RunningBroker:
     """`with RunningBroker() as broker:` starts qpidd on a free port and stops it in the end.
 
     `settings` are keys of the configuration file. Raises RuntimeError with the broker's own words if it does not start.
@@ -146,10 +123,10 @@ class RunningBroker(StartedInWith):
 
     def await_log(self, pattern: str, timeout_s: float = LIMIT_S) -> bool:
         """Whether `pattern` (a regular expression) comes up in the log in time."""
-        deadline = time.monotonic() + timeout_s
-        while not (found := re.search(pattern, self.log())) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return found is not None
+        with suppress(TimeoutError):
+            wait_until(lambda: re.search(pattern, self.log()), str, timeout_s)
+            return True
+        return False
 
     def stop(self, timeout_s: float = LIMIT_S) -> int:
         """SIGTERM, and the exit code; SIGKILL and TimeoutExpired when it does not stop."""
@@ -167,6 +144,18 @@ class RunningBroker(StartedInWith):
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing."""
         try:
-            self.stop()
+            RunningBroker.stop(self)
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()

@@ -7,26 +7,32 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 import yaml
 
 import fake_qpidd
+from polling import wait_until
 from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.service import Service
 from qpid_ha_broker.coordination.file import RECORD_FILE
 from qpid_ha_broker.coordination.record import encode_record
 from qpid_ha_broker.ha.effects import ClusterRecord
-from running_agent import wait_until
 
 
 class ScriptedBroker:
-    """`service` is what an action needs to start one; nothing runs yet. Whatever was started is ended with it."""
+    """`service` is what an action needs to start one; nothing runs yet. Whatever was started is ended with it.
 
-    def __init__(self, name: str = "a", **settings: object) -> None:
-        self._place = tempfile.TemporaryDirectory(prefix="qpid-ha-test-")  # short: it holds a socket
-        self.directory = Path(self._place.name)
+    `directory`: where others of its cluster are; one of its own otherwise.
+    """
+
+    def __init__(self, name: str = "a", directory: Path | None = None, /, **settings: object) -> None:
+        self._place = ExitStack()
+        if directory is None:  # a short path, because it holds a socket
+            directory = Path(self._place.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-test-")))
+        self.directory = directory
         self.name = name
         self.config = self.directory / f"{name}.yaml"
         self.control_socket = self.directory / f"{name}.sock"
@@ -53,8 +59,10 @@ class ScriptedBroker:
     def script(self, name: str, commands: str) -> Path:
         """A program of a few lines of shell."""
         path = self.directory / name
-        path.write_text(f"#!/bin/sh\n{commands}\n", encoding="utf-8")
-        path.chmod(0o755)
+        new = path.with_suffix(".new")  # another broker of the directory may be started with the old one just now
+        new.write_text(f"#!/bin/sh\n{commands}\n", encoding="utf-8")
+        new.chmod(0o755)
+        new.replace(path)
         return path
 
     def says(self, **status: object) -> None:
@@ -95,4 +103,4 @@ class ScriptedBroker:
         while pid := self.pid:
             os.kill(pid, signal.SIGKILL)
             self.await_end()
-        self._place.cleanup()
+        self._place.close()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from failover_load import FailoverLoad
 from limits import LIMIT_S
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import Facts, LocalBroker
-from qpid_ha_demo.ledger import Ledger
-from qpid_ha_demo.load import DemoConsumer, DemoPublisher
 from running_cluster import RunningCluster
 
 RATE = 200
@@ -51,36 +49,14 @@ def wait_whole(cluster: RunningCluster, by: int, *names: str) -> dict[str, Facts
     return sets_of(broker)
 
 
-class SetTraffic:
+class SetTraffic(FailoverLoad):
     """A publisher and a consumer of one queue, who begin at any broker."""
 
     def __init__(self, cluster: RunningCluster, queue: str, rate: int = RATE) -> None:
-        self.ledger = Ledger()
-        self._publisher = DemoPublisher(cluster.urls, queue, self.ledger, rate=rate)
-        self._consumer = DemoConsumer(cluster.urls, queue, self.ledger)
-
-    def __enter__(self) -> SetTraffic:
-        self._publisher.start()
-        self._consumer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._publisher.stop()
-        self._consumer.stop()
-
-    def wait_confirmed(self, more: int) -> None:
-        """Until so many more are confirmed."""
-        wanted, deadline_s = len(self.ledger.confirmed_at_s) + more, time.monotonic() + LIMIT_S
-        while len(self.ledger.confirmed_at_s) < wanted:
-            assert time.monotonic() < deadline_s, (self._publisher.problems[-3:], self._consumer.problems[-3:])
-            time.sleep(0.01)
+        super().__init__(cluster.urls, queue, rate=rate)
 
     def settle(self) -> None:
         """Until all that was sent has arrived: nothing lost, no unmarked copy, all in order."""
-        self._publisher.pause()
-        deadline_s = time.monotonic() + LIMIT_S
-        while not (self._publisher.is_settled and self.ledger.missing == 0):
-            assert time.monotonic() < deadline_s, (self.ledger.audit(), self._publisher.problems[-3:])
-            time.sleep(0.01)
-        audit = self.ledger.audit()
+        audit = self.finish()
+        assert self.unconfirmed == 0, (audit, self.publisher.problems[-3:])
         assert audit.is_flawless, audit

@@ -13,13 +13,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from proton import Link
-from proton.reactor import LinkOption
-
-from failover_load import FailoverLoad, LedgerAudit
+from blocking_client import SettleSecond
+from failover_load import CountingConsumer, FailoverLoad, LedgerAudit
 from qpid_ha_demo.cluster import ClusterFailed
 from qpid_ha_demo.ledger import Ledger
-from qpid_ha_demo.load import DemoConsumer
 from running_cluster import RunningCluster
 
 SERVED_TIMEOUT_S = 60.0
@@ -28,15 +25,7 @@ LONGEST_WAIT_S = 0.5
 """Between messages that are safe and the next crash: sometimes everything is level by then, sometimes nothing is."""
 
 
-class _SettlesSecond(LinkOption):
-    """The receiver settles only once the broker has said that it will not deliver the message again."""
-
-    def apply(self, link: Link) -> None:
-        """Called by Proton."""
-        link.rcv_settle_mode = Link.RCV_SECOND
-
-
-class ToldConsumer(DemoConsumer):
+class ToldConsumer(CountingConsumer):
     """Accepts whatever comes, and writes down which messages it was told are gone for good; those must not come again.
 
     Messages are known by their correlation-id, which each sending has for itself: a number that its publisher sent
@@ -52,7 +41,7 @@ class ToldConsumer(DemoConsumer):
     def open_link(self, container: Any, connection: Any) -> None:
         """Attach to the queue."""
         self._answered.clear()
-        container.create_receiver(connection, self._queue, options=[_SettlesSecond()])
+        container.create_receiver(connection, self._queue, options=[SettleSecond()])
 
     def on_message(self, event: Any) -> None:
         """Write it down and accept it."""
@@ -78,7 +67,7 @@ class DurableLoad(FailoverLoad):
         self.told_consumer: ToldConsumer | None = None
         super().__init__(urls, queue, rate=rate, consume=consume, durable=True)
 
-    def make_consumer(self, urls: Sequence[str], queue: str) -> DemoConsumer:
+    def make_consumer(self, urls: Sequence[str], queue: str) -> CountingConsumer:
         """One that settles second."""
         self.told_consumer = ToldConsumer(urls, queue, self.ledger)
         return self.told_consumer
@@ -112,22 +101,12 @@ class Account:
     @property
     def confirmed(self) -> int:
         """Messages."""
-        return sum(audit.confirmed for audit in self.audits)
+        return self.total("confirmed")
 
-    @property
-    def lost(self) -> int:
-        """Messages that were confirmed and did not come."""
-        return sum(len(audit.lost) for audit in self.audits)
-
-    @property
-    def duplicates_unmarked(self) -> int:
-        """Messages that came twice, and nobody had said that they might."""
-        return sum(len(audit.duplicates_unmarked) for audit in self.audits)
-
-    @property
-    def duplicates_marked(self) -> int:
-        """Messages that came twice, and said so."""
-        return sum(audit.duplicates_marked for audit in self.audits)
+    def total(self, fact: str) -> int:
+        """How many messages of all queues that is said of: a field of `LedgerAudit`."""
+        facts = [getattr(audit, fact) for audit in self.audits]
+        return sum(len(messages) if isinstance(messages, tuple) else messages for messages in facts)
 
 
 class TotalCrashes:
