@@ -10,8 +10,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from failover_load import FailoverLoad, LedgerAudit
 from lossy_proxy import LossyProxy
 from qpid_ha_agent.control import RequestRefused

@@ -15,7 +15,6 @@ from proton.utils import LinkDetached
 from blocking_client import BlockingClient, Management, bodies
 from certificate_authority import Authority
 from failover_load import FailoverLoad
-from qpid_ha_agent.control import ControlClient
 from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
@@ -156,21 +155,6 @@ def test_a_broker_that_cannot_be_reached_is_named(there: RunningBroker) -> None:
             connected.sender("gone")
         assert refused.value.condition == "amqp:resource-locked"
         assert f"127.0.0.1:{port}: Connection refused" in str(refused.value)
-
-
-def test_many_clients_share_one_connection(here: RunningBroker, there: RunningBroker) -> None:
-    with ExitStack() as stack, BlockingClient(there.url) as theirs:
-        clients = [stack.enter_context(BlockingClient(here.url)) for _ in range(60)]
-        senders = [client.sender("orders") for client in clients]
-        for client, sender in zip(clients, senders, strict=True):
-            assert client.offer(sender, "x").state == Delivery.ACCEPTED
-        assert len(theirs.consume("their-orders")) == 60
-        with ControlClient(here.control_socket) as control:
-            rows: Any = control.call("remote-nodes")
-            found: Any = control.call("query")
-        (row,) = [row for row in rows if row["name"] == "orders"]
-        assert (row["links"], row["state"]) == (60, "connected")
-        assert found["remote_connections"] == 1
 
 
 def test_nothing_confirmed_is_lost_when_the_cluster_behind_fails_over(tmp_path: Path) -> None:

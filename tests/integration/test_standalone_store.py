@@ -19,7 +19,6 @@ from proton import Message
 from blocking_client import BlockingClient
 from cluster_in_process import InProcessBroker, InProcessCluster, eventually, told
 from qpid_ha_agent.control import RequestRefused
-from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
