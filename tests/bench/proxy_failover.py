@@ -9,88 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from itertools import count
 from select import select
 from statistics import median
-from typing import Any, Final
-
-import proton
-from cproton_ffi import lib
+from typing import Final
 
 from bench.failover import others_than
 from bench.figures import Measurement
-from bench.load_client import BenchError, LoadConnection
+from bench.load_client import BenchError
 from bench.replication import fresh_cluster, port_of
 from bench.scenario import Scenario
-from bench.set_failover import CALM_S, GLANCE_S, SERVED_TIMEOUT_S, LogTail, queue_of, wait_whole
-from bench.throughput import message
+from bench.set_failover import CALM_S, GLANCE_S, SERVED_TIMEOUT_S, LogTail, QueueClients, queue_of, wait_whole
 from qpid_ha_agent.control import ControlClient
 
 _BODY_BYTES: Final = 100
 _CREDIT: Final = 100
-
-
-class _Clients:
-    """Publishers and consumers of several queues on one connection: one message each, and when it was confirmed and
-    when it came."""
-
-    def __init__(self, port: int) -> None:
-        self.connection = LoadConnection(port)
-        self.confirmed_at_s: dict[str, float] = {}
-        self.came_at_s: dict[str, float] = {}
-        self._names = count()
-        self._senders: dict[str, Any] = {}
-        self._receivers: dict[str, Any] = {}
-        self._unsent: dict[str, None] = {}
-        self._unanswered: dict[str, Any] = {}
-
-    def attach(self, address: str) -> None:
-        """Come to that queue."""
-        sender = self.connection.session.sender(f"out-{next(self._names)}")
-        sender.target.address = address
-        receiver = self.connection.session.receiver(f"in-{next(self._names)}")
-        receiver.source.address = address
-        sender.open()
-        receiver.open()
-        receiver.flow(_CREDIT)
-        self._senders[address], self._receivers[address] = sender, receiver
-        self.connection.flush()
-
-    def wait_attached(self) -> None:
-        """Until there is credit for all that are attached. Raises BenchError."""
-        self.connection.wait_for(lambda: all(sender.credit for sender in self._senders.values()))
-
-    def send(self, address: str) -> None:
-        """One message to that queue, as soon as there is credit."""
-        self._unsent[address] = None
-        self.work()
-
-    def work(self) -> None:
-        """All that can be done without waiting. Raises BenchError when a link of ours was ended."""
-        now_s = time.monotonic()
-        collector = self.connection.collector
-        while event := lib.pn_collector_peek(collector):
-            self.connection.check(lib.pn_event_type(event))
-            lib.pn_collector_pop(collector)
-        for address in [address for address in self._unsent if self._senders[address].credit]:
-            del self._unsent[address]
-            sender = self._senders[address]
-            self._unanswered[address] = sender.delivery(address)
-            sender.send(message(_BODY_BYTES))
-            sender.advance()
-        for address, delivery in list(self._unanswered.items()):
-            if delivery.remote_state == proton.Delivery.ACCEPTED:
-                del self._unanswered[address]
-                delivery.settle()
-                self.confirmed_at_s[address] = now_s
-        for address, receiver in self._receivers.items():
-            while (current := receiver.current) is not None and not current.partial:
-                receiver.recv(current.pending)
-                receiver.advance()
-                current.update(proton.Delivery.ACCEPTED)
-                current.settle()
-                self.came_at_s.setdefault(address, now_s)
-        self.connection.flush()
 
 
 def measure_failover(scenario: Scenario) -> Iterator[Measurement]:
@@ -108,7 +40,7 @@ def measure_failover(scenario: Scenario) -> Iterator[Measurement]:
                 for address in (queue_of(name), _own_queue_of(name)):
                     control.call("queues", action="create", name=address, arguments={"qpid.resource-set": name})
             wait_whole(control, len(names))
-        behind, direct = _Clients(port_of(cluster, proxy)), _Clients(port_of(cluster, heir))
+        behind, direct = (QueueClients(port_of(cluster, broker), consumes=True) for broker in (proxy, heir))
         for name in names:
             behind.attach(queue_of(name))
         behind.wait_attached()
@@ -128,7 +60,7 @@ def _own_queue_of(set_name: str) -> str:
     return f"own-{set_name}"
 
 
-def _run(names: list[str], behind: _Clients, direct: _Clients, tail: LogTail, killed_s: float) -> None:
+def _run(names: list[str], behind: QueueClients, direct: QueueClients, tail: LogTail, killed_s: float) -> None:
     """Until all are served. Raises BenchError."""
     while any(len(found) < len(names) for each in (behind, direct) for found in (each.confirmed_at_s, each.came_at_s)):
         if time.monotonic() - killed_s > SERVED_TIMEOUT_S:

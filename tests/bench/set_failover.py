@@ -7,6 +7,7 @@ sent away.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections import Counter
@@ -41,55 +42,92 @@ PLACED_TIMEOUT_S: Final = 120.0
 CALM_S: Final = 3.0
 """Until members of sets are at rest."""
 BODY_BYTES: Final = 100
+_CREDIT: Final = 100
 
 
-class SetPublishers:
-    """Publishers to one broker, on one connection: each sends one message, and notes when that is confirmed."""
+class QueueClients:
+    """Publishers of several queues on one connection: one message each, and when it was confirmed.
 
-    def __init__(self, port: int) -> None:
+    With `consumes` each queue has a consumer, too, and it is noted when its first message came. A publisher whose link
+    the broker ends comes again with `tries_again`; without, that is an error.
+    """
+
+    def __init__(self, port: int, *, consumes: bool = False, tries_again: bool = False) -> None:
         self.connection = LoadConnection(port)
         self.confirmed_at_s: dict[str, float] = {}
-        """By address."""
-        self._links: dict[str, tuple[proton.Sender, proton.Delivery | None]] = {}
+        self.came_at_s: dict[str, float] = {}
+        """Both by address."""
+        self._consumes, self._tries_again = consumes, tries_again
+        self._names = itertools.count()
+        self._senders: dict[str, proton.Sender] = {}
+        self._receivers: dict[str, Any] = {}
+        self._unsent: dict[str, None] = {}
+        self._unanswered: dict[str, Any] = {}
         self._again_s: dict[str, float] = {}
-        self._attempts = 0
 
     def attach(self, address: str) -> None:
-        """Come to that queue, and send as soon as there is credit."""
-        self._attempts += 1
-        link = self.connection.session.sender(f"{address}-{self._attempts}")
-        link.target.address = address
-        link.open()
-        self._links[address] = link, None
+        """Come to that queue."""
+        sender = self._senders[address] = self.connection.session.sender(f"out-{next(self._names)}")
+        sender.target.address = address
+        sender.open()
+        if self._consumes:
+            receiver = self._receivers[address] = self.connection.session.receiver(f"in-{next(self._names)}")
+            receiver.source.address = address
+            receiver.open()
+            receiver.flow(_CREDIT)
+        self.connection.flush()
 
-    def read(self) -> None:
-        """The broker has said something. Raises BenchError when it ends the connection."""
-        self.connection.read()
-        collector = self.connection.collector
-        while lib.pn_collector_peek(collector):
-            lib.pn_collector_pop(collector)
+    def wait_attached(self) -> None:
+        """Until there is credit for all that are attached. Raises BenchError."""
+        self.connection.wait_for(lambda: all(sender.credit for sender in self._senders.values()))
+
+    def send(self, address: str) -> None:
+        """One message to that queue, as soon as there is credit."""
+        self._unsent[address] = None
+        self.work()
 
     def work(self) -> None:
-        """All that can be done without waiting."""
+        """All that can be done without waiting. Raises BenchError when the broker has ended what may not end."""
         now_s = time.monotonic()
+        collector = self.connection.collector
+        while event := lib.pn_collector_peek(collector):
+            if not self._tries_again:
+                self.connection.check(lib.pn_event_type(event))
+            lib.pn_collector_pop(collector)
+        self._come_again(now_s)
+        for address in [address for address in self._unsent if self._senders[address].credit]:
+            del self._unsent[address]
+            sender = self._senders[address]
+            self._unanswered[address] = sender.delivery(address)
+            sender.send(message(BODY_BYTES))
+            sender.advance()
+        for address, delivery in list(self._unanswered.items()):
+            if delivery.remote_state == proton.Delivery.ACCEPTED:
+                del self._unanswered[address]
+                delivery.settle()
+                self.confirmed_at_s[address] = now_s
+        for address, receiver in self._receivers.items():
+            while (current := receiver.current) is not None and not current.partial:
+                receiver.recv(current.pending)
+                receiver.advance()
+                current.update(proton.Delivery.ACCEPTED)
+                current.settle()
+                self.came_at_s.setdefault(address, now_s)
+        self.connection.flush()
+
+    def _come_again(self, now_s: float) -> None:
+        """Those whose link was ended: their message is sent again."""
         for address in [address for address, again_s in self._again_s.items() if now_s >= again_s]:
             del self._again_s[address]
             self.attach(address)
-        for address, (link, delivery) in list(self._links.items()):
-            if link.state & proton.Endpoint.REMOTE_CLOSED:
-                link.close()
-                del self._links[address]
-                self._again_s[address] = now_s + AGAIN_S
-            elif delivery is None:
-                if link.credit:
-                    sent = link.delivery(address)
-                    link.send(message(BODY_BYTES))
-                    link.advance()
-                    self._links[address] = link, sent
-            elif delivery.remote_state == proton.Delivery.ACCEPTED:
-                self.confirmed_at_s[address] = now_s
-                del self._links[address]
-        self.connection.flush()
+            self._unsent[address] = None
+        for address, sender in self._senders.items():
+            if sender.state & proton.Endpoint.REMOTE_CLOSED and sender.state & proton.Endpoint.LOCAL_ACTIVE:
+                sender.close()
+                if address not in self.confirmed_at_s:
+                    self._unsent.pop(address, None)
+                    self._unanswered.pop(address, None)
+                    self._again_s[address] = now_s + AGAIN_S
 
 
 class LogTail:
@@ -175,7 +213,7 @@ def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
     lost = {name for name, primary in primaries(cluster).items() if primary == victim.name}
     heirs = others_than(cluster, victim)
     pids = [broker.pid for broker in heirs]
-    publishers = {broker.name: SetPublishers(port_of(cluster, broker)) for broker in heirs}
+    publishers = {broker.name: QueueClients(port_of(cluster, broker), tries_again=True) for broker in heirs}
     tails = {broker.name: LogTail(broker.log_path) for broker in heirs}
     time.sleep(CALM_S)
     led_s: dict[str, float] = {}
@@ -191,12 +229,13 @@ def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
                 if set_name in lost:
                     led_s[set_name] = now_s - killed_s
                     publishers[name].attach(queue_of(set_name))
+                    publishers[name].send(queue_of(set_name))
         for each in publishers.values():
             each.work()
         readable, _, _ = select([each.connection for each in publishers.values()], [], [], GLANCE_S)
         for each in publishers.values():
             if each.connection in readable:
-                each.read()
+                each.connection.read()
                 each.work()
     used_s = sum(map(processor_s, pids)) - used_s
     confirmed = [at_s - killed_s for each in publishers.values() for at_s in each.confirmed_at_s.values()]
