@@ -50,15 +50,15 @@ class ProxiedBroker(RunningBroker):
         return self
 
     def _states(self) -> set[str]:
-        found = set()
+        states = set()
         for path in (self.primary.control_socket, self._own_socket):
             try:
                 with ControlClient(path, timeout_s=LIMIT_S) as control:
                     answer = control.call("status")
             except ControlFailure:
                 continue
-            found.add(str(answer["state"]) if isinstance(answer, dict) else "")
-        return found
+            states.add(str(answer["state"]) if isinstance(answer, dict) else "")
+        return states
 
     def all_logs(self) -> str:
         """What both have logged."""

@@ -144,7 +144,7 @@ class RunningBroker:
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing."""
         try:
-            RunningBroker.stop(self)
+            RunningBroker.stop(self)  # this process alone, also where `stop` is of several
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
 
