@@ -19,9 +19,11 @@ from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.stores.member_store import BEHIND_BYTES
 
 COUNT = 1_000
+LIMIT_S = 2.0
+"""For an answer: who does answer has to do so in this time, on a busy machine as well."""
 
 
-async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: float = 2.0) -> list[str]:
+async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: float = LIMIT_S) -> list[str]:
     """The states that the others answer with, or nothing."""
     membership = cluster.member(asker)
     urls = [cluster.url(other) for other in others]
@@ -78,8 +80,8 @@ def test_who_does_not_answer_costs_the_limit_and_no_more(tmp_path: Path) -> None
             await cluster.stop("b")
             server = await asyncio.start_server(mute, "127.0.0.1", cluster.ports["b"])
             began_s = asyncio.get_running_loop().time()
-            assert await ask(cluster, "a", "b", "a", limit_s=0.3) == ["", "connecting"]
-            assert 0.2 < asyncio.get_running_loop().time() - began_s < 10
+            assert await ask(cluster, "a", "b", "a") == ["", "connecting"]
+            assert LIMIT_S - 0.1 < asyncio.get_running_loop().time() - began_s < LIMIT_S + 10
             server.close()
 
     told(story)
