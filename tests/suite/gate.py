@@ -41,13 +41,77 @@ _INTEGRATION: Final = "tests/integration/test_"
 _PIPELINE: Final = "tests/pipeline/test_"
 _SIMULATION: Final = "tests/simulation/test_"
 CHOSEN: Final[dict[str, tuple[str, ...]]] = {
+    "simulated clusters": (
+        f"{_SIMULATION}simulation.py::test_many_clusters_keep_their_promises[one-set-0]",
+        f"{_SIMULATION}simulation.py::test_a_seed_replays_exactly",
+        f"{_SIMULATION}sets.py::test_forty_clusters_of_many_sets_keep_their_promises[sets-0]",
+        f"{_SIMULATION}proxies.py::test_clusters_of_proxies_keep_their_promises[proxies-0]",
+        f"{_SIMULATION}power_cuts.py::test_the_power_may_go_at_every_write[one-set-0]",
+        f"{_SIMULATION}new_seeds.py",
+        f"{_SIMULATION}replica_counts.py",
+        f"{_SIMULATION}runs.py",
+    ),
     "clusters in this process": tuple(
         f"{_INTEGRATION}{name}.py"
         for name in ("cluster_control", "hosted_sets", "lost_brokers", "peer_channels", "replicate_queue")
     ),
-    "simulated clusters": (f"{_SIMULATION}simulation.py::test_a_seed_replays_exactly",),
+    "failover by kill -9": (f"{_INTEGRATION}failover.py::test_kills_of_the_primary_under_load_lose_nothing[1]",),
+    "failover by SIGSTOP": (
+        f"{_INTEGRATION}failover.py::test_a_paused_primary_is_replaced_under_load_and_rejoins_as_a_new_backup",
+    ),
+    "switchover": (
+        f"{_INTEGRATION}failover.py::test_a_switchover_under_load_loses_nothing_and_the_old_primary_follows",
+    ),
+    "durable restart": (
+        f"{_INTEGRATION}durable_broker.py::test_killed_again_and_again_under_load_it_loses_nothing_that_it_confirmed",
+        f"{_INTEGRATION}durable_broker.py::test_on_a_full_disk_everything_waits_and_goes_on_when_there_is_room",
+    ),
+    "power cut": (
+        f"{_INTEGRATION}total_crash.py::test_crashes_of_everybody_lose_nothing_and_nobody_has_to_help[1]",
+    ),
+    "a proxy over a failover": (
+        f"{_INTEGRATION}proxies.py::test_a_killed_primary_is_a_pause_for_clients_of_the_others",
+    ),
+    "a session over a failover": (
+        f"{_INTEGRATION}client_sessions.py::test_killed_brokers_cost_no_message_and_make_none_twice",
+    ),
+    "a set fails over": (
+        f"{_INTEGRATION}resource_sets.py::test_three_sets_work_on_three_brokers_and_one_that_dies_is_replaced_in_each",
+    ),
+    "other vendors' clients fail over": (
+        f"{_INTEGRATION}clients_fail_over.py"
+        "::test_a_client_with_all_addresses_in_any_order_finds_the_primary_by_itself[rhea-kill]",
+    ),
+    "operators' commands": (f"{_INTEGRATION}cli_against_broker.py", f"{_INTEGRATION}cli.py"),
+    "a clean stop": (
+        f"{_INTEGRATION}graceful_stop.py::test_clients_that_read_refusals_are_told_and_the_process_ends_with_success",
+    ),
+    "a start that cannot be": (f"{_INTEGRATION}bad_start.py",),
+    "the OCF agent, and a cluster manager that is not there": (
+        f"{_INTEGRATION}ocf_agent.py",
+        f"{_INTEGRATION}ocf_promotion.py::test_a_candidate_makes_way_for_a_better_one_and_raises_its_score",
+    ),
+    "rgmanager's scripts": (f"{_INTEGRATION}rgmanager_scripts.py::test_the_life_of_a_broker_in_exit_codes",),
+    "qpid-ha-agent run": (
+        f"{_INTEGRATION}agent_run.py::test_when_the_primary_is_killed_another_one_takes_over_at_once",
+    ),
+    "a coordinator keeps what docs/coordinators.md asks of it": (
+        f"{_INTEGRATION}conformance.py::test_file_passes_and_again",
+    ),
+    "the page in Chromium": (
+        f"{_INTEGRATION}web_page.py::test_a_queue_is_purged_once_that_is_confirmed",
+        f"{_INTEGRATION}web_page.py::test_a_page_sees_a_failover_and_another_one_that_its_broker_is_gone",
+    ),
     "what brokers and agents import": (f"{_INTEGRATION}import_cost.py",),
-}
+    "rows of a journal": (
+        f"{_PIPELINE}journal_rows.py", f"{_PIPELINE}journal_views.py", f"{_PIPELINE}journal_selection.py",
+    ),
+    "a Spark job over a journal": (f"{_PIPELINE}journal_spark.py::test_a_journal_is_a_table",),
+    "a Spark job over live queues": (
+        f"{_PIPELINE}amqp_spark.py::test_a_table_becomes_messages_and_messages_a_table",
+    ),
+    "the benchmark measures": (f"{_INTEGRATION}bench.py::test_only_what_was_asked_for_is_measured",),
+}  # fmt: skip
 """What a promise or a choice is called, and its tests: files, or node ids, which stand for all parameters too."""
 
 _PROXIED: Final = re.compile(r"[\[-]proxy[\]-]")
