@@ -38,7 +38,7 @@ class ExactLoad:
     `consumer_urls`: where the consumer connects, if not where the publisher does. `unanswered`: so many messages the
     consumer has and answers later, which is what its session holds when something is killed. `rate`: messages a second;
     two clients of one Python process keep up with that also beside others, and nobody waits for a backlog in the end.
-    While no broker serves, a thousand pile up at it that nobody has confirmed.
+    While no broker serves, up to a thousand that nobody has confirmed pile up.
     """
 
     def __init__(
