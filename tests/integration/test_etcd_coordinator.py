@@ -331,21 +331,17 @@ def secure(authority: Authority) -> Iterator[EtcdEnsemble]:
         yield ensemble
 
 
-def test_with_tls_both_sides_show_certificates(
-    secure: EtcdEnsemble, authority: Authority, opened: Open, watching: Watch
+def test_with_tls_both_sides_show_certificates_or_say_what_to_correct(
+    secure: EtcdEnsemble, authority: Authority, url: str, tmp_path: Path, opened: Open, watching: Watch
 ) -> None:
+    where, ca = secure.url("c1"), authority.certificate
     certificate, key = authority.issue("client")
-    coordinator = opened(secure.url("c1"), tls=True, ca=authority.certificate, certificate=certificate, key=key)
+    coordinator = opened(where, tls=True, ca=ca, certificate=certificate, key=key)
     watcher = watching(coordinator)
     wait_called(watcher, 1)
     assert coordinator.compare_and_set(ClusterRecord(), RECORD) == (True, RECORD)
     assert watcher.sees(RECORD, LIMIT_S)
 
-
-def test_tls_that_does_not_fit_says_what_to_correct(
-    secure: EtcdEnsemble, authority: Authority, etcd: EtcdEnsemble, url: str, tmp_path: Path, opened: Open
-) -> None:
-    where, ca = secure.url("c1"), authority.certificate
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
     expired, expired_key = authority.issue("late", days=-1)
