@@ -21,6 +21,7 @@ from blocking_client import BlockingClient, Management
 from etcd_ensemble import EtcdEnsemble
 from forked_brokers import have_brokers_forked
 from proxied_broker import ProxiedBroker, Serve, Served
+from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_config.coordinator import CoordinatorUrl
@@ -116,3 +117,16 @@ def opened() -> Iterator[Open]:
             return coordinator
 
         yield open_one
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[[Coordinator], Watcher]]:
+    """Makes those that look at a coordinator when it tells of a change."""
+    with ExitStack() as stack:
+
+        def watch(coordinator: Coordinator) -> Watcher:
+            watcher = Watcher(coordinator)
+            stack.callback(watcher.end)
+            return watcher
+
+        yield watch

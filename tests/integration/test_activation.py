@@ -117,22 +117,6 @@ def test_in_a_pause_nobody_is_promoted_or_restarted_and_afterwards_everything_go
     assert audit.is_flawless, audit
 
 
-def test_what_operators_do_works_in_a_pause_and_who_stops_an_agent_has_it_hand_over(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, agents=True) as cluster:
-        cluster.wait_whole()
-        first = cluster.the_primary()
-        assert qpid_ha(first, "pause").returncode == 0
-        second, third = (broker for broker in cluster.brokers if broker is not first)
-        first.ask("switchover", to=second.name)
-        cluster.wait_until(lambda: cluster.primary() is second, "a switchover by hand")
-        cluster.wait_whole()
-        second.terminate()
-        assert second.wait() == 0
-        cluster.wait_until(lambda: cluster.primary() in (first, third), "a hand-over")
-        second.start()
-        cluster.wait_whole()
-
-
 def test_where_the_coordinator_counts_a_primary_without_it_stops_and_all_goes_on_when_it_is_back(
     tmp_path: Path,
 ) -> None:

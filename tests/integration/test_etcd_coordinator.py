@@ -19,6 +19,7 @@ import pytest
 from certificate_authority import Authority
 from etcd_ensemble import EtcdEnsemble, ServerTls
 from limits import LIMIT_S
+from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.etcd_gateway import Change, EtcdGateway, KeyValue
 from qpid_ha_broker.ha.effects import ClusterRecord
@@ -26,6 +27,7 @@ from qpid_ha_config.coordinator import CoordinatorUrl
 from running_agent import wait_until
 
 Open = Callable[..., Coordinator]
+Watch = Callable[[Coordinator], Watcher]
 
 RECORD = ClusterRecord("c1", 3, "broker1", 5, ("broker1", "broker2"))
 NEXT = RECORD._replace(epoch=6, members=("broker1",))
@@ -45,30 +47,9 @@ def url(etcd: EtcdEnsemble, namespace: str) -> str:
     return etcd.url(namespace)
 
 
-class Calls:
-    """What a watch said."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self.count = 0
-
-    def __call__(self) -> None:
-        with self._changed:
-            self.count += 1
-            self._changed.notify_all()
-
-    def wait_after(self, count: int) -> None:
-        """Until there were more than `count`."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.count > count, LIMIT_S), f"no call after {count}"
-
-
-def began(coordinator: Coordinator) -> Calls:
-    """A watch that has said its first word."""
-    calls = Calls()
-    coordinator.watch(calls)
-    calls.wait_after(0)
-    return calls
+def wait_called(watcher: Watcher, times: int) -> None:
+    """Until it was told so often of a change."""
+    wait_until(lambda: watcher.calls >= times, lambda: f"{watcher.calls} calls, not {times}")
 
 
 def complaint(call: Callable[[], object]) -> str:
@@ -124,24 +105,22 @@ def test_an_operator_who_deletes_the_key_takes_the_lease_away(
 # --- the watch
 
 
-def test_a_watch_tells_of_changes_by_others_and_not_of_leases(url: str, opened: Open) -> None:
-    watcher, writer = opened(url), opened(url)
-    calls = began(watcher)
-    before = calls.count
+def test_a_watch_tells_of_changes_by_others_and_not_of_leases(url: str, opened: Open, watching: Watch) -> None:
+    watcher, writer = watching(opened(url)), opened(url)
+    wait_called(watcher, 1)
     writer.compare_and_set(ClusterRecord(), RECORD)
-    calls.wait_after(before)
-    before = calls.count
+    wait_called(watcher, 2)
     assert writer.lease("one").try_lock()
     writer.replace_note("pause", "", "{}")
-    calls.wait_after(before)
-    assert calls.count == before + 1
+    wait_called(watcher, 3)
+    assert watcher.calls == 3
 
 
 def test_a_stream_that_asks_for_what_was_compacted_away_begins_anew(
-    etcd: EtcdEnsemble, url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+    etcd: EtcdEnsemble, url: str, opened: Open, watching: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the read and the stream that follows from there, somebody compacts."""
-    watcher, writer = opened(url), opened(url)
+    coordinator, writer = opened(url), opened(url)
     open_watch = EtcdGateway.open_watch
     late: list[int] = []
 
@@ -154,11 +133,10 @@ def test_a_stream_that_asks_for_what_was_compacted_away_begins_anew(
         return open_watch(gateway, server, prefix, revision)
 
     monkeypatch.setattr(EtcdGateway, "open_watch", open_late)
-    calls = began(watcher)
-    calls.wait_after(1)  # the read before, then what was missed
-    before = calls.count
+    watcher = watching(coordinator)
+    wait_called(watcher, 2)  # the read before, then what was missed
     writer.compare_and_set(NEXT, RECORD)
-    calls.wait_after(before)
+    assert watcher.sees(RECORD, LIMIT_S)
 
 
 # --- servers that are slow, dead, or empty
@@ -180,13 +158,14 @@ def opened_at(
 
 
 def test_a_server_that_hangs_costs_one_call_and_a_watch_leaves_it_for_another_one(
-    etcd: EtcdEnsemble, opened_at: Callable[[int], Coordinator]
+    etcd: EtcdEnsemble, opened_at: Callable[[int], Coordinator], watching: Watch
 ) -> None:
     leader = etcd.leader()
     slow = (leader + 1) % 3
     coordinator, writer = opened_at(slow), opened_at(leader)
     coordinator.compare_and_set(ClusterRecord(), RECORD)
-    calls = began(coordinator)
+    watcher = watching(coordinator)
+    assert watcher.sees(RECORD, LIMIT_S)
     etcd.pause(slow)
     try:
         times_s = []
@@ -194,9 +173,8 @@ def test_a_server_that_hangs_costs_one_call_and_a_watch_leaves_it_for_another_on
             began_s = time.monotonic()
             assert coordinator.read() == RECORD
             times_s.append(time.monotonic() - began_s)
-        before = calls.count
         assert writer.compare_and_set(RECORD, NEXT) == (True, NEXT)
-        calls.wait_after(before)
+        assert watcher.sees(NEXT, LIMIT_S)
     finally:
         etcd.resume(slow)
     assert max(times_s) < CALL_LIMIT_S
@@ -204,16 +182,15 @@ def test_a_server_that_hangs_costs_one_call_and_a_watch_leaves_it_for_another_on
 
 
 def test_a_watch_goes_on_at_another_server_when_its_own_one_dies(
-    etcd: EtcdEnsemble, opened_at: Callable[[int], Coordinator]
+    etcd: EtcdEnsemble, opened_at: Callable[[int], Coordinator], watching: Watch
 ) -> None:
     leader = etcd.leader()
-    watcher, writer = opened_at(leader), opened_at((leader + 1) % 3)
-    calls = began(watcher)
+    watcher, writer = watching(opened_at(leader)), opened_at((leader + 1) % 3)
+    wait_called(watcher, 1)
     etcd.kill(leader)
     try:
-        before = calls.count
         wait_until(lambda: has_written(writer), lambda: "nobody is elected")
-        calls.wait_after(before)
+        assert watcher.sees(RECORD, LIMIT_S)
     finally:
         etcd.restart(leader)
         etcd.wait_healthy()
@@ -245,25 +222,25 @@ def test_a_leader_that_hangs_loses_nobody_a_lease(etcd: EtcdEnsemble, url: str, 
 
 
 def test_servers_that_are_down_at_first_are_waited_for_and_when_they_forget_all_the_lease_is_lost(
-    opened: Open,
+    opened: Open, watching: Watch
 ) -> None:
     ensemble = EtcdEnsemble(1)
     try:
-        coordinator, calls = opened(ensemble.url("c1"), session_timeout_s=SESSION_S), Calls()
-        coordinator.watch(calls)
+        coordinator = opened(ensemble.url("c1"), session_timeout_s=SESSION_S)
+        watcher = watching(coordinator)
         text = complaint(coordinator.read)
         assert ensemble.addresses[0] in text
         assert "start its servers" in text
         ensemble.start()
-        calls.wait_after(0)
+        wait_called(watcher, 1)
         assert coordinator.compare_and_set(ClusterRecord(), RECORD) == (True, RECORD)
 
         lease = coordinator.lease("one")
         assert lease.try_lock()
-        before = calls.count
+        before = watcher.calls
         ensemble.wipe()
         ensemble.start()
-        calls.wait_after(before)
+        wait_called(watcher, before + 1)
         wait_until(lambda: not lease.is_held(), lambda: "it is still held", SESSION_S)
         assert coordinator.compare_and_set(RECORD, NEXT) == (False, ClusterRecord())
         assert coordinator.compare_and_set(ClusterRecord(), NEXT) == (True, NEXT)
@@ -290,11 +267,14 @@ def password_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_who_has_a_user_may_use_what_is_his(guarded: EtcdEnsemble, password_file: Path, opened: Open) -> None:
+def test_who_has_a_user_may_use_what_is_his(
+    guarded: EtcdEnsemble, password_file: Path, opened: Open, watching: Watch
+) -> None:
     coordinator = opened(guarded.url("mine/c1"), username="me", password_file=password_file)
-    calls = began(coordinator)
+    watcher = watching(coordinator)
+    wait_called(watcher, 1)
     assert coordinator.compare_and_set(ClusterRecord(), RECORD) == (True, RECORD)
-    calls.wait_after(1)
+    assert watcher.sees(RECORD, LIMIT_S)
     assert coordinator.lease("one").try_lock()
 
 
@@ -351,19 +331,17 @@ def secure(authority: Authority) -> Iterator[EtcdEnsemble]:
         yield ensemble
 
 
-def test_with_tls_both_sides_show_certificates(secure: EtcdEnsemble, authority: Authority, opened: Open) -> None:
-    certificate, key = authority.issue("client")
-    coordinator = opened(secure.url("c1"), tls=True, ca=authority.certificate, certificate=certificate, key=key)
-    calls = began(coordinator)
-    assert coordinator.compare_and_set(ClusterRecord(), RECORD) == (True, RECORD)
-    calls.wait_after(1)
-    coordinator.close()
-
-
-def test_tls_that_does_not_fit_says_what_to_correct(
-    secure: EtcdEnsemble, authority: Authority, etcd: EtcdEnsemble, url: str, tmp_path: Path, opened: Open
+def test_with_tls_both_sides_show_certificates_or_say_what_to_correct(
+    secure: EtcdEnsemble, authority: Authority, url: str, tmp_path: Path, opened: Open, watching: Watch
 ) -> None:
     where, ca = secure.url("c1"), authority.certificate
+    certificate, key = authority.issue("client")
+    coordinator = opened(where, tls=True, ca=ca, certificate=certificate, key=key)
+    watcher = watching(coordinator)
+    wait_called(watcher, 1)
+    assert coordinator.compare_and_set(ClusterRecord(), RECORD) == (True, RECORD)
+    assert watcher.sees(RECORD, LIMIT_S)
+
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
     expired, expired_key = authority.issue("late", days=-1)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from qpid_ha_agent.control import ControlClient
 from running_agent import RunningAgent, wait_until
 
 SCRIPT = """#!/bin/sh
@@ -59,17 +58,6 @@ def test_each_change_is_told_once_with_what_it_is_about(tmp_path: Path) -> None:
 
         assert agent.stop() == 0  # it waits for the program
         assert hook.lines() == [PROMOTED, DEMOTED, PROMOTED, DEMOTED]
-
-
-def test_a_demotion_by_hand_is_told_too(tmp_path: Path) -> None:
-    hook = Hook(tmp_path)
-    with hook.agent(tmp_path) as agent:
-        hook.wait_for(agent, PROMOTED)
-        with RunningAgent(tmp_path, "b") as other:
-            other.wait_for("ready")
-            with ControlClient(other.control_socket) as control:
-                control.call("promote")
-            hook.wait_for(agent, PROMOTED, DEMOTED)
 
 
 def test_a_new_agent_tells_nothing_anew_and_what_nobody_was_there_to_tell(tmp_path: Path) -> None:

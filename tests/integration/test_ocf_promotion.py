@@ -137,11 +137,6 @@ def test_a_refused_promotion_gives_the_brokers_sentence_and_is_not_tried_again_a
         assert published(refused) == "3:7:100:connecting:in-sync ", "it was not primary, and handed nothing over"
 
 
-def test_where_there_is_no_broker_a_promotion_says_so_and_a_demotion_has_nothing_to_do(resource: Resource) -> None:
-    assert resource.promote(NODE).code is OcfCode.NOT_RUNNING
-    assert resource.do("demote").code is OcfCode.SUCCESS
-
-
 def test_a_dead_broker_is_not_chosen_again_until_it_is_started(resource: Resource) -> None:
     """Without a watch nobody else takes the score of a dead broker back; that of a primary is the highest one."""
     resource.up(**LOST)
@@ -151,6 +146,7 @@ def test_a_dead_broker_is_not_chosen_again_until_it_is_started(resource: Resourc
 
     assert resource.promote(NODE).code is OcfCode.NOT_RUNNING
     assert resource.pacemaker.score() == "-INFINITY"
+    assert resource.do("demote").code is OcfCode.SUCCESS
 
     resource.up(**LOST)
     assert resource.pacemaker.score() == "200"

@@ -65,12 +65,6 @@ def test_a_notification_of_interest_comes_to_the_agent(
     assert found.stdout == ("agent notify\n" if comes else "")
 
 
-def test_notifications_of_no_interest_are_answered_without_the_agent() -> None:
-    meta = "OCF_RESKEY_CRM_meta_notify_"
-    found = script("notify", **{f"{meta}type": "post", f"{meta}operation": "start"})
-    assert (found.returncode, found.stderr) == (0, "")
-
-
 DTD = Path("/usr/share/resource-agents/ra-api-1.dtd")
 
 

@@ -32,6 +32,7 @@ from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble, ZookeeperServer
 from running_agent import wait_until
 
 Open = Callable[..., Coordinator]
+Watch = Callable[[Coordinator], Watcher]
 
 RECORD = ClusterRecord("c1", 3, "broker1", 5, ("broker1", "broker2"))
 NEXT = RECORD._replace(epoch=6, members=("broker1",))
@@ -69,18 +70,6 @@ def client_of(servers: str) -> Iterator[KazooClient]:
 def zkcli(zookeeper_ensemble: ZookeeperEnsemble) -> Iterator[KazooClient]:
     with client_of(zookeeper_ensemble.hosts) as client:
         yield client
-
-
-@pytest.fixture
-def watching(request: pytest.FixtureRequest) -> Callable[[Coordinator], Watcher]:
-    """Makes one that looks when it is told of a change."""
-
-    def watch(coordinator: Coordinator) -> Watcher:
-        watcher = Watcher(coordinator)
-        request.addfinalizer(watcher.end)
-        return watcher
-
-    return watch
 
 
 def url_of(server: ZookeeperServer | LossyProxy, namespace: str) -> str:
@@ -389,7 +378,7 @@ def test_an_operator_who_deletes_the_node_takes_the_lease_away(
 
 
 def test_a_watch_misses_nothing_when_its_server_dies(
-    zookeeper_ensemble: ZookeeperEnsemble, url: str, opened: Open, watching: Callable[[Coordinator], Watcher]
+    zookeeper_ensemble: ZookeeperEnsemble, url: str, opened: Open, watching: Watch
 ) -> None:
     writer = opened(url)
     watchers, record = [watching(opened(url)) for _ in range(3)], ClusterRecord()
@@ -409,9 +398,7 @@ def has_written(writer: Coordinator, expected: ClusterRecord, wanted: ClusterRec
     return outcome(lambda: writer.compare_and_set(expected, wanted)) == (True, wanted) or writer.read() == wanted
 
 
-def test_a_watch_tells_of_notes_and_not_of_leases(
-    url: str, opened: Open, watching: Callable[[Coordinator], Watcher]
-) -> None:
+def test_a_watch_tells_of_notes_and_not_of_leases(url: str, opened: Open, watching: Watch) -> None:
     writer, watcher = opened(url), watching(opened(url))
     assert watcher.sees(ClusterRecord(), LIMIT_S)
     calls = watcher.calls
@@ -425,7 +412,7 @@ def test_a_watch_tells_of_notes_and_not_of_leases(
 
 
 def test_an_ensemble_that_is_down_at_first_is_waited_for(
-    zookeeper_ensemble: ZookeeperEnsemble, url: str, opened: Open, watching: Callable[[Coordinator], Watcher]
+    zookeeper_ensemble: ZookeeperEnsemble, url: str, opened: Open, watching: Watch
 ) -> None:
     with zookeeper_ensemble.mended():
         zookeeper_ensemble.kill()
@@ -439,7 +426,7 @@ def test_an_ensemble_that_is_down_at_first_is_waited_for(
 
 
 def test_when_all_data_is_lost_leases_are_lost_and_nothing_old_is_believed(
-    zookeeper_ensemble: ZookeeperEnsemble, url: str, opened: Open, watching: Callable[[Coordinator], Watcher]
+    zookeeper_ensemble: ZookeeperEnsemble, url: str, opened: Open, watching: Watch
 ) -> None:
     coordinator = opened(url)
     coordinator.compare_and_set(ClusterRecord(), RECORD)

@@ -1,4 +1,4 @@
-"""A node that the cluster can reach, and the other brokers cannot, or only slowly: firewall rules about AMQP alone."""
+"""A node that the cluster can reach, and the other brokers cannot: firewall rules about AMQP alone."""
 
 from __future__ import annotations
 
@@ -27,18 +27,11 @@ def severed(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 @contextmanager
-def slowed(cluster: Cluster, node: str, kbytes_per_s: int) -> Iterator[None]:
-    """What its broker is sent comes at that pace: TCP adapts to the loss of the rest."""
-    with _rule(cluster, node, f"limit rate over {kbytes_per_s} kbytes/second drop", hooks=("input",)):
-        yield
-
-
-@contextmanager
-def _rule(cluster: Cluster, node: str, verdict: str, hooks: tuple[str, ...] = ("input", "output")) -> Iterator[None]:
+def _rule(cluster: Cluster, node: str, verdict: str) -> Iterator[None]:
     chains = "\n".join(
         f"chain {hook} {{ type filter hook {hook} priority 0; "
         f"tcp dport {AMQP_PORT} {verdict}; tcp sport {AMQP_PORT} {verdict}; }}"
-        for hook in hooks
+        for hook in ("input", "output")
     )
     cluster.lab.run(node, "nft", "-f", "-", stdin=f"table {_TABLE} {{\n{chains}\n}}\n")
     try:

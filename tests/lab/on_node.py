@@ -35,10 +35,6 @@ class Node:
         """Of the process that watches it; 0 when there is none."""
         return self._pid(lambda process: _WATCHER.match(process.arguments))
 
-    def has_process(self, pid: int) -> bool:
-        """Is there one of that number?"""
-        return self._lab.run(self.name, "test", "-e", f"/proc/{pid}", check=False).returncode == 0
-
     def signal(self, name: str, pid: int) -> bool:
         """Send it; whether somebody got it."""
         return self._lab.run(self.name, "kill", f"-{name}", str(pid), check=False).returncode == 0

@@ -92,14 +92,6 @@ def copies(cluster: Cluster) -> set[str]:
     return {cluster.lab.output(member, *query) for member in cluster.lab.plan.members}
 
 
-def test_a_stranger_is_told_what_is_missing(nodes: Cluster) -> None:
-    script = "import qpid_ha_broker.coordination.pacemaker as p; p.PacemakerCoordinator().read()"
-    done = nodes.lab.run("n1", "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", PYTHON, "-c", script,
-                         check=False)  # fmt: skip
-
-    assert "group haclient" in done.stderr
-
-
 def test_of_three_writers_at_once_exactly_one_wins_each_time(nodes: Cluster) -> None:
     """Each round ends before the next one begins: a winner that is overtaken before it is confirmed is told that it
     lost."""
@@ -171,18 +163,6 @@ def test_the_record_survives_when_all_nodes_lose_power(nodes: Cluster) -> None:
 
     with Talker(nodes.lab, "n2") as talker:
         assert talker.tell("read")["record"] == record(7, "n1", 9, ["n1", "n3"])
-
-
-def test_without_pacemaker_it_is_an_error_and_soon(nodes: Cluster) -> None:
-    with Talker(nodes.lab, "n3") as talker:
-        nodes.lab.shell("n3", "pkill -STOP pacemaker-based")
-        try:
-            hung = talker.tell("read")
-        finally:
-            nodes.lab.shell("n3", "pkill -CONT pacemaker-based")
-
-    assert hung["done"] is None
-    assert hung["ms"] < 5000
 
 
 def test_what_it_costs_is_a_fraction_of_a_failover(nodes: Cluster) -> None:

@@ -210,6 +210,21 @@ def test_a_broker_is_stopped_for_the_service_that_started_it_and_for_an_operator
     assert (started_by(environment).read() is None) == stops
 
 
+def test_a_primary_steps_down_before_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is ended as the primary waits for clients that may never hear of it: their address goes, too."""
+    environment, broker = configured(tmp_path), StartingBroker(tmp_path, state="primary")
+    ended_as: list[str] = []
+
+    def stop(service: Service, timeout_s: float) -> str:
+        ended_as.append(broker.state)
+        return "it ended"
+
+    monkeypatch.setattr(actions, "stop", stop)
+    with answering(broker):
+        assert run_action("service", "stop", environment) == LsbCode.DONE
+    assert ended_as == ["ready"]
+
+
 def test_a_broker_that_was_started_by_hand_belongs_to_the_service_that_starts_it_next(tmp_path: Path) -> None:
     environment, broker = configured(tmp_path), StartingBroker(tmp_path)
     started_by(environment).write(StartedBy("", str(broker.path)))

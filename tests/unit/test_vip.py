@@ -19,7 +19,7 @@ from qpid_ha_agent.neighbour_frames import (
     read_arp,
     solicitation,
 )
-from qpid_ha_agent.vip import AddressProblem, answers_elsewhere, bring_up, is_up, read_address
+from qpid_ha_agent.vip import AddressProblem, answers_elsewhere, bring_up, is_up, read_address, take_down
 from qpid_ha_agent.virtual_address import nics_of_network
 
 MAC = bytes.fromhex("020000000001")
@@ -110,6 +110,7 @@ def test_an_interface_that_does_not_exist_is_said_without_any_privilege() -> Non
     for action in (bring_up, answers_elsewhere):
         with pytest.raises(AddressProblem, match="no interface nowhere0: set virtual_ip_nic to"):
             action(address)
+    take_down(address)
 
 
 # --- ARP
