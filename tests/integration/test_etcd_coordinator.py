@@ -157,6 +157,7 @@ def opened_at(
     return open_at
 
 
+@pytest.mark.alone("most calls cost nothing that one would notice")
 def test_a_server_that_hangs_costs_one_call_and_a_watch_leaves_it_for_another_one(
     etcd: EtcdEnsemble, opened_at: Callable[[int], Coordinator], watching: Watch
 ) -> None:

@@ -105,6 +105,7 @@ def test_whoever_took_over_stays_primary_though_the_old_ones_agent_hangs_with_th
         assert cluster.status(new)["generation"] == generation
 
 
+@pytest.mark.alone("clients notice no gap")
 def test_a_shared_directory_that_is_gone_does_not_end_the_primary(tmp_path: Path) -> None:
     """Nobody could be promoted without it. One who can read it shall lead, and nobody can: clients notice nothing."""
     with RunningCluster(tmp_path, count=2, agents=True) as cluster:

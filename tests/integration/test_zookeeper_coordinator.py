@@ -209,6 +209,7 @@ def test_without_a_majority_nothing_is_read_or_written_and_with_one_it_goes_on(
     assert not any(record.exc_info for record in caplog.records)
 
 
+@pytest.mark.alone("most calls cost nothing that one would notice")
 def test_one_server_that_hangs_costs_one_call_a_second_and_the_others_nothing(
     zookeeper_ensemble: ZookeeperEnsemble, url: str, opened: Open
 ) -> None:

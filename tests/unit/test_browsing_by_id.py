@@ -93,10 +93,10 @@ def test_where_to_begin_in_a_deep_queue_is_found_without_a_walk() -> None:
     queue = core.queue("q")
     for _ in range(100_000):
         core.publish(queue, "x")
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(100):
         assert len(read(core, queue, 90_000, 1)) == 1
-    assert time.perf_counter() - began < 1.0, "walking takes some seconds"
+    assert time.process_time() - began < 1.0, "walking takes some seconds"
 
 
 def test_an_expired_message_that_somebody_holds_stays_theirs() -> None:
