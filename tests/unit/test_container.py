@@ -358,7 +358,10 @@ def test_a_transaction_of_a_lost_client_is_rolled_back(broker: PairedBroker, cli
     assert broker.queue("q").messages.count == 0
 
 
-def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: PairedClient) -> None:
+@pytest.mark.parametrize("only_detaches", [False, True])
+def test_a_temporary_queue_goes_with_its_client(
+    broker: PairedBroker, client: PairedClient, only_detaches: bool
+) -> None:
     link = client.session.receiver("dynamic")
     link.source.dynamic = True
     link.open()
@@ -366,7 +369,11 @@ def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: Pa
     name = link.remote_source.address
     assert name in broker.container.default.resources.catalog.queues
 
-    client.vanish()
+    if only_detaches:
+        link.detach()
+        broker.settle_down()
+    else:
+        client.vanish()
 
     assert name not in broker.container.default.resources.catalog.queues
 
