@@ -33,8 +33,10 @@ def publisher(paired: PairedRemote, client: PairedClient, credit: int = 10) -> t
     return near, paired.answer(credit)
 
 
-def consumer(paired: PairedRemote, client: PairedClient, credit: int = 0, **options: bool) -> tuple[Any, Any]:
-    near = client.receiver("orders", credit, **options)
+def consumer(
+    paired: PairedRemote, client: PairedClient, credit: int = 0, *, answers_first: bool = False
+) -> tuple[Any, Any]:
+    near = client.receiver("orders", credit, answers_first=answers_first)
     return near, paired.answer()
 
 
