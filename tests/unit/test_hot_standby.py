@@ -264,6 +264,21 @@ def test_two_that_are_promoted_at_once_never_leave_two_primaries(has_coordinator
     assert generations[0] == generations[1]
 
 
+def test_a_candidate_that_is_refused_frees_at_once_those_who_promised_to_follow_it() -> None:
+    cluster = SmallCluster("a", "b", "c", "d")
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster.settle()
+    cluster.kill("a")
+    candidates = [cluster["b"], cluster["c"]]
+    for node in candidates:
+        node.feed(fx.PromoteAsked(1))
+    while not all(1 in node.answers for node in candidates):
+        cluster.wait(0.1)
+    assert [node.answers[1].done for node in candidates] == [False, False]
+    assert cluster["d"].member.answer().promised_to == ""
+
+
 def test_who_is_being_recorded_as_the_primary_follows_the_old_one_no_more() -> None:
     """It was about to follow when it was asked to lead; it would lead in the middle of a catch-up."""
     cluster = three(has_coordinator=True, tail_bytes=1)
