@@ -42,6 +42,8 @@ class Node(MemberHarness):
         self.not_let_in: set[str] = set()
         """Names of brokers that cannot log in here."""
         self.stopped = ""
+        self.clean_end: str | None = None
+        """The shutdown under which its store is whole; empty: it is not; None: no shutdown has reached it."""
         self.turn_due = False
         self.confirmed = 0
         """The last LSN that it told clients of, as primary."""
@@ -148,6 +150,9 @@ class Node(MemberHarness):
     def note_line(self, text: str) -> None:
         self.notices.append(text)
 
+    def end_in_order(self, uuid: str) -> None:
+        self.clean_end = uuid
+
     def end_for_good(self, reason: str) -> None:
         self.stopped, self.running = reason, False
 
@@ -226,13 +231,9 @@ class SmallCluster:
         settings = MemberSettings(
             name, f"{name}-{next(self._instances)}", tuple(f"{each}:5672" for each in self._names), f"{name}:5672"
         )
-        node = self.nodes[name] = self.make_node(name, replace(settings, **self._settings))  # type: ignore[arg-type]
+        node = self.nodes[name] = Node(self, name, replace(settings, **self._settings))  # type: ignore[arg-type]
         node.feed(fx.Started())
         return node
-
-    def make_node(self, name: str, settings: MemberSettings) -> Node:
-        """A process that has not begun."""
-        return Node(self, name, settings)
 
     # --- what the test does to it
 
