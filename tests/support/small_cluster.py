@@ -231,9 +231,13 @@ class SmallCluster:
         settings = MemberSettings(
             name, f"{name}-{next(self._instances)}", tuple(f"{each}:5672" for each in self._names), f"{name}:5672"
         )
-        node = self.nodes[name] = Node(self, name, replace(settings, **self._settings))  # type: ignore[arg-type]
+        node = self.nodes[name] = self.make_node(name, replace(settings, **self._settings))  # type: ignore[arg-type]
         node.feed(fx.Started())
         return node
+
+    def make_node(self, name: str, settings: MemberSettings) -> Node:
+        """A process that has not begun."""
+        return Node(self, name, settings)
 
     # --- what the test does to it
 
