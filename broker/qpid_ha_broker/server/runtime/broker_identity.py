@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path
 from typing import Final
 
+from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_config.errors import SettingsError
 
 UUID_FILE: Final = "BROKER"
@@ -23,12 +23,8 @@ def broker_uuid(data_dir: Path | None) -> str:
     try:
         if path.exists():
             return str(uuid.UUID(path.read_text(encoding="ascii").strip()))
-        made, beside = str(uuid.uuid4()), path.with_suffix(".new")
-        with beside.open("w", encoding="ascii") as file:
-            file.write(f"{made}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.rename(path)
+        made = str(uuid.uuid4())
+        LocalDisk(data_dir, kept=()).replace(UUID_FILE, f"{made}\n".encode("ascii"))
     except OSError as error:
         raise SettingsError("data-dir", f"cannot use {path}: {error.strerror}") from None
     except ValueError:
