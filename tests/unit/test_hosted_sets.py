@@ -109,14 +109,6 @@ def test_what_was_committed_after_the_turn_is_told_without_another_turn(
     assert broker.visits["red"] == visits
 
 
-def test_the_anonymous_relay_reaches_all_sets(broker: SeveralSets, client: PairedClient) -> None:
-    relay = client.sender(None)
-    deliveries = [client.send(relay, proton.Message(address=name, body="x")) for name in ("red", "plain", "blue")]
-    broker.settle_down()
-    assert [delivery.remote_state for delivery in deliveries] == [Delivery.ACCEPTED] * 3
-    assert (broker.count("red"), broker.count("blue"), broker.queue("plain").messages.count) == (1, 1, 1)
-
-
 def test_one_set_that_cannot_commit_holds_up_no_other_one_on_the_relay(
     broker: SeveralSets, client: PairedClient
 ) -> None:
@@ -307,17 +299,6 @@ def test_credit_is_drained_at_a_queue_of_another_set(broker: SeveralSets, client
     receiver.drain(0)
     broker.settle_down()
     assert broker.set("red").draining == {}
-
-
-def test_an_answer_alone_gives_its_set_a_turn(broker: SeveralSets, client: PairedClient) -> None:
-    publish(client, "red")
-    receiver = client.receiver("red", 1)
-    ((delivery, _),) = client.received(receiver)
-    broker.settle_down()
-    delivery.update(Delivery.ACCEPTED)
-    delivery.settle()
-    broker.settle_down()
-    assert broker.count("red") == 0
 
 
 def test_a_shared_consumer_of_a_queue_of_another_set_is_a_plain_one(broker: SeveralSets, client: PairedClient) -> None:
