@@ -301,6 +301,17 @@ def test_credit_is_drained_at_a_queue_of_another_set(broker: SeveralSets, client
     assert broker.set("red").draining == {}
 
 
+def test_an_answer_alone_gives_its_set_a_turn(broker: SeveralSets, client: PairedClient) -> None:
+    publish(client, "red")
+    receiver = client.receiver("red", 1)
+    ((delivery, _),) = client.received(receiver)
+    broker.settle_down()
+    delivery.update(Delivery.ACCEPTED)
+    delivery.settle()
+    broker.settle_down()
+    assert broker.count("red") == 0
+
+
 def test_a_shared_consumer_of_a_queue_of_another_set_is_a_plain_one(broker: SeveralSets, client: PairedClient) -> None:
     link = client.session.receiver("shared")
     link.source.address = "red"
