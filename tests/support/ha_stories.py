@@ -6,23 +6,23 @@ A line that begins with `#` or is empty is a comment, an indented one is what ha
     start a ... | kill a ... | power off a ... | pause a | wake a
     cut a b ... | heal                    no byte passes between the first and the others; every byte passes again
     delay a b | deliver a b               what a sends to b on its channel stays on its way; it arrives
-    disk a stops | disk a goes on | copy store a | put store back a | erase store a
+    disk a stops | disk a goes on | copy store a | put store back a
     logins of a refused by b
-    coordinator down | up | mute | heard | loses the record | has record N again
+    coordinator down | up | mute | heard | loses the record
     declare a q | publish a q "x" ... | publish a q 10 messages | consume a q 3
-    promote a [b] [force] [failover] | demote a | switchover a [to b] | drop a b | shutdown a
+    promote a [b] [force] [failover] | demote a | switchover a [to b] | shutdown a
     ask a promote | ask a switchover ...  the same without waiting for the answer
     tick 3s
     when "TEXT": COMMAND                  once a line contains that, at the end of the round
     quiet | loud                          what happens is not shown; it is again
     expect ...                            holds, or the story is wrong, also while it is rewritten:
         expect a refused | done | silent                     the last request to that broker
-        expect a is STATE | expect a is not STATE            a state, or `down`
+        expect a is STATE                                    a state, or `down`
         expect primary a | expect primary nobody             who serves clients
         expect "x" confirmed | waiting | refused | unknown   what its publisher has heard; unknown: never anything
         expect "x" settled | unsettled                       what its consumer has heard
         expect a holds q "x" ... | expect a holds q nothing | expect a holds q 10 messages
-        expect a in sync a b | expect record in sync a b | expect record empty
+        expect a in sync a b | expect record in sync a b
 
 `mute`: the coordinator takes what is written, and its answers get lost. Messages are durable. What is published to a
 paused broker is the first thing that it finds when it wakes up.
@@ -98,7 +98,6 @@ class Story:
             "disk": self._disk,
             "copy": lambda args: self._cluster.copy_store(args[1]),
             "put": lambda args: self._cluster.put_store_back(args[2]),
-            "erase": lambda args: self._cluster.erase_store(args[1]),
             "logins": lambda args: self._cluster.nodes[args[4]].not_let_in.add(args[1]),
             "coordinator": self._coordinator,
             "declare": self._declare,
@@ -108,7 +107,6 @@ class Story:
             "promote": self._promote,
             "demote": lambda args: self._command(args[0], ["demote"]),
             "switchover": lambda args: self._command(args[0], ["switchover", *args[1:]]),
-            "drop": lambda args: self._command(args[0], ["drop", *args[1:]]),
             "shutdown": lambda args: self._command(args[0], ["shutdown"]),
             "tick": lambda args: self._cluster.wait(float(args[0].removesuffix("s"))),
             "expect": lambda args: Expectation(self._cluster, self._requests, self._outcomes).check(args),
@@ -196,8 +194,6 @@ class Story:
                 cluster.answers_get_lost = state == "mute"
             case ["loses", "the", "record"]:
                 cluster.record = fx.ClusterRecord()
-            case ["has", "record", number, "again"]:
-                cluster.record = cluster.records[int(number)]
             case _:
                 raise StoryError("see the list of commands")
 
@@ -220,7 +216,6 @@ class Story:
             "promote": lambda number: fx.PromoteAsked(number, "force" in words, failover="failover" in words),
             "demote": lambda number: fx.DemoteAsked(number),
             "switchover": lambda number: fx.SwitchoverAsked(number, words[-1] if "to" in words else ""),
-            "drop": lambda number: fx.DropAsked(number, words[-1], "its machine is off"),
             "shutdown": lambda number: fx.ShutdownAsked(number, SHUTDOWN_UUID),
         }
         self._requests[name] = self._cluster.request(name, makers[words[0]])
@@ -260,14 +255,10 @@ class Expectation:
             case ["primary", *brokers]:
                 serving = [node.name for node in cluster.all_traced() if node.serves]
                 return " ".join(brokers), " ".join(serving) or "nobody"
-            case ["record", "empty"]:
-                return fx.ClusterRecord(), cluster.record
             case ["record", "in", "sync", *members]:
                 return tuple(members), cluster.record.members if cluster.record is not None else ()
             case [name, "in", "sync", *members]:
                 return tuple(members), cluster.nodes[name].member.status.members
-            case [name, "is", "not", state]:
-                return f"not {state}", f"not {state}" if self._state(name) != state else state
             case [name, "is", state]:
                 return state, self._state(name)
             case [name, "holds", queue, *bodies]:

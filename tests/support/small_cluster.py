@@ -35,13 +35,11 @@ class Node(MemberHarness):
         self.paused = False
         self.notices: list[str] = []
         self.answers: dict[int, fx.Answered] = {}
-        self.discarded: list[fx.Discarded] = []
         self.states: list[str] = []
         self.reasons: list[str] = []
         """Of each change of state."""
         self.not_let_in: set[str] = set()
         """Names of brokers that cannot log in here."""
-        self.stopped = ""
         self.clean_end: str | None = None
         """The shutdown under which its store is whole; empty: it is not; None: no shutdown has reached it."""
         self.turn_due = False
@@ -144,9 +142,6 @@ class Node(MemberHarness):
     def note_answer(self, answer: fx.Answered) -> None:
         self.answers[answer.request] = answer
 
-    def note_discarded(self, discarded: fx.Discarded) -> None:
-        self.discarded.append(discarded)
-
     def note_line(self, text: str) -> None:
         self.notices.append(text)
 
@@ -154,7 +149,7 @@ class Node(MemberHarness):
         self.clean_end = uuid
 
     def end_for_good(self, reason: str) -> None:
-        self.stopped, self.running = reason, False
+        self.running = False
 
     # --- what clients do
 

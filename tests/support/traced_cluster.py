@@ -245,8 +245,6 @@ class TracedCluster(SmallCluster):
         """What is on its way from one broker to another, on channels that are slow just now; with the receiver."""
         self.answers_get_lost = False
         """Of the coordinator: it takes what is written, and nobody hears that."""
-        self.records: list[fx.ClusterRecord] = []
-        """All that the coordinator ever held."""
         self.triggers: list[tuple[str, Callable[[], None]]] = []
         """What happens as soon as a line contains a text."""
         self._due: list[Callable[[], None]] = []
@@ -374,10 +372,6 @@ class TracedCluster(SmallCluster):
     def put_store_back(self, name: str) -> None:
         """The copy takes the place of what is there."""
         self.machine(name).disk = copy.deepcopy(self._copies[name])
-
-    def erase_store(self, name: str) -> None:
-        """An empty disk."""
-        self._machines.pop(name, None)
 
     def _refuses(self, name: str) -> bool:
         return name not in self.off and super()._refuses(name)
@@ -546,17 +540,13 @@ class TracedCluster(SmallCluster):
     # --- the coordinator
 
     def write_record(self, node: Node, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
-        """And note what the record was."""
-        if self.record is not None and (not self.records or self.records[-1] != self.record):
-            self.records.append(self.record)
+        """Its answer may get lost."""
         if self.answers_get_lost and self.record_is_reachable:
             if self.record == expected:
                 self.record = wanted
             node.feed(fx.RecordWritten(number, False, None, "no answer"))
         else:
             super().write_record(node, number, expected, wanted)
-        if self.record is not None and self.records[-1] != self.record:
-            self.records.append(self.record)
 
 
 def _has_work(node: TracedNode) -> bool:

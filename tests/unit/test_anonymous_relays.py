@@ -72,16 +72,6 @@ def test_each_message_goes_to_who_leads_the_set_of_its_address(sets: Sets) -> No
     assert sets.here.container.unsettled_bytes == 0
 
 
-def test_in_a_cluster_of_one_set_a_backup_serves_them() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    link = client.sender(None)
-    delivery = client.send(link, proton.Message("a", address="q"))
-    proxied.settle_down()
-    assert delivery.remote_state == ACCEPTED
-    assert queued_bodies(proxied.primary.queue("q")) == ["a"]
-
-
 def test_an_exchange_is_routed_by_who_leads_default(sets: Sets) -> None:
     default = sets.there.container.default
     configuration = default.configuration

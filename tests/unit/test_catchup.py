@@ -20,17 +20,6 @@ def test_an_empty_backup_gets_all() -> None:
     pair.finish()
 
 
-def test_the_newest_come_first() -> None:
-    pair, queue = pair_with()
-    pair.primary.publish(queue, "1", "2", "3", "4", "5")
-    pair.meet()
-    pair.step()
-    assert held_by(pair.backup) == ["4", "5"]
-    pair.step()
-    assert held_by(pair.backup) == ["2", "3", "4", "5"]
-    pair.finish()
-
-
 def test_what_the_primary_never_had_is_given_out_to_be_kept_elsewhere() -> None:
     pair, _ = pair_with(2)
     pair.backup.publish(pair.backup.catalog.queues["a"], "lost 1", "lost 2")
@@ -62,33 +51,6 @@ def test_ids_that_come_again_after_a_comparison_that_came_to_nothing_are_found(a
     newest = queue.messages.newest_before(backup.log.last_lsn + 1, 10)
     assert [body(entry.resident_body()) for entry in newest] == ["1", "2", "3", "4"]
     assert [queue.messages.find(entry.id) for entry in newest] == newest
-
-
-def test_what_both_hold_is_not_sent_again() -> None:
-    pair, queue = pair_with(6)
-    pair.primary.publish(queue, "new")
-    accept(pair.primary, "a", 0, 3)
-    accept(pair.backup, "a", 1)  # the old primary's consumer had it; nobody was told
-    pair.meet(max_messages=100)
-    frame = pair.next()
-    assert isinstance(frame, Chunk)
-    assert frame.data.count(b";;") == 2
-    assert len(frame.dropped) == 2
-    pair.take(frame)
-    pair.finish()
-
-
-def test_a_message_consumed_before_it_was_replicated_is_not_sent() -> None:
-    pair, queue = pair_with()
-    pair.primary.publish(queue, "1", "2", "3", "4")
-    pair.meet()
-    pair.step()
-    accept(pair.primary, "a", 0, 1)
-    frame = pair.next()
-    assert isinstance(frame, CaughtUp) or not frame.data
-    if not pair.take(frame):
-        pair.finish()
-    assert held_by(pair.backup) == ["3", "4"]
 
 
 def test_a_chunk_that_was_overtaken_by_a_consumer_brings_nothing_back() -> None:
@@ -180,14 +142,6 @@ def test_failed_deliveries_count_once_wherever_they_happened() -> None:
     pair.finish()
     counts = [entry.delivery_count for entry in pair.backup.catalog.queues["a"].messages]
     assert counts == [2, 1, 0, 2, 3]
-
-
-def test_a_failed_delivery_of_which_only_the_backup_knows_does_not_count() -> None:
-    pair, _ = pair_with(1)
-    there = pair.backup.catalog.queues["a"]
-    pair.backup.resources.release(there, list(there.messages), failed=True)
-    pair.meet()
-    pair.finish()
 
 
 def test_a_message_in_several_queues_is_kept_in_memory_once() -> None:

@@ -27,19 +27,6 @@ def record_of(cluster: SmallCluster) -> fx.ClusterRecord:
     return cluster.record
 
 
-def test_a_promotion_claims_its_generation_and_the_primary_records_that_it_has_begun() -> None:
-    cluster, answers = records_of_a_promotion()
-    claimed = record_of(cluster)
-    assert (claimed.generation, claimed.primary, claimed.claimed) == (2, "b", True)
-    assert cluster["b"].state is not State.PRIMARY
-
-    (node, answer) = answers.popleft()
-    node.feed(answer)
-    cluster.run()
-
-    assert record_of(cluster) == claimed._replace(claimed=False)
-
-
 def test_it_is_only_claimed_as_long_as_not_all_in_sync_hold_its_beginning() -> None:
     cluster, answers = records_of_a_promotion()
     cluster["c"].paused = True

@@ -155,15 +155,6 @@ def test_without_either_nothing_is_lost_and_what_comes_again_may_be_marked(seed:
 # --- one thing at a time
 
 
-def test_what_was_sent_before_a_break_is_sent_again_before_anything_new() -> None:
-    broker = started("sessions")
-    publish(broker, 1, 2)
-    broker.cut()
-    publish(broker, 3)
-    broker.settle_down()
-    assert broker.bodies == ["m1", "m2", "m3"]
-
-
 def test_what_the_broker_accepted_before_a_break_is_confirmed_by_its_attach() -> None:
     broker = started("sessions")
     publish(broker, 1)
@@ -185,29 +176,6 @@ def test_what_the_broker_refused_before_a_break_is_refused_and_not_confirmed_wit
     assert told(broker, ev.PublishConfirmed) == [ev.PublishConfirmed("out", 1), ev.PublishConfirmed("out", 3)]
     assert [each.ticket for each in told(broker, ev.PublishRefused)] == [2, 4]
     assert broker.bodies == ["m1", "m3"]
-
-
-def test_a_message_that_the_application_still_has_is_not_handed_out_again_and_its_answer_counts() -> None:
-    broker = started("sessions")
-    publish(broker, 1)
-    broker.settle_down()
-    broker.cut()
-    accept(broker, 1)
-    broker.settle_down()
-    assert handed_out(broker) == ["m1"]
-    assert told(broker, ev.AnswerConfirmed) == [ev.AnswerConfirmed("in", 1)]
-    assert not broker.sessions["the-session"].held
-
-
-def test_a_message_whose_answer_was_not_confirmed_is_answered_again_and_not_handed_out() -> None:
-    broker = started("sessions")
-    publish(broker, 1)
-    broker.settle_down()
-    accept(broker, 1)
-    broker.cut()
-    broker.settle_down()
-    assert handed_out(broker) == ["m1"]
-    assert told(broker, ev.AnswerConfirmed) == [ev.AnswerConfirmed("in", 1)]
 
 
 def test_held_messages_all_come_however_many_the_application_has_not_answered() -> None:

@@ -314,21 +314,6 @@ def test_what_a_lost_client_held_is_there_for_the_next_one_and_marked(
     broker.check_invariants()
 
 
-def test_a_transaction_of_a_lost_client_is_rolled_back(broker: PairedBroker, client: PairedClient) -> None:
-    transaction_id = PairedCoordinator(client).declare()
-    sender = client.sender("q")
-    delivery = sender.delivery("never-discharged")
-    delivery.local.data = [transaction_id]
-    delivery.update(0x34)
-    sender.stream(proton.Message(body="x").encode())
-    sender.advance()
-    broker.settle_down()
-
-    client.vanish()
-
-    assert broker.queue("q").messages.count == 0
-
-
 @pytest.mark.parametrize("only_detaches", [False, True])
 def test_a_temporary_queue_goes_with_its_client(
     broker: PairedBroker, client: PairedClient, only_detaches: bool

@@ -109,14 +109,6 @@ def test_what_was_committed_after_the_turn_is_told_without_another_turn(
     assert broker.visits["red"] == visits
 
 
-def test_the_anonymous_relay_reaches_all_sets(broker: SeveralSets, client: PairedClient) -> None:
-    relay = client.sender(None)
-    deliveries = [client.send(relay, proton.Message(address=name, body="x")) for name in ("red", "plain", "blue")]
-    broker.settle_down()
-    assert [delivery.remote_state for delivery in deliveries] == [Delivery.ACCEPTED] * 3
-    assert (broker.count("red"), broker.count("blue"), broker.queue("plain").messages.count) == (1, 1, 1)
-
-
 def test_one_set_that_cannot_commit_holds_up_no_other_one_on_the_relay(
     broker: SeveralSets, client: PairedClient
 ) -> None:

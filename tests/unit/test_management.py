@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import proton
@@ -229,26 +229,6 @@ def test_a_reply_finds_its_request(node: Node, identity: Any) -> None:
     correlated = node.send(message)
     assert correlated.correlation_id == "mine"
     assert by_id.correlation_id == identity
-
-
-def test_a_command_is_told_only_when_it_is_committed(node: Node) -> None:
-    log = node.resources.default.log
-    log.add_witness("backup")
-    commands: list[Callable[[], Answer]] = [
-        lambda: node.create("orders"),
-        lambda: node.create("orders"),
-        lambda: node.ask("UPDATE", {"arguments": {"colour": "red"}}, type=QUEUE, name="orders"),
-        lambda: node.ask("CREATE", {"exchange": "amq.topic", "queue": "orders", "key": "#"}, type=BINDING),
-        lambda: node.ask("DELETE", type=QUEUE, name="orders"),
-    ]
-    for command in commands:
-        answer = command()
-        assert answer.status < 300
-        assert answer.written == log.written
-        assert not answer.written.is_committed
-    log.acknowledge("backup", log.last_lsn)
-    assert answer.written.is_committed
-    assert node.ask("QUERY").written.is_committed
 
 
 def test_a_query_gives_the_columns_and_rows_that_it_asks_for(node: Node) -> None:

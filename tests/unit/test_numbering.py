@@ -158,29 +158,6 @@ def test_what_is_sent_twice_is_accepted_twice_and_queued_once(broker: PairedBrok
     assert broker.container.default.resources.deduplication.dropped_total == 1
 
 
-def test_a_duplicate_is_accepted_only_when_the_original_is_committed(
-    broker: PairedBroker, client: PairedClient
-) -> None:
-    link, other = client.sender("q"), broker.connect()
-    log = broker.container.default.resources.default.log
-    log.add_witness("store")
-    first = offer(client, link, annotated(producer="p", sequence=1))
-    again = offer(other, other.sender("q"), annotated(producer="p", sequence=1))
-    assert not first.settled
-    assert not again.settled
-    log.acknowledge("store", log.last_lsn)
-    broker.settle_down()
-    assert first.settled
-    assert again.remote_state == Delivery.ACCEPTED
-
-
-def test_a_full_queue_rejects_the_new_and_accepts_the_known(broker: PairedBroker, client: PairedClient) -> None:
-    broker.container.default.configuration.declare_queue("small", {"qpid.max_count": 1})
-    link = client.sender("small")
-    states = [offer(client, link, annotated(producer="p", sequence=number)).remote_state for number in (1, 2, 1)]
-    assert states == [Delivery.ACCEPTED, Delivery.REJECTED, Delivery.ACCEPTED]
-
-
 def test_with_de_duplication_off_even_senseless_annotations_mean_nothing(
     broker: PairedBroker, client: PairedClient
 ) -> None:

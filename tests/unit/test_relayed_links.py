@@ -47,19 +47,6 @@ def test_a_message_arrives_with_its_bytes_untouched_and_is_accepted_by_the_prima
     assert waiting(proxied) == [message.encode()]
 
 
-def test_nothing_is_accepted_before_the_primary_has_committed_it() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    out = client.sender("q")
-    log = proxied.primary.container.default.resources.default.log
-    log.add_witness("backup")
-    (delivery,) = client.send_all(out, "a")
-    assert not delivery.settled
-    log.acknowledge("backup", log.last_lsn)
-    proxied.settle_down()
-    assert delivery.remote_state == ACCEPTED
-
-
 @pytest.mark.parametrize("deliver", [False, True])
 def test_unanswered_messages_are_sent_again_and_are_there_once_and_in_order(deliver: bool) -> None:
     proxied = PairedProxy()
@@ -551,14 +538,6 @@ def test_an_attach_waits_until_somebody_leads() -> None:
     assert client.send_all(link, "a")[0].remote_state == ACCEPTED
 
 
-def test_a_link_that_comes_back_is_refused_with_its_way() -> None:
-    proxied = PairedProxy(ContainerSettings("proxy", "0"))  # an address of another broker leads to this one
-    proxied.primary.container.default.read_only = True
-    link = proxied.client().sender("q")
-    assert condition(link) == "amqp:not-allowed"
-    assert "proxy -> proxy" in link.remote_condition.description
-
-
 def test_a_broker_may_also_attach_links_that_it_does_not_relay() -> None:
     proxied = PairedProxy()
     client = PairedClient(proxied.primary, {proton.symbol(ADMIN_PROPERTY): True}, [RELAY_CAPABILITY])
@@ -607,18 +586,6 @@ def test_a_client_that_answers_before_it_sends_has_made_room() -> None:
     client.exchange()  # in an order that Proton keeps
     (sent,) = client.send_all(out, "b")
     assert sent.remote_state == ACCEPTED
-
-
-def test_an_attach_of_a_broker_that_says_nothing_of_the_link_is_of_its_own() -> None:
-    proxied = PairedProxy()
-    assert proxied.upstream is not None
-    link = proxied.upstream.engine.connection.session()
-    link.open()
-    own = link.receiver("own")
-    own.source.address = "q"
-    own.open()
-    proxied.settle_down()
-    assert own.state & proton.Endpoint.REMOTE_ACTIVE
 
 
 def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay() -> None:

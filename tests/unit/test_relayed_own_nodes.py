@@ -297,7 +297,9 @@ def test_a_primary_of_an_older_version_is_not_asked_for_what_it_would_misunderst
     assert condition(attach(proxied, client, "q", name="of a queue")) is None
 
 
-@pytest.mark.parametrize(("address", "dynamic"), [("amq.topic", False), (None, True), ("$management", False)])
+@pytest.mark.parametrize(
+    ("address", "dynamic"), [("q", False), ("amq.topic", False), (None, True), ("$management", False)]
+)
 def test_a_link_that_comes_back_is_refused_with_its_way(address: str | None, dynamic: bool) -> None:
     proxied = PairedProxy(ContainerSettings("proxy", "0"))  # an address of another broker leads to this one
     proxied.primary.container.default.read_only = True

@@ -372,18 +372,6 @@ def test_other_sets_give_back_what_a_session_held_when_its_end_is_committed() ->
 # --- the end
 
 
-def test_a_session_that_is_ended_by_hand_gets_nothing_more_at_any_broker(proxied: PairedProxy) -> None:
-    filled(proxied, 2)
-    client = opened(proxied)
-    consume(client, "q", 9)
-    proxied.container.sessions.end_by_hand(FIRST)
-    proxied.settle_down()
-    assert refusal(client) == "amqp:connection:forced"
-    assert len(proxied.container.default.resources.catalog.holdings) == 0
-    other = proxied.primary.connect()
-    assert other.bodies(other.receiver("q", 9)) == ["m1", "m2"]
-
-
 def test_nothing_is_kept_of_links_that_have_ended(proxied: PairedProxy) -> None:
     client = opened(proxied)
     consume(client, "q")
