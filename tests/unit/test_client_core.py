@@ -20,6 +20,7 @@ from qpid_ha_client.core.errors import (
     SessionTaken,
 )
 from qpid_ha_client.core.events import Guarantee
+from qpid_ha_client.core.publishing import PublisherCore
 from session_broker import TIMEOUT_S, SessionBroker
 
 ADDRESSES = parse_addresses("amqp://a:1,b:2,c:3")
@@ -163,6 +164,16 @@ def test_what_the_broker_accepted_before_a_break_is_confirmed_by_its_attach() ->
     broker.settle_down()
     assert told(broker, ev.PublishConfirmed) == [ev.PublishConfirmed("out", 1)]
     assert broker.bodies == ["m1"]
+
+
+def test_what_an_attach_confirms_is_not_sent_again() -> None:
+    link = PublisherCore("out", "q", "s/out")
+    for ticket in (1, 2, 3):
+        link.publish(ticket, f"m{ticket}")
+    link.detached()
+
+    assert link.attached(2, numbers_count=True) == [ev.PublishConfirmed("out", 1), ev.PublishConfirmed("out", 2)]
+    assert link.credited(10) == [ev.SendMessage("out", 3, "s/out", 3, "m3")]
 
 
 def test_what_the_broker_refused_before_a_break_is_refused_and_not_confirmed_with_what_came_after_it() -> None:
