@@ -35,7 +35,6 @@ class Node(MemberHarness):
         self.paused = False
         self.notices: list[str] = []
         self.answers: dict[int, fx.Answered] = {}
-        self.discarded: list[fx.Discarded] = []
         self.states: list[str] = []
         self.reasons: list[str] = []
         """Of each change of state."""
@@ -141,9 +140,6 @@ class Node(MemberHarness):
 
     def note_answer(self, answer: fx.Answered) -> None:
         self.answers[answer.request] = answer
-
-    def note_discarded(self, discarded: fx.Discarded) -> None:
-        self.discarded.append(discarded)
 
     def note_line(self, text: str) -> None:
         self.notices.append(text)
