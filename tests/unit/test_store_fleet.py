@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from event_loops import in_event_loop
 from model_support import TextReader
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
@@ -97,7 +98,8 @@ def test_a_vote_that_cannot_be_kept_is_told_and_the_others_are_kept(tmp_path: Pa
     assert status.promised == 7
 
 
-def test_votes_that_come_together_are_written_together_and_each_is_told_of_once_it_is_on_disk(
+@in_event_loop
+async def test_votes_that_come_together_are_written_together_and_each_is_told_of_once_it_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
@@ -110,26 +112,22 @@ def test_votes_that_come_together_are_written_together_and_each_is_told_of_once_
         return write(group)
 
     monkeypatch.setattr(fleet, "write_votes", write_votes)
+    votes = VoteWriter(fleet)
+    told: asyncio.Queue[int] = asyncio.Queue()
 
-    async def story() -> None:
-        votes = VoteWriter(fleet)
-        told: asyncio.Queue[int] = asyncio.Queue()
+    def on_disk(name: str, error: StoreError | None) -> None:
+        assert error is None
+        status = read_status(LocalDisk(tmp_path / name))
+        assert status is not None
+        told.put_nowait(status.promised)
 
-        def on_disk(name: str, error: StoreError | None) -> None:
-            assert error is None
-            status = read_status(LocalDisk(tmp_path / name))
-            assert status is not None
-            told.put_nowait(status.promised)
-
-        for generation in (7, 8):
-            for store, name in zip(stores, NAMES, strict=True):
-                assert store.note_vote(generation, "node2", ())
-                votes.write(store, partial(on_disk, name))
-            async with asyncio.timeout(10):
-                assert [await told.get() for _ in NAMES] == [generation] * len(NAMES)
-        assert told.empty()
-
-    asyncio.run(story())
+    for generation in (7, 8):
+        for store, name in zip(stores, NAMES, strict=True):
+            assert store.note_vote(generation, "node2", ())
+            votes.write(store, partial(on_disk, name))
+        async with asyncio.timeout(10):
+            assert [await told.get() for _ in NAMES] == [generation] * len(NAMES)
+    assert told.empty()
     assert groups == [len(NAMES)] * 2
 
 
@@ -143,35 +141,35 @@ def test_a_deleted_store_is_gone_and_what_a_crash_left_of_one_goes_at_the_next_s
     assert sorted(path.name for path in tmp_path.iterdir()) == ["default", "shard-2"]
 
 
-def test_a_store_in_which_nothing_changes_gives_its_writer_nothing_to_do(
+@in_event_loop
+async def test_a_store_in_which_nothing_changes_gives_its_writer_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qpid_ha_broker.server.stores.folding.LOOK_S", 0.0)
-
-    async def story() -> None:
-        fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
-        (store,), _ = load(fleet, ["orders"])
-        store.start(Deaf())
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    (store,), _ = load(fleet, ["orders"])
+    store.start(Deaf())
+    store.tick()
+    looked = asyncio.Event()
+    store.writer.run(lambda: None, looked.set)
+    await looked.wait()
+    store.tick()
+    given = store.writer.given
+    for _ in range(5):
         store.tick()
-        looked = asyncio.Event()
-        store.writer.run(lambda: None, looked.set)
-        await looked.wait()
+    assert store.writer.given == given
+
+    store.describe(role="primary")
+    for _ in range(STATUS_TICKS):
         store.tick()
-        given = store.writer.given
-        for _ in range(5):
-            store.tick()
-        assert store.writer.given == given
-
-        store.describe(role="primary")
-        for _ in range(STATUS_TICKS):
-            store.tick()
-        assert store.writer.given == given + 2
-        await store.close("")
-
-    asyncio.run(story())
+    assert store.writer.given == given + 2
+    await store.close("")
 
 
-def test_what_only_tells_of_a_broker_is_written_later_and_once_and_who_it_belongs_to_at_once(tmp_path: Path) -> None:
+@in_event_loop
+async def test_what_only_tells_of_a_broker_is_written_later_and_once_and_who_it_belongs_to_at_once(
+    tmp_path: Path,
+) -> None:
     async def on_disk(store: Store) -> Status:
         written = asyncio.Event()
         store.writer.run(lambda: None, written.set)
@@ -180,33 +178,31 @@ def test_what_only_tells_of_a_broker_is_written_later_and_once_and_who_it_belong
         assert found is not None
         return found
 
-    async def story() -> None:
-        fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
-        (store,), _ = load(fleet, ["orders"])
-        store.start(Deaf())
-        store.describe(cluster="one", role="connecting")
-        before = await on_disk(store)
-        assert (before.cluster, before.role) == ("one", "connecting")
+    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+    (store,), _ = load(fleet, ["orders"])
+    store.start(Deaf())
+    store.describe(cluster="one", role="connecting")
+    before = await on_disk(store)
+    assert (before.cluster, before.role) == ("one", "connecting")
 
-        store.describe(role="primary")
-        store.tick()
-        store.describe(role="primary", epoch=2, members=("node1",))
-        store.tick()
-        assert await on_disk(store) == before
-        store.tick()
-        after = await on_disk(store)
-        assert (after.role, after.epoch, after.revision) == ("primary", 2, before.revision + 1)
+    store.describe(role="primary")
+    store.tick()
+    store.describe(role="primary", epoch=2, members=("node1",))
+    store.tick()
+    assert await on_disk(store) == before
+    store.tick()
+    after = await on_disk(store)
+    assert (after.role, after.epoch, after.revision) == ("primary", 2, before.revision + 1)
 
-        store.describe(role="ready")
-        await store.close("")
-        closed = read_status(LocalDisk(tmp_path / "orders"))
-        assert closed is not None
-        assert closed.role == "ready", "what still waits is written at the end"
-
-    asyncio.run(story())
+    store.describe(role="ready")
+    await store.close("")
+    closed = read_status(LocalDisk(tmp_path / "orders"))
+    assert closed is not None
+    assert closed.role == "ready", "what still waits is written at the end"
 
 
-def test_a_store_with_something_to_fold_is_looked_at_in_each_tick(
+@in_event_loop
+async def test_a_store_with_something_to_fold_is_looked_at_in_each_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qpid_ha_broker.server.stores.folding.LOOK_S", 0.0)
@@ -216,24 +212,20 @@ def test_a_store_with_something_to_fold_is_looked_at_in_each_tick(
         folded.append(upto)
 
     monkeypatch.setattr("qpid_ha_broker.server.stores.folding.Folding._fold", fold)
-
-    async def story() -> None:
-        fleet = StoreFleet(tmp_path, StoreSettings(consolidate_bytes=1), "node1")
-        (store,), _ = load(fleet, ["orders"])
-        store.start(Deaf())
-        rolled = asyncio.Event()
-        store.writer.run(store.files.journal.roll, rolled.set)
-        await rolled.wait()
-        store.tick()
-        looked = asyncio.Event()
-        store.writer.run(lambda: None, looked.set)
-        await looked.wait()
-        store.tick()
-        await asyncio.sleep(0)
-        assert folded == [2]
-        await store.close("")
-
-    asyncio.run(story())
+    fleet = StoreFleet(tmp_path, StoreSettings(consolidate_bytes=1), "node1")
+    (store,), _ = load(fleet, ["orders"])
+    store.start(Deaf())
+    rolled = asyncio.Event()
+    store.writer.run(store.files.journal.roll, rolled.set)
+    await rolled.wait()
+    store.tick()
+    looked = asyncio.Event()
+    store.writer.run(lambda: None, looked.set)
+    await looked.wait()
+    store.tick()
+    await asyncio.sleep(0)
+    assert folded == [2]
+    await store.close("")
 
 
 def test_few_journals_are_folded_at_a_time_and_all_of_them_share_the_room() -> None:
