@@ -74,16 +74,20 @@ def test_a_command_that_means_very_much_work_keeps_nobody_waiting(
     check(monkeypatch, lambda broker: LONG_WORK[command](broker.port))
 
 
-def test_who_lists_very_many_bindings_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def listed(broker: TimedBroker) -> None:
+def test_who_lists_very_many_bindings_and_who_deletes_their_queue_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def listed_and_deleted(broker: TimedBroker) -> None:
         with BlockingClient(broker.url) as client:
-            bind_often(broker.port, Management(client))
-        bindings = asked(broker, "exchanges", action="read", name="amq.topic")["bindings"]
-        exchanges = asked(broker, "exchanges", action="list")
-        assert len(bindings) == MANY_BINDINGS
-        assert {exchange["name"]: len(exchange["bindings"]) for exchange in exchanges}["amq.topic"] == MANY_BINDINGS
+            management = Management(client)
+            bind_often(broker.port, management)
+            bindings = asked(broker, "exchanges", action="read", name="amq.topic")["bindings"]
+            exchanges = asked(broker, "exchanges", action="list")
+            assert len(bindings) == MANY_BINDINGS
+            assert {each["name"]: len(each["bindings"]) for each in exchanges}["amq.topic"] == MANY_BINDINGS
+            management.delete_queue("bound")
 
-    check(monkeypatch, listed)
+    check(monkeypatch, listed_and_deleted)
 
 
 def test_who_lists_very_many_queues_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

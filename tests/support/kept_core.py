@@ -28,7 +28,7 @@ from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.snapshot import SnapshotWriter
-from qpid_ha_broker.store.status import Status
+from qpid_ha_broker.store.status import STATUS_FILE, Status
 from session_support import session_event, taker
 from simulated_disk import SimulatedDisk
 
@@ -100,6 +100,23 @@ class KeptCore(Core):
         for piece in pieces:
             writer.add(piece)
         writer.finish(dump.end())
+
+
+def with_everything() -> KeptCore:
+    """A snapshot whose segments are deleted, a closed segment, and an open one of several groups."""
+    core = KeptCore()
+    queue = core.queue("q")
+    core.publish(queue, *(message(text, durable=True) for text in ("one", "two", "three")))
+    dump, number = core.begin_dump()
+    core.write_dump(dump, number, list(iter(lambda: dump.next(100), None)))
+    core.journal.drop_before(number)
+    core.consume(queue, 1)
+    core.keep()
+    core.journal.roll()
+    for text in ("four", "five", "six"):
+        core.publish(queue, message(text, durable=True))
+        core.keep()
+    return core
 
 
 class AnyCommands:
@@ -296,3 +313,9 @@ def copied(disk: Disk, *, without: tuple[str, ...] = ()) -> SimulatedDisk:
             copy.put(path, file.read(0, file.size))
             file.close()
     return copy
+
+
+def files_of(disk: Disk) -> list[str]:
+    """All that counts in a store, STATUS last."""
+    segments = [segment_path(each) for each in segment_numbers(disk)]
+    return [*segments, *(snapshot_path(each) for each in snapshot_numbers(disk)), STATUS_FILE]

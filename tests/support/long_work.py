@@ -62,14 +62,6 @@ def filled(port: int, client: BlockingClient, name: str) -> Management:
     return management
 
 
-def delete_bound(port: int) -> None:
-    """A queue that is bound to a topic exchange very often."""
-    with BlockingClient(f"amqp://{HOST}:{port}") as client:
-        management = Management(client)
-        bind_often(port, management)
-        management.delete_queue("bound")
-
-
 def bind_often(port: int, management: Management) -> None:
     """Bind a queue to a topic exchange very often."""
     management.create_queue("bound")
@@ -136,6 +128,6 @@ def delete_consumed(port: int) -> None:
 
 
 LONG_WORK: Final[Mapping[str, Callable[[int], None]]] = {
-    each.__name__: each for each in (delete_bound, change_level, shrink, delete_consumed)
+    each.__name__: each for each in (change_level, shrink, delete_consumed)
 }
 """Those of which no unit test shows that they are done in portions (`test_budgets`, `test_purge`, `test_deletion`)."""

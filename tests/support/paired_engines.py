@@ -1,13 +1,14 @@
-"""Two real ends joined in memory: the broker's container on one side, Proton's client engine on the other.
+"""A broker in memory: its container on one side, Proton's client engine on the other, and other brokers joined to it.
 
 There is no socket and no clock: `PairedBroker.settle_down` carries bytes to and fro and lets the broker have its turns
-until nothing moves any more. What happens in between is the test's to decide.
+until nothing moves any more. What happens in between is the test's to decide. `paired_proxy` joins one that relays to
+the one that leads, `paired_remote` one to a broker outside of the cluster, `paired_peers` one to those of its cluster.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -23,6 +24,21 @@ from qpid_ha_broker.model.queue import Queue
 START_MS = 1_000_000
 _ROUNDS = 10_000
 _INPUT_BUFFER = 4096
+
+
+def take_from(transport: proton.Transport) -> bytes:
+    """All that Proton's end has to say now."""
+    pending = transport.pending()
+    data = transport.peek(pending) if pending > 0 else b""
+    if data:
+        transport.pop(len(data))
+    return bytes(data or b"")
+
+
+def push_into(transport: proton.Transport, data: bytes) -> None:
+    """Proton's end hears all of that, no more at once than its buffer holds."""
+    for offset in range(0, len(data), _INPUT_BUFFER):
+        transport.push(data[offset : offset + _INPUT_BUFFER])
 
 
 class PairedBroker:
@@ -42,6 +58,8 @@ class PairedBroker:
         self.batches: list[LogBatch] = []
         self.visits: Counter[str] = Counter()
         self.clients: list[PairedClient] = []
+        self.carriers: list[Callable[[], bool]] = []
+        """Each carries what is under way between this broker and another one, and says whether that was anything."""
 
     def connect(self, desired_capabilities: Sequence[str] = ()) -> PairedClient:
         """A client whose open has been answered, if it is answered."""
@@ -65,7 +83,19 @@ class PairedBroker:
         self.connections.take_touched()
 
     def settle_down(self) -> None:
-        """Carry bytes and have turns until nothing moves. Raises RuntimeError when it never ends."""
+        """Carry bytes and have turns, here and where this broker is joined to others, until nothing moves.
+
+        Raises RuntimeError when it never ends.
+        """
+        for _ in range(_ROUNDS):
+            self.settle_alone()
+            moved = [carry() for carry in self.carriers]
+            if not any(moved):
+                return
+        raise RuntimeError("the conversation does not come to an end")
+
+    def settle_alone(self) -> None:
+        """The same between this broker and its clients; others hear nothing."""
         for _ in range(_ROUNDS):
             moved = [client.exchange() for client in self.clients]
             self.turn()
@@ -120,15 +150,12 @@ class PairedClient:
         """Carry what both ends have to say now; whether that was anything."""
         if self._is_lost:
             return False
-        pending = self.transport.pending()
-        outgoing = self.transport.peek(pending) if pending > 0 else b""
+        outgoing = take_from(self.transport)
         if outgoing:
-            self.transport.pop(len(outgoing))
             self.sent += outgoing
-            self.peer.receive(bytes(outgoing))
+            self.peer.receive(outgoing)
         incoming = self.peer.take_output()
-        for offset in range(0, len(incoming), _INPUT_BUFFER):  # Proton takes no more than its buffer holds
-            self.transport.push(incoming[offset : offset + _INPUT_BUFFER])
+        push_into(self.transport, incoming)
         return bool(outgoing or incoming)
 
     def vanish(self) -> None:
@@ -137,21 +164,23 @@ class PairedClient:
         self.peer.lost()
         self.broker.turn()
 
-    def sender(self, address: str | None) -> Any:
-        """An attached publisher's link."""
-        link = self.session.sender(f"to-{next(self._names)}")
+    def sender(self, address: str | None, name: str = "") -> Any:
+        """A publisher's link, attached as far as that goes without the test. `name`: empty, one of its own."""
+        link = self.session.sender(name or f"to-{next(self._names)}")
         link.target.address = address
-        link.open()
-        self.broker.settle_down()
-        return link
+        return self.attach(link)
 
-    def receiver(self, address: str, credit: int = 0, *, answers_first: bool = False) -> Any:
-        """An attached consumer's link. `answers_first`: the broker settles, and only then do we (mode `second`)."""
-        link = self.session.receiver(f"from-{next(self._names)}")
+    def receiver(self, address: str, credit: int = 0, name: str = "", *, answers_first: bool = False) -> Any:
+        """A consumer's link. `answers_first`: the broker settles, and only then do we (mode `second`)."""
+        link = self.session.receiver(name or f"from-{next(self._names)}")
         link.source.address = address
         link.target.address = address
         if answers_first:
             link.rcv_settle_mode = proton.Link.RCV_SECOND
+        return self.attach(link, credit)
+
+    def attach(self, link: Any, credit: int = 0) -> Any:
+        """Open a link that the test has made."""
         link.open()
         if credit:
             link.flow(credit)
@@ -165,12 +194,42 @@ class PairedClient:
         link.advance()
         return delivery
 
+    def send_all(self, link: Any, *messages: Any) -> list[Any]:
+        """Send messages, or bodies of messages, and let them arrive; their deliveries."""
+        wholes = [each if isinstance(each, proton.Message) else proton.Message(each) for each in messages]
+        deliveries = [self.send(link, message) for message in wholes]
+        self.broker.settle_down()
+        return deliveries
+
+    def publish(self, address: str, *messages: Any) -> list[Any]:
+        """The same on a link of their own."""
+        return self.send_all(self.sender(address), *messages)
+
+    def bodies(self, link: Any) -> list[Any]:
+        """What the messages say that have come, in order."""
+        return [message.body for _, message in self.received(link)]
+
     def received(self, link: Any) -> list[tuple[Any, Any]]:
         """The messages that have come, in order."""
-        found = []
-        while (delivery := link.current) is not None and delivery.readable and not delivery.partial:
-            message = proton.Message()
-            message.decode(link.recv(delivery.pending))
-            link.advance()
-            found.append((delivery, message))
-        return found
+        return take_messages(link)
+
+
+def queued_bodies(queue: Queue) -> list[Any]:
+    """What the messages of a queue say, in order."""
+    bodies = []
+    for entry in queue.messages:
+        message = proton.Message()
+        message.decode(bytes(entry.resident_body()))
+        bodies.append(message.body)
+    return bodies
+
+
+def take_messages(link: Any) -> list[tuple[Any, Any]]:
+    """What has come whole on a link of Proton's engine: the deliveries, and their messages."""
+    arrived = []
+    while (delivery := link.current) is not None and delivery.readable and not delivery.partial:
+        message = proton.Message()
+        message.decode(link.recv(delivery.pending))
+        link.advance()
+        arrived.append((delivery, message))
+    return arrived

@@ -43,24 +43,26 @@ def subscribe(
         link.source.filter.put_object(described)
     if properties:
         link.source.properties.put_object({proton.symbol(each): value for each, value in properties.items()})
-    link.open()
-    client.broker.settle_down()
-    return link
+    return client.attach(link)
 
 
 def condition(link: Any) -> str | None:
     return link.remote_condition.name if link.remote_condition else None
 
 
-def status(client: PairedClient, operation: str, body: Any, **properties: Any) -> int:
-    """The answer of `$management`."""
+def ask(client: PairedClient, operation: str, body: Any, **properties: Any) -> Any:
+    """What `$management` answers."""
     replies, requests = client.receiver("$management", 10), client.sender("$management")
     request: Any = proton.Message(reply_to="$management", correlation_id=1, body=body)
     request.properties = {"operation": operation, **properties}
-    client.send(requests, request)
-    client.broker.settle_down()
+    client.send_all(requests, request)
     ((_, reply),) = client.received(replies)
     replies.close()
     requests.close()
     client.broker.settle_down()
-    return int(reply.properties["statusCode"])
+    return reply
+
+
+def status(client: PairedClient, operation: str, body: Any, **properties: Any) -> int:
+    """The number with which `$management` answers."""
+    return int(ask(client, operation, body, **properties).properties["statusCode"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
 import proton
 
@@ -20,13 +20,12 @@ from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.engine import Engine
 
-_ROUNDS = 1000
-
 
 class PairedProxy:
     """`proxy` relays to `primary` what it does not lead: its replica of `default` is empty.
 
-    For the rest see `relayer.Relayer`.
+    To a test that has clients of any broker (see `paired_broker`) it is the primary, and clients connect to the proxy.
+    For what links ask of it see `relayer.Relayer`.
     """
 
     def __init__(
@@ -42,6 +41,7 @@ class PairedProxy:
         self.proxy = proxy or PairedBroker(ContainerSettings("proxy", "0"))
         self.proxy.container.default.read_only = True
         self.proxy.connections.relays = self
+        self.proxy.carriers.append(self._carry)
         self.links: dict[PlacedLink, None] = {}
         self.again: list[PlacedLink] = []
         """To be attached when there is a connection."""
@@ -56,6 +56,9 @@ class PairedProxy:
         """New far links wait for `attach_those_left`."""
         self._producers: list[Producer] = []
         self._made = count(1)
+        self.container, self.queue = self.primary.container, self.primary.queue
+        self.check_invariants = self.primary.check_invariants
+        self.clients, self.accept = self.proxy.clients, self.proxy.accept
         self._under_way: bytearray | None = None
         """What the primary has said and the proxy has not heard; None: nothing is held up."""
         self.connect_upstream()
@@ -99,12 +102,11 @@ class PairedProxy:
 
     def settle_down(self) -> None:
         """Carry bytes on all three ways until nothing moves."""
-        for _ in range(_ROUNDS):
-            self.proxy.settle_down()
-            self._place()
-            if not self._exchange():
-                return
-        raise RuntimeError("the conversation does not come to an end")
+        self.proxy.settle_down()
+
+    def _carry(self) -> bool:
+        self._place()
+        return self._exchange()
 
     def _place(self) -> None:
         begun, self._begun = self._begun, []
@@ -114,7 +116,7 @@ class PairedProxy:
             elif link in self.links:
                 self.upstream.attach(link)
         if begun:
-            self.proxy.settle_down()
+            self.proxy.settle_alone()
 
     def _exchange(self) -> bool:
         upstream, accepted = self.upstream, self.accepted
@@ -174,23 +176,7 @@ class PairedProxy:
     def give_producer_back(self, producer: Producer) -> None:
         self._producers.append(producer)
 
-
-def attach(link: Any, proxied: PairedProxy) -> Any:
-    """Open `link` of a client of the proxy, and have it answered."""
-    link.open()
-    proxied.settle_down()
-    return link
-
-
-class PairedProxiedBroker(PairedProxy):
-    """A `PairedBroker` whose clients are at a proxy: `container` and what is in it are the primary's."""
-
-    def __init__(self, settings: ContainerSettings | None = None, *, primary: PairedBroker | None = None) -> None:
-        super().__init__(settings, primary=primary)
-        self.container = self.primary.container
-        self.clients = self.proxy.clients
-        self.accept, self.queue = self.proxy.accept, self.primary.queue
-        self.check_invariants = self.primary.check_invariants
+    # --- as `PairedBroker`
 
     def connect(self, desired_capabilities: Sequence[str] = ()) -> PairedClient:
         """See `PairedBroker.connect`."""
@@ -201,3 +187,8 @@ class PairedProxiedBroker(PairedProxy):
     def turn(self) -> None:
         """Both brokers' moves, and what comes of them."""
         self.settle_down()
+
+
+def paired_broker(way: str, settings: ContainerSettings | None = None) -> PairedBroker:
+    """One whose clients are its own (`direct`), or those of a proxy (`proxied`)."""
+    return PairedBroker(settings) if way == "direct" else cast(PairedBroker, PairedProxy(settings))

@@ -9,7 +9,7 @@ from typing import Any
 
 import proton
 
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import PairedBroker, PairedClient, push_into, take_from
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
@@ -18,8 +18,6 @@ from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Engine
 
 TARGET = RemoteTarget("orders", "their-orders", "amqp://there:5672")
-_ROUNDS = 1000
-_INPUT_BUFFER = 4096
 _NEW = proton.Endpoint.LOCAL_UNINIT | proton.Endpoint.REMOTE_ACTIVE
 
 
@@ -30,6 +28,7 @@ class PairedRemote:
         self.broker, self.name = "here's-uuid", "here"
         self.here = PairedBroker(ContainerSettings("here", "0", max_message_bytes=100_000))
         self.here.connections.remotes = self
+        self.here.carriers.append(self._exchange)
         self.now_s = 0.0
         self.here.container.clock = lambda: self.now_s
         self.links: dict[Any, None] = {}
@@ -114,7 +113,7 @@ class PairedRemote:
         assert self.upstream is not None
         self.settle_down()
         self.upstream.receive(data)
-        self.here.settle_down()
+        self.here.settle_alone()
 
     def wait(self, seconds: float) -> None:
         """Time goes by."""
@@ -125,25 +124,18 @@ class PairedRemote:
 
     def settle_down(self) -> None:
         """Carry bytes on both ways until nothing moves."""
-        for _ in range(_ROUNDS):
-            self.here.settle_down()
-            if not self._exchange():
-                return
-        raise RuntimeError("the conversation does not come to an end")
+        self.here.settle_down()
 
     def _exchange(self) -> bool:
         upstream = self.upstream
         if upstream is None:
             return False
         outgoing = upstream.take_output()
-        for offset in range(0, len(outgoing), _INPUT_BUFFER):
-            self.transport.push(outgoing[offset : offset + _INPUT_BUFFER])
+        push_into(self.transport, outgoing)
         self._open_all()
-        pending = self.transport.pending()
-        incoming = self.transport.peek(pending) if pending > 0 else b""
+        incoming = take_from(self.transport)
         if incoming:
-            self.transport.pop(len(incoming))
-            upstream.receive(bytes(incoming))
+            upstream.receive(incoming)
         return bool(outgoing or incoming)
 
     def _open_all(self) -> None:

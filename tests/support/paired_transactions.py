@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -19,21 +18,18 @@ _names = count(1)
 
 
 class PairedCoordinator:
-    """A coordinator link of one client. `settle_down`: carries bytes until nothing moves."""
+    """A coordinator link of one client."""
 
-    def __init__(self, client: PairedClient, settle_down: Callable[[], None]) -> None:
+    def __init__(self, client: PairedClient) -> None:
         self._client = client
-        self.settle_down = settle_down
         self.link: Any = client.session.sender(f"coordinator-{next(_names)}")
         self.link.target.type = proton.Terminus.COORDINATOR
-        self.link.open()
-        settle_down()
+        client.attach(self.link)
 
     def ask(self, descriptor: str, *fields: Any) -> Any:
         """The delivery of a request that has been carried as far as it goes."""
         body = proton.Described(proton.symbol(f"amqp:{descriptor}:list"), list(fields))
-        delivery = self._client.send(self.link, proton.Message(body=body))
-        self.settle_down()
+        (delivery,) = self._client.send_all(self.link, proton.Message(body=body))
         return delivery
 
     def declare(self) -> bytes:
@@ -45,6 +41,12 @@ class PairedCoordinator:
     def discharge(self, transaction_id: bytes, *, fails: bool = False) -> Any:
         """The delivery of a commit, or of a rollback."""
         return self.ask("discharge", transaction_id, fails)
+
+    def publish(self, link: Any, transaction_id: bytes) -> Any:
+        """The delivery of a message in a transaction that has been carried as far as it goes."""
+        delivery = publish(self._client, link, transaction_id, "x")
+        self._client.broker.settle_down()
+        return delivery
 
 
 def publish(client: PairedClient, link: Any, transaction_id: bytes, text: str) -> Any:

@@ -54,22 +54,12 @@ def refusal(client: PairedClient) -> str | None:
 
 def consume(client: PairedClient, queue: str, credit: int = 0, name: str = "in") -> Any:
     """A consumer's link with a name of its own."""
-    link = client.session.receiver(name)
-    link.source.address = queue
-    link.open()
-    if credit:
-        link.flow(credit)
-    client.broker.settle_down()
-    return link
+    return client.receiver(queue, credit, name)
 
 
 def publish(client: PairedClient, queue: str | None, name: str = "out") -> Any:
     """A publisher's link with a name of its own."""
-    link = client.session.sender(name)
-    link.target.address = queue
-    link.open()
-    client.broker.settle_down()
-    return link
+    return client.sender(queue, name)
 
 
 def numbered(number: int, name: str = FIRST, link: str = "out") -> proton.Message:
@@ -84,10 +74,6 @@ def held(link: Any) -> object:
 
 def confirmed(link: Any) -> object:
     return dict(link.remote_properties or {}).get("qpid.session-confirmed")
-
-
-def bodies(client: PairedClient, link: Any) -> list[object]:
-    return [message.body for _, message in client.received(link)]
 
 
 def ids(client: PairedClient, link: Any) -> list[int]:

@@ -158,10 +158,6 @@ class SimulatedDisk:
         """Where the last write that was synced began; what lies before it was on disk earlier."""
         return self._names[path].last_synced_at
 
-    def unsynced(self, path: str) -> int:
-        """How many writes of that file could still be lost."""
-        return len(self._names[path].pending)
-
     # --- Disk --------------------------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:

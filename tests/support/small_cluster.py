@@ -41,6 +41,8 @@ class Node(MemberHarness):
         self.not_let_in: set[str] = set()
         """Names of brokers that cannot log in here."""
         self.stopped = ""
+        self.clean_end: str | None = None
+        """The shutdown under which its store is whole; empty: it is not; None: no shutdown has reached it."""
         self.turn_due = False
         self.confirmed = 0
         """The last LSN that it told clients of, as primary."""
@@ -143,6 +145,9 @@ class Node(MemberHarness):
 
     def note_line(self, text: str) -> None:
         self.notices.append(text)
+
+    def end_in_order(self, uuid: str) -> None:
+        self.clean_end = uuid
 
     def end_for_good(self, reason: str) -> None:
         self.stopped, self.running = reason, False

@@ -61,7 +61,7 @@ def relays(address: str) -> Callable[[PairedClient], bool]:
 
 def relays_in_a_transaction(client: PairedClient) -> bool:
     before = client.broker.queue("q").messages.count
-    coordinator, link = PairedCoordinator(client, client.broker.settle_down), client.sender(None)
+    coordinator, link = PairedCoordinator(client), client.sender(None)
     transaction = coordinator.declare()
     delivery = client.send(link, proton.Message("x", address="q"))
     delivery.local.data = [transaction]
@@ -72,7 +72,7 @@ def relays_in_a_transaction(client: PairedClient) -> bool:
 
 
 def publishes_in_a_transaction(client: PairedClient) -> bool:
-    coordinator, link = PairedCoordinator(client, client.broker.settle_down), client.sender("q")
+    coordinator, link = PairedCoordinator(client), client.sender("q")
     if not is_attached(link):
         return False
     transaction = coordinator.declare()

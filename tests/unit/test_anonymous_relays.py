@@ -7,7 +7,7 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedClient
+from paired_engines import queued_bodies
 from paired_links import condition
 from paired_proxy import PairedProxy
 from paired_transactions import TRANSACTIONAL, PairedCoordinator, publish
@@ -18,7 +18,6 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire.annotations import PRODUCER, SEQUENCE
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
-from qpid_ha_broker.model.queue import Queue
 from several_sets import SeveralSets
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -33,13 +32,7 @@ class Sets(PairedProxy):
         super().__init__(primary=self.there, proxy=self.here)
         self.here.lead_elsewhere("red")
         self.one = self.client()
-        self.link = self.relay_of(self.one)
-
-    def relay_of(self, client: PairedClient) -> Any:
-        """A client's anonymous relay."""
-        link = client.sender(None)
-        self.settle_down()
-        return link
+        self.link = self.one.sender(None)
 
     def send(self, *messages: tuple[str, str], settled: bool = False) -> list[Any]:
         """Of each address and body."""
@@ -56,17 +49,8 @@ class Sets(PairedProxy):
         return [link.set_name for link in self.links if isinstance(link, SetPublisher)]
 
 
-def texts(queue: Queue) -> list[str]:
-    found = []
-    for entry in queue.messages:
-        message: Any = proton.Message()
-        message.decode(bytes(entry.resident_body()))
-        found.append(message.body)
-    return found
-
-
 def red(sets: Sets) -> list[str]:
-    return texts(sets.there.set("red").resources.catalog.queues["red"])
+    return queued_bodies(sets.there.set("red").resources.catalog.queues["red"])
 
 
 @pytest.fixture
@@ -82,8 +66,8 @@ def test_each_message_goes_to_who_leads_the_set_of_its_address(sets: Sets) -> No
     deliveries = sets.send(("red", "1"), ("blue", "2"), ("plain", "3"), ("red", "4"))
     assert states(deliveries) == [ACCEPTED] * 4
     assert red(sets) == ["1", "4"]
-    assert texts(sets.here.set("blue").resources.catalog.queues["blue"]) == ["2"]
-    assert texts(sets.there.queue("plain")) == ["3"]
+    assert queued_bodies(sets.here.set("blue").resources.catalog.queues["blue"]) == ["2"]
+    assert queued_bodies(sets.there.queue("plain")) == ["3"]
     assert sets.publishers() == ["red", "default"]
     assert sets.here.container.unsettled_bytes == 0
 
@@ -92,11 +76,10 @@ def test_in_a_cluster_of_one_set_a_backup_serves_them() -> None:
     proxied = PairedProxy()
     client = proxied.client()
     link = client.sender(None)
-    proxied.settle_down()
     delivery = client.send(link, proton.Message("a", address="q"))
     proxied.settle_down()
     assert delivery.remote_state == ACCEPTED
-    assert texts(proxied.primary.queue("q")) == ["a"]
+    assert queued_bodies(proxied.primary.queue("q")) == ["a"]
 
 
 def test_an_exchange_is_routed_by_who_leads_default(sets: Sets) -> None:
@@ -105,7 +88,7 @@ def test_an_exchange_is_routed_by_who_leads_default(sets: Sets) -> None:
     configuration.bind("amq.direct", "plain", "key", {})
     (delivery,) = sets.send(("amq.direct/key", "a"))
     assert delivery.remote_state == ACCEPTED
-    assert texts(sets.there.queue("plain")) == ["a"]
+    assert queued_bodies(sets.there.queue("plain")) == ["a"]
 
 
 def test_nothing_is_accepted_before_its_own_set_has_committed_it(sets: Sets) -> None:
@@ -156,7 +139,7 @@ def test_what_was_taken_is_there_once_though_the_queue_of_one_before_it_was_dele
     default.touch()
     sets.settle_down()
     after = sets.send(("going", "c"), ("plain", "d"))
-    assert texts(sets.there.queue("plain")) == ["b", "d"]
+    assert queued_bodies(sets.there.queue("plain")) == ["b", "d"]
     assert states([*before, *after]) == [ACCEPTED, ACCEPTED, REJECTED, ACCEPTED]
 
 
@@ -170,7 +153,7 @@ def test_what_a_deleted_queue_did_not_take_is_refused_when_it_is_sent_again(sets
     deliveries = sets.send(("going", "b"), ("plain", "c"))
     sets.connect_upstream()
     assert states(deliveries) == [REJECTED, ACCEPTED]
-    assert texts(sets.there.queue("plain")) == ["a", "c"]
+    assert queued_bodies(sets.there.queue("plain")) == ["a", "c"]
 
 
 def test_refusals_are_those_of_the_primary_and_of_one_message(sets: Sets) -> None:
@@ -258,7 +241,7 @@ def test_an_address_of_which_has_to_be_asked_holds_up_what_is_behind_it(sets: Se
     wait.ready()
     sets.settle_down()
     assert states(deliveries) == [ACCEPTED] * 3
-    assert texts(sets.there.set("red").resources.catalog.queues["new"]) == ["1"]
+    assert queued_bodies(sets.there.set("red").resources.catalog.queues["new"]) == ["1"]
 
 
 def test_an_address_of_which_nobody_says_anything_is_refused_and_what_is_behind_it_is_not(sets: Sets) -> None:
@@ -278,7 +261,7 @@ class AskedInTransaction:
     def __init__(self, sets: Sets) -> None:
         self.sets = sets
         self.wait = sets.here.directory.locating = NodeWait("asked")
-        self.coordinator = PairedCoordinator(sets.one, sets.settle_down)
+        self.coordinator = PairedCoordinator(sets.one)
         self.id = self.coordinator.declare()
         for address, text in (("new", "1"), ("red", "2")):
             delivery = sets.one.send(sets.link, proton.Message(text, address=address))
@@ -310,7 +293,7 @@ def test_a_commit_after_the_answers_counts_though_an_address_was_asked_for(sets:
     asked = AskedInTransaction(sets)
     asked.is_told()
     assert asked.coordinator.discharge(asked.id).remote_state == ACCEPTED
-    assert texts(sets.there.set("red").resources.catalog.queues["new"]) == ["1"]
+    assert queued_bodies(sets.there.set("red").resources.catalog.queues["new"]) == ["1"]
     assert red(sets) == ["2"]
 
 
@@ -367,7 +350,7 @@ def test_a_primary_of_an_older_version_is_named_in_each_refusal(sets: Sets) -> N
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_transaction_is_in_the_set_of_its_first_message(sets: Sets, fails: bool) -> None:
-    coordinator = PairedCoordinator(sets.one, sets.settle_down)
+    coordinator = PairedCoordinator(sets.one)
     for address, other in (("red", "blue"), ("blue", "red")):
         work = coordinator.declare()
         answers = []
@@ -382,7 +365,7 @@ def test_a_transaction_is_in_the_set_of_its_first_message(sets: Sets, fails: boo
         assert coordinator.discharge(work, fails=fails).remote_state == ACCEPTED
     expected = [] if fails else ["to red", "to red"]
     assert red(sets) == expected
-    assert len(texts(sets.here.set("blue").resources.catalog.queues["blue"])) == len(expected)
+    assert len(queued_bodies(sets.here.set("blue").resources.catalog.queues["blue"])) == len(expected)
 
 
 def test_a_commit_waits_for_messages_that_the_primary_gives_no_credit_for() -> None:
@@ -391,7 +374,7 @@ def test_a_commit_waits_for_messages_that_the_primary_gives_no_credit_for() -> N
     log = hosted.resources.default.log
     log.add_witness("backup")
     sets.send(("red", "1"), ("red", "2"))  # all of its credit, until they are committed
-    coordinator = PairedCoordinator(sets.one, sets.settle_down)
+    coordinator = PairedCoordinator(sets.one)
     work = coordinator.declare()
     delivery = sets.one.send(sets.link, proton.Message("3", address="red"))
     delivery.local.data = [work]
@@ -407,7 +390,7 @@ def test_a_commit_waits_for_messages_that_the_primary_gives_no_credit_for() -> N
 
 
 def test_a_transaction_that_was_lost_is_not_sent_again(sets: Sets) -> None:
-    coordinator = PairedCoordinator(sets.one, sets.settle_down)
+    coordinator = PairedCoordinator(sets.one)
     work = coordinator.declare()
     publish(sets.one, sets.link, work, "x")  # without an address
     delivery = sets.one.send(sets.link, proton.Message("a", address="red"))
@@ -435,7 +418,7 @@ def test_what_waits_here_to_be_committed_ends_the_link_when_the_set_is_led_elsew
 def test_a_link_goes_on_when_default_is_led_elsewhere(sets: Sets) -> None:
     default = sets.here.container.default
     default.read_only = False
-    link = sets.relay_of(sets.one)
+    link = sets.one.sender(None)
     default.read_only = True
     default.end_links(AmqpError("amqp:link:redirect", "elsewhere"), browsers=False)
     sets.settle_down()
@@ -449,4 +432,4 @@ def test_a_link_without_anything_to_be_committed_goes_on_when_a_set_is_led_elsew
     blue.end_links(AmqpError("amqp:link:redirect", "elsewhere"), browsers=False)
     (delivery,) = sets.send(("blue", "b"))
     assert delivery.remote_state == ACCEPTED
-    assert texts(sets.there.set("blue").resources.catalog.queues["blue"]) == ["b"]
+    assert queued_bodies(sets.there.set("blue").resources.catalog.queues["blue"]) == ["b"]

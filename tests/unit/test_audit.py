@@ -11,7 +11,7 @@ import signal
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import proton
 import pytest
@@ -20,7 +20,7 @@ from access_support import controlled
 from cluster_in_process import InProcessCluster, eventually, told
 from paired_engines import PairedBroker
 from paired_links import status
-from paired_proxy import PairedProxiedBroker
+from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
 from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller, audited
@@ -284,7 +284,7 @@ def test_management_has_a_line_for_what_changes_something_also_where_it_is_denie
 
 
 def test_management_by_way_of_a_proxy_has_the_client_and_not_the_proxy() -> None:
-    broker = cast(PairedBroker, PairedProxiedBroker())
+    broker = paired_broker("proxied")
     acts: list[AuditedAct] = []
     broker.container.management.record = acts.append
     client = broker.connect()

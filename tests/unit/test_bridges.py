@@ -7,6 +7,7 @@ from typing import Any
 import proton
 import pytest
 
+from paired_engines import queued_bodies, take_messages
 from paired_remote import TARGET, PairedRemote
 from qpid_ha_broker.amqp.links.bridges import PAUSE_MOST_S, WINDOW_MESSAGES, Bridge, InboundBridge, OutboundBridge
 from qpid_ha_broker.amqp.links.remote_probe import PATIENCE_S, RemoteProbe
@@ -41,19 +42,10 @@ def inbound(paired: PairedRemote, **arguments: Any) -> Any:
 def outbound(paired: PairedRemote, *texts: str, credit: int = 10, **arguments: Any) -> Any:
     """A bridge that empties `q`, in which there are these messages."""
     declare(paired, **arguments)
-    publish(paired, *[proton.Message(text) for text in texts])
+    paired.client().publish("q", *[proton.Message(text) for text in texts])
     default = paired.here.container.default
     paired.begin(OutboundBridge(default, paired.here.queue("q"), TARGET, paired, paired.here.container))
     return paired.answer(credit)
-
-
-def publish(paired: PairedRemote, *messages: proton.Message) -> None:
-    client = paired.client()
-    link = client.sender("q")
-    paired.settle_down()
-    for message in messages:
-        client.send(link, message)
-    paired.settle_down()
 
 
 def offer(paired: PairedRemote, far: Any, *messages: Any) -> list[Any]:
@@ -68,17 +60,6 @@ def offer(paired: PairedRemote, far: Any, *messages: Any) -> list[Any]:
     return deliveries
 
 
-def take(far: Any) -> list[tuple[Any, Any]]:
-    """What the other broker has got."""
-    found = []
-    while (delivery := far.current) is not None and delivery.readable and not delivery.partial:
-        message = proton.Message()
-        message.decode(far.recv(delivery.pending))
-        far.advance()
-        found.append((delivery, message))
-    return found
-
-
 def told(paired: PairedRemote, delivery: Any, state: Any) -> None:
     delivery.update(state)
     delivery.settle()
@@ -91,12 +72,7 @@ def texts(found: list[tuple[Any, Any]]) -> list[Any]:
 
 def held(paired: PairedRemote) -> list[Any]:
     """What the queue has."""
-    bodies = []
-    for entry in paired.here.queue("q").messages:
-        message = proton.Message()
-        message.decode(bytes(entry.resident_body()))
-        bodies.append(message.body)
-    return bodies
+    return queued_bodies(paired.here.queue("q"))
 
 
 def ended(paired: PairedRemote) -> bool:
@@ -162,7 +138,6 @@ def test_while_the_queue_is_full_messages_wait_in_their_order_and_are_not_accept
     assert "full" in paired.warnings[0]
     client = paired.client()
     receiver = client.receiver("q", 10)
-    paired.settle_down()
     for expected in "abc":
         ((delivery, message),) = client.received(receiver)
         assert message.body == expected
@@ -178,7 +153,6 @@ def test_what_the_other_broker_takes_back_while_it_waits_is_not_touched_again(pa
     paired.settle_down()
     client = paired.client()
     receiver = client.receiver("q", 10)
-    paired.settle_down()
     found = []
     for _ in range(2):
         for delivery, message in client.received(receiver):
@@ -249,7 +223,7 @@ def test_when_another_broker_leads_nothing_more_is_taken_or_accepted(paired: Pai
 
 def test_a_message_leaves_the_queue_when_the_other_broker_has_accepted_it(paired: PairedRemote) -> None:
     far = outbound(paired, "a", "b")
-    (one, first), (two, second) = take(far)
+    (one, first), (two, second) = take_messages(far)
     assert (first.body, second.body) == ("a", "b")
     assert first.annotations[MESSAGE_PATH] == OWN_WAY
     assert held(paired) == ["a", "b"]
@@ -261,26 +235,26 @@ def test_a_message_leaves_the_queue_when_the_other_broker_has_accepted_it(paired
 
 def test_no_more_is_sent_than_the_other_broker_has_credit_for(paired: PairedRemote) -> None:
     far = outbound(paired, "a", "b", "c", credit=1)
-    assert texts(take(far)) == ["a"]
+    assert texts(take_messages(far)) == ["a"]
     far.flow(5)
     paired.settle_down()
-    assert texts(take(far)) == ["b", "c"]
+    assert texts(take_messages(far)) == ["b", "c"]
 
 
 def test_what_has_no_room_there_stays_and_is_sent_again_from_there_on_after_a_pause(paired: PairedRemote) -> None:
     far = outbound(paired, "a", "b", "c", credit=2)
-    (one, _), (two, _) = take(far)
+    (one, _), (two, _) = take_messages(far)
     one.local.condition = proton.Condition("amqp:resource-limit-exceeded", "full")
     told(paired, one, REJECTED)
     two.local.condition = proton.Condition("amqp:resource-limit-exceeded", "full")
     told(paired, two, REJECTED)
     far.flow(10)
     paired.settle_down()
-    assert take(far) == []
+    assert take_messages(far) == []
     assert held(paired) == ["a", "b", "c"]
     assert "full" in paired.warnings[0]
     paired.wait(PAUSE_MOST_S)
-    found = take(far)
+    found = take_messages(far)
     assert texts(found) == ["a", "b", "c"]
     assert [message.first_acquirer for _, message in found] == [False, False, True]
 
@@ -288,11 +262,11 @@ def test_what_has_no_room_there_stays_and_is_sent_again_from_there_on_after_a_pa
 @pytest.mark.parametrize("state", [RELEASED, MODIFIED])
 def test_what_is_released_there_stays(paired: PairedRemote, state: Any) -> None:
     far = outbound(paired, "a")
-    ((delivery, _),) = take(far)
+    ((delivery, _),) = take_messages(far)
     told(paired, delivery, state)
     assert held(paired) == ["a"]
     paired.wait(PAUSE_MOST_S)
-    ((again, _),) = take(far)
+    ((again, _),) = take_messages(far)
     told(paired, again, ACCEPTED)
     assert held(paired) == []
 
@@ -303,7 +277,7 @@ def test_what_is_rejected_for_good_is_a_dead_letter(paired: PairedRemote) -> Non
     configuration.declare_queue("letters", {})
     configuration.bind("dead", "letters", "", {})
     far = outbound(paired, "a", "b", alternate_exchange="dead")
-    (one, _), (two, _) = take(far)
+    (one, _), (two, _) = take_messages(far)
     one.local.condition = proton.Condition("amqp:decode-error", "what is this")
     told(paired, one, REJECTED)
     told(paired, two, ACCEPTED)
@@ -316,13 +290,13 @@ def test_what_has_no_answer_when_the_other_broker_is_lost_is_sent_again_marked_a
     paired: PairedRemote,
 ) -> None:
     far = outbound(paired, "a", "b", "c")
-    (one, _), _, _ = take(far)
+    (one, _), _, _ = take_messages(far)
     told(paired, one, ACCEPTED)
     paired.cut()
     assert held(paired) == ["b", "c"]
     assert paired.here.queue("q").messages.acquired == 0
     paired.connect_far()
-    found = take(paired.answer(10))
+    found = take_messages(paired.answer(10))
     assert [(message.body, message.first_acquirer) for _, message in found] == [("b", False), ("c", False)]
     assert paired.here.container.unsettled_bytes > 0
     for delivery, _ in found:
@@ -333,10 +307,10 @@ def test_what_has_no_answer_when_the_other_broker_is_lost_is_sent_again_marked_a
 def test_a_message_that_went_over_this_bridge_before_ends_here(paired: PairedRemote) -> None:
     declare(paired)
     looped: Any = proton.Message("back", annotations={MESSAGE_PATH: f"{OWN_WAY}\nother\nthere\nx"})
-    publish(paired, looped, proton.Message("new"))
+    paired.client().publish("q", looped, proton.Message("new"))
     default = paired.here.container.default
     paired.begin(OutboundBridge(default, paired.here.queue("q"), TARGET, paired, paired.here.container))
-    ((delivery, message),) = take(paired.answer(10))
+    ((delivery, message),) = take_messages(paired.answer(10))
     assert message.body == "new"
     assert "came back" in paired.warnings[0]
     told(paired, delivery, ACCEPTED)
@@ -346,17 +320,17 @@ def test_a_message_that_went_over_this_bridge_before_ends_here(paired: PairedRem
 def test_a_way_that_is_too_long_stops_the_bridge_and_keeps_the_message(paired: PairedRemote) -> None:
     declare(paired)
     path = "\n".join(f"id{number}\nbroker{number}\nq" for number in range(8))
-    publish(paired, proton.Message("far", annotations={MESSAGE_PATH: path}))
+    paired.client().publish("q", proton.Message("far", annotations={MESSAGE_PATH: path}))
     default = paired.here.container.default
     paired.begin(OutboundBridge(default, paired.here.queue("q"), TARGET, paired, paired.here.container))
-    assert take(paired.answer(10)) == []
+    assert take_messages(paired.answer(10)) == []
     assert held(paired) == ["far"]
     assert "shorten the way" in paired.warnings[0]
 
 
 def test_a_deleted_queue_ends_its_bridge(paired: PairedRemote) -> None:
     far = outbound(paired, "a")
-    take(far)
+    take_messages(far)
     paired.here.container.default.configuration.delete_queue("q")
     paired.settle_down()
     assert ended(paired)
@@ -365,7 +339,7 @@ def test_a_deleted_queue_ends_its_bridge(paired: PairedRemote) -> None:
 
 def test_when_another_broker_leads_what_was_sent_stays_in_the_queue(paired: PairedRemote) -> None:
     far = outbound(paired, "a")
-    ((delivery, _),) = take(far)
+    ((delivery, _),) = take_messages(far)
     hosted = paired.here.container.default
     hosted.resources.default.read_only = "another one leads"
     hosted.end_links(AmqpError(CONNECTION_FORCED, "another one leads"), browsers=True)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import PairedProxiedBroker
+from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED, RELEASED
 from session_clients import (
-    bodies,
     confirmed,
     consume,
     held,
@@ -38,15 +37,12 @@ WITNESS = "a backup"
 @pytest.fixture(params=["direct", "proxied"])
 def broker(request: pytest.FixtureRequest) -> PairedBroker:
     """Where clients connect."""
-    return PairedBroker() if request.param == "direct" else cast(PairedBroker, PairedProxiedBroker())
+    return paired_broker(request.param)
 
 
 def filled(broker: PairedBroker, count: int, queue: str = "q") -> None:
     client = broker.connect()
-    sender = client.sender(queue)
-    for number in range(1, count + 1):
-        client.send(sender, proton.Message(f"m{number}"))
-    broker.settle_down()
+    client.publish(queue, *[f"m{number}" for number in range(1, count + 1)])
     client.connection.close()
     broker.settle_down()
 
@@ -256,13 +252,13 @@ def test_what_is_held_comes_as_far_as_there_is_credit_and_nothing_new_before_it(
     client.vanish()
     again = open_session(broker)
     link = consume(again, "q", 2)
-    assert bodies(again, link) == ["m1", "m2"]
+    assert again.bodies(link) == ["m1", "m2"]
     link.drain(2)
     broker.settle_down()
-    assert bodies(again, link) == ["m3", "m4"]
+    assert again.bodies(link) == ["m3", "m4"]
     link.drain(9)
     broker.settle_down()
-    assert bodies(again, link) == ["m5"]
+    assert again.bodies(link) == ["m5"]
     assert link.credit == 0, "the rest of the credit is given back"
 
 
@@ -350,12 +346,12 @@ def test_a_link_that_is_attached_twice_at_a_time_has_nothing_twice(broker: Paire
     filled(broker, 2)
     client = open_session(broker)
     first = consume(client, "q", 2)
-    assert bodies(client, first) == ["m1", "m2"]
+    assert client.bodies(first) == ["m1", "m2"]
     client.session = client.connection.session()
     client.session.open()
     second = consume(client, "q", 2)
     assert first.remote_condition.name == "amqp:link:stolen"
-    assert bodies(client, second) == ["m1", "m2"]
+    assert client.bodies(second) == ["m1", "m2"]
 
 
 @pytest.mark.parametrize("kind", ["browsing", "presettled", "dynamic"])
@@ -458,7 +454,7 @@ def test_a_second_connection_that_resumes_ends_the_first_and_has_what_that_had(b
     got[0][0].settle()
     broker.settle_down()
     link = consume(second, "q", 3)
-    assert bodies(second, link) == ["m1", "m2", "m3"], "what the first says now does not count"
+    assert second.bodies(link) == ["m1", "m2", "m3"], "what the first says now does not count"
     first.vanish()
     pass_time(broker, 1000)
     assert status(open_session(broker)) == "resumed", "the end of the first does not make the session wait"
@@ -472,7 +468,7 @@ def test_what_the_first_connection_said_in_the_same_moment_counts(broker: Paired
     got[0][0].settle()
     first.exchange()  # it is there, and no turn has carried it out
     second = open_session(broker)
-    assert bodies(second, consume(second, "q", 2)) == ["m2"]
+    assert second.bodies(consume(second, "q", 2)) == ["m2"]
 
 
 def test_it_counts_also_where_the_links_of_the_first_end_later(broker: PairedBroker) -> None:
@@ -492,7 +488,7 @@ def test_it_counts_also_where_the_links_of_the_first_end_later(broker: PairedBro
     link.flow(2)
     broker.settle_down()
     assert held(link) == 1
-    assert bodies(second, link) == ["m2"]
+    assert second.bodies(link) == ["m2"]
 
 
 # --- nothing is told before it is committed
@@ -553,9 +549,9 @@ def test_a_message_goes_out_when_it_is_committed_whose_it_is_and_others_do_not_w
     commit(witnessed)
     link = consume(client, "q", 1)
     plain = other.receiver("q", 1)
-    assert (bodies(client, link), bodies(other, plain)) == ([], ["m2"])
+    assert (client.bodies(link), other.bodies(plain)) == ([], ["m2"])
     commit(witnessed)
-    assert bodies(client, link) == ["m1"]
+    assert client.bodies(link) == ["m1"]
 
 
 @pytest.mark.parametrize("broker", ["direct"], indirect=True)
@@ -570,7 +566,7 @@ def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: Pair
     log.acknowledge(WITNESS, log.last_lsn)
     witnessed.container.tell_what_is_committed()
     client.exchange()
-    assert bodies(client, link) == ["m1"]
+    assert client.bodies(link) == ["m1"]
 
 
 def test_what_is_told_of_a_link_is_committed(witnessed: PairedBroker) -> None:

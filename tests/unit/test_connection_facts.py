@@ -43,17 +43,10 @@ def links_of(broker: PairedBroker) -> list[dict[str, Any]]:
     return [link for row in rows_of(broker) for link in row["links"]]
 
 
-def send(broker: PairedBroker, client: PairedClient, address: str, *texts: str) -> None:
-    link = client.sender(address)
-    for text in texts:
-        client.send(link, proton.Message(text))
-    broker.settle_down()
-
-
 def test_each_connection_is_shown_with_its_links(broker: PairedBroker) -> None:
     broker.container.now_ms = START_MS + 5
     client = broker.connect()
-    send(broker, client, "q", "x")
+    client.publish("q", "x")
     subscribe(client, "q", "reader").flow(10)
     broker.settle_down()
     assert rows_of(broker) == [
@@ -105,13 +98,13 @@ def has_nothing_to_read(broker: PairedBroker, client: PairedClient) -> None:
 
 
 def finds_nothing_that_matches(broker: PairedBroker, client: PairedClient) -> None:
-    send(broker, client, "q", "x")
+    client.publish("q", "x")
     kind = "apache.org:selector-filter:string"
     subscribe(client, "q", filters={"selector": (kind, "colour = 'red'")}).flow(10)
 
 
 def answers_nothing(broker: PairedBroker, client: PairedClient) -> None:
-    send(broker, client, "q", *"abc")
+    client.publish("q", *"abc")
     subscribe(client, "q").flow(10)
 
 
@@ -127,11 +120,11 @@ def browses_what_no_backup_has(broker: PairedBroker, client: PairedClient) -> No
 def publishes_what_no_backup_has(broker: PairedBroker, client: PairedClient) -> None:
     client.sender("q")
     broker.container.default.resources.default.log.add_witness("backup")
-    send(broker, client, "q", "x")
+    client.publish("q", "x")
 
 
 def comes_to_a_primary_that_waits_for_others(broker: PairedBroker, client: PairedClient) -> None:
-    send(broker, client, "q", "x")
+    client.publish("q", "x")
     broker.container.default.resources.is_gated = True
     subscribe(client, "q").flow(10)
 
@@ -169,7 +162,7 @@ def test_it_is_told_what_a_link_waits_for(
 def test_a_publisher_without_credit_waits_for_memory() -> None:
     broker = PairedBroker(ContainerSettings("test", "0", memory_limit_bytes=1, publisher_credit=2))
     client = broker.connect()
-    send(broker, client, "q", "a", "b")
+    client.publish("q", "a", "b")
     (link,) = links_of(broker)
     assert (link["credit"], link["waits_for"]) == (0, WaitsFor.MEMORY.value)
 
@@ -177,10 +170,9 @@ def test_a_publisher_without_credit_waits_for_memory() -> None:
 def test_a_relayed_link_is_shown_at_both_brokers() -> None:
     proxied = PairedProxy()
     client = proxied.client(container="app")
-    send(proxied.proxy, client, "q", "x")
+    client.publish("q", "x")
     proxied.settle_down()
     receiver: Any = client.receiver("q", 10)
-    proxied.settle_down()
     near, reader = links_of(proxied.proxy)
     assert (near["node"], near["relayed_to"], near["waits_for"]) == ("q", "primary", "")
     assert (reader["relayed_to"], reader["unsettled"]) == ("primary", 1)
@@ -207,7 +199,7 @@ def closed(broker: PairedBroker, **params: object) -> Any:
 
 def test_a_closed_connection_is_told_why_and_what_its_client_held_goes_back(broker: PairedBroker) -> None:
     client, other = broker.connect(), broker.connect()
-    send(broker, client, "q", "x")
+    client.publish("q", "x")
     subscribe(client, "q").flow(10)
     broker.settle_down()
     assert closed(broker, id=1, reason="you hold the queue up") == {

@@ -76,7 +76,6 @@ def test_a_drained_consumer_whose_batch_came_with_the_drain_misses_no_message_of
     proxied = PairedProxy()
     client = proxied.client()
     link = client.sender("q")
-    proxied.settle_down()
     for number in range(5):
         client.send(link, proton.Message(str(number)))
     proxied.settle_down()
@@ -100,7 +99,6 @@ def test_a_drained_consumer_whose_batch_came_with_the_drain_misses_no_message_of
     paired = PairedRemote()
     client = paired.client()
     near = client.receiver("orders")
-    paired.settle_down()
     far = paired.answer()
     near.drain(10)
     paired.settle_down()

@@ -9,6 +9,7 @@ import pytest
 from proton import Delivery
 
 from paired_engines import PairedBroker, PairedClient
+from paired_transactions import PairedCoordinator
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links.coordinator import read_request
 from qpid_ha_broker.events.codec import decode
@@ -35,15 +36,6 @@ def acknowledge(broker: PairedBroker, name: str = STORE, lsn: int | None = None)
     """The witness has everything up to `lsn`, by default all."""
     log = broker.container.default.resources.default.log
     log.acknowledge(name, log.last_lsn if lsn is None else lsn)
-    broker.settle_down()
-
-
-def stock(broker: PairedBroker, client: PairedClient, address: str, count: int) -> None:
-    link = client.sender(address)
-    for number in range(count):
-        client.send(link, proton.Message(body=number))
-    broker.settle_down()
-    link.close()
     broker.settle_down()
 
 
@@ -142,32 +134,15 @@ def test_a_management_reply_waits_for_what_the_command_wrote(broker: PairedBroke
     assert reply.properties["statusCode"] == 201
 
 
-def declared_transaction(broker: PairedBroker, client: PairedClient) -> tuple[Any, bytes]:
-    coordinator = client.session.sender("coordinator")
-    coordinator.target.type = proton.Terminus.COORDINATOR
-    coordinator.open()
-    broker.settle_down()
-    delivery = client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), [])))
-    broker.settle_down()
-    return coordinator, bytes(delivery.remote.data[0])
-
-
 def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    coordinator, transaction_id = declared_transaction(broker, client)
-    sender = client.sender("q")
-    delivery = sender.delivery("in-a-transaction")
-    delivery.local.data = [transaction_id]
-    delivery.update(0x34)
-    sender.stream(proton.Message(body="x").encode())
-    sender.advance()
-    broker.settle_down()
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
+    coordinator.publish(client.sender("q"), transaction_id)
     witness(broker)
-    discharge = proton.Described(proton.symbol("amqp:discharge:list"), [transaction_id, False])
 
-    discharged = client.send(coordinator, proton.Message(body=discharge))
-    broker.settle_down()
+    discharged = coordinator.discharge(transaction_id)
     assert not discharged.settled
     log = broker.container.default.resources.default.log
     acknowledge(broker, lsn=log.last_lsn - 1)
@@ -183,21 +158,17 @@ def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
 def test_a_rollback_does_not_let_an_earlier_commit_be_accepted_too_early(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    coordinator, committed_id = declared_transaction(broker, client)
-    sender = client.sender("q")
-    delivery = sender.delivery("in-a-transaction")
-    delivery.local.data = [committed_id]
-    delivery.update(0x34)
-    sender.stream(proton.Message(body="x").encode())
-    sender.advance()
-    broker.settle_down()
-    declared = client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), [])))
-    broker.settle_down()
+    coordinator = PairedCoordinator(client)
+    committed_id = coordinator.declare()
+    coordinator.publish(client.sender("q"), committed_id)
+    other_id = coordinator.declare()
     witness(broker)
 
-    bodies: list[list[Any]] = [[committed_id, False], [bytes(declared.remote.data[0]), True]]
+    bodies: list[list[Any]] = [[committed_id, False], [other_id, True]]
     discharges = [
-        client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:discharge:list"), fields)))
+        client.send(
+            coordinator.link, proton.Message(body=proton.Described(proton.symbol("amqp:discharge:list"), fields))
+        )
         for fields in bodies
     ]
     broker.settle_down()
@@ -226,8 +197,8 @@ def test_an_outcome_other_than_accepted_means_in_a_transaction_what_it_means_out
     configuration.declare_exchange("dlx", "fanout", {})
     configuration.bind("dlx", "dead", "", {})
     configuration.declare_queue("q", {"qpid.alternate_exchange": "dlx"})
-    stock(broker, client, "q", 1)
-    _, transaction_id = declared_transaction(broker, client)
+    client.publish("q", 0)
+    transaction_id = PairedCoordinator(client).declare()
     receiver = client.receiver("q", 1)
     ((delivery, _),) = client.received(receiver)
     delivery.local.data = [transaction_id, outcome]
@@ -245,7 +216,7 @@ def test_an_outcome_other_than_accepted_means_in_a_transaction_what_it_means_out
 def test_a_consumers_accepted_is_settled_only_when_the_dequeue_is_committed(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    stock(broker, client, "q", 1)
+    client.publish("q", 0)
     receiver = client.receiver("q", 1, answers_first=True)
     ((delivery, _),) = client.received(receiver)
     witness(broker)
@@ -265,7 +236,7 @@ def test_a_consumers_accepted_is_settled_only_when_the_dequeue_is_committed(
 def test_a_message_goes_out_only_when_its_acquisition_is_committed() -> None:
     broker = PairedBroker(log_acquisitions=True)
     client = broker.connect()
-    stock(broker, client, "q", 1)
+    client.publish("q", 0)
     witness(broker)
 
     receiver = client.receiver("q", 10)
@@ -281,7 +252,7 @@ def test_a_message_goes_out_only_when_its_acquisition_is_committed() -> None:
 def test_a_message_whose_consumer_left_before_its_acquisition_was_committed_is_there_again() -> None:
     broker = PairedBroker(log_acquisitions=True)
     client = broker.connect()
-    stock(broker, client, "q", 1)
+    client.publish("q", 0)
     witness(broker)
     client.receiver("q", 10)
 
@@ -294,7 +265,7 @@ def test_a_message_whose_consumer_left_before_its_acquisition_was_committed_is_t
 
 
 def test_without_acquisitions_in_the_log_a_consumer_does_not_wait(broker: PairedBroker, client: PairedClient) -> None:
-    stock(broker, client, "q", 1)
+    client.publish("q", 0)
     witness(broker)
 
     assert len(client.received(client.receiver("q", 10))) == 1
@@ -331,7 +302,7 @@ def test_when_a_witness_is_dropped_what_it_held_up_goes_on(broker: PairedBroker,
 def test_what_a_lost_client_held_is_there_for_the_next_one_and_marked(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    stock(broker, client, "q", 3)
+    client.publish("q", *range(3))
     gone = broker.connect()
     assert len(gone.received(gone.receiver("q", 3))) == 3
 
@@ -344,7 +315,7 @@ def test_what_a_lost_client_held_is_there_for_the_next_one_and_marked(
 
 
 def test_a_transaction_of_a_lost_client_is_rolled_back(broker: PairedBroker, client: PairedClient) -> None:
-    _, transaction_id = declared_transaction(broker, client)
+    transaction_id = PairedCoordinator(client).declare()
     sender = client.sender("q")
     delivery = sender.delivery("never-discharged")
     delivery.local.data = [transaction_id]
@@ -358,7 +329,10 @@ def test_a_transaction_of_a_lost_client_is_rolled_back(broker: PairedBroker, cli
     assert broker.queue("q").messages.count == 0
 
 
-def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: PairedClient) -> None:
+@pytest.mark.parametrize("only_detaches", [False, True])
+def test_a_temporary_queue_goes_with_its_client(
+    broker: PairedBroker, client: PairedClient, only_detaches: bool
+) -> None:
     link = client.session.receiver("dynamic")
     link.source.dynamic = True
     link.open()
@@ -366,7 +340,11 @@ def test_a_temporary_queue_goes_with_its_client(broker: PairedBroker, client: Pa
     name = link.remote_source.address
     assert name in broker.container.default.resources.catalog.queues
 
-    client.vanish()
+    if only_detaches:
+        link.detach()
+        broker.settle_down()
+    else:
+        client.vanish()
 
     assert name not in broker.container.default.resources.catalog.queues
 
@@ -427,12 +405,8 @@ def full_broker() -> PairedBroker:
     """One whose memory is full with ten messages."""
     settings = ContainerSettings("test", "0", memory_limit_bytes=10_000, max_message_bytes=8_000, publisher_credit=10)
     broker = PairedBroker(settings)
-    stock(broker, broker.connect(), "q", 0)
-    filling = broker.connect()
-    sender = filling.sender("q")
-    for _ in range(10):
-        filling.send(sender, proton.Message(body="x" * 1000))
-    broker.settle_down()
+    broker.connect().sender("q").close()
+    broker.connect().publish("q", *["x" * 1000] * 10)
     return broker
 
 
@@ -481,7 +455,7 @@ def test_a_bug_costs_one_connection_and_what_it_held_is_there_for_the_others(
     def bug(request: bytes, subject: object, elsewhere: object, caller: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    stock(broker, client, "q", 1)
+    client.publish("q", 0)
     unlucky = broker.connect()
     unlucky.receiver("q", 1)
     monkeypatch.setattr(broker.container.management, "handle", bug)
@@ -502,7 +476,7 @@ def test_a_bug_costs_one_connection_and_what_it_held_is_there_for_the_others(
 def test_the_tags_of_a_thousand_unsettled_deliveries_can_be_read_by_proton(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    stock(broker, client, "q", 1000)
+    client.publish("q", *range(1000))
     link = client.receiver("q", 1000)
     tags = {delivery.tag for delivery, _ in client.received(link)}
     assert len(tags) == 1000
@@ -526,7 +500,7 @@ def test_a_drain_without_credit_is_answered_with_a_flow(
 def test_a_drain_is_answered_although_messages_have_used_up_the_credit(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    stock(broker, client, "q", 3)
+    client.publish("q", *range(3))
     link = client.receiver("q")
     collector = proton.Collector()
     client.connection.collect(collector)
@@ -572,7 +546,7 @@ def test_a_consumer_that_takes_its_drain_back_while_it_waits_gets_its_messages(
     link.flow(1)
     broker.settle_down()
     catalog.is_gated = False
-    stock(broker, client, "q", 2)
+    client.publish("q", *range(2))
     assert (len(client.received(link)), link.credit) == (2, 0)
 
 

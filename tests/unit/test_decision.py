@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -178,6 +179,11 @@ def test_the_story_where_nobody_shall_serve_without_the_coordinator(title: str) 
     assert decision.action is action, decision.why
 
 
+def changed(known: Known, **fields: Any) -> Known:
+    """As `dataclasses.replace`, which looks at each field and takes two thirds of the time that all situations take."""
+    return Known(**{**vars(known), **fields})
+
+
 def every_situation() -> Iterator[Known]:
     """The whole product, with durations on both sides of each limit."""
     for values in itertools.product(
@@ -186,23 +192,23 @@ def every_situation() -> Iterator[Known]:
         state, lock, has_data, asked, adopted, silent_s = values
         base = Known(state=state, lock=lock, has_data=has_data, is_asked=asked, adopted=adopted, silent_s=silent_s)
         for refusal, demoted, pause in itertools.product((None, "no"), (None, 0.0, 1.0), (0.0, 0.1)):
-            known = replace(base, refusal=refusal, demoted_for_s=demoted, pause_s=pause)
+            known = changed(base, refusal=refusal, demoted_for_s=demoted, pause_s=pause)
             yield known
-            yield replace(known, is_working=True)
-            yield replace(known, held_for_s=9.0, disowned_s=1.0)
-            yield replace(known, disowned_s=10.0)
-            yield replace(known, lease_silent_s=3.0)
-            yield replace(known, recordless_s=5.0)
-            yield replace(known, failback_to="b")
-            yield replace(known, is_informed=False, lease_silent_s=3.0)
-            yield replace(known, paused=PAUSE, failback_to="b", lease_silent_s=3.0, disowned_s=10.0, recordless_s=5.0)
-            yield replace(known, paused=PAUSE, alive=False, deaths=1, dead_for_s=10.0)
-            yield replace(known, paused=PAUSE, stopping=True)
-            yield replace(known, alive=False)
-            yield replace(known, alive=False, deaths=1, dead_for_s=10.0)
+            yield changed(known, is_working=True)
+            yield changed(known, held_for_s=9.0, disowned_s=1.0)
+            yield changed(known, disowned_s=10.0)
+            yield changed(known, lease_silent_s=3.0)
+            yield changed(known, recordless_s=5.0)
+            yield changed(known, failback_to="b")
+            yield changed(known, is_informed=False, lease_silent_s=3.0)
+            yield changed(known, paused=PAUSE, failback_to="b", lease_silent_s=3.0, disowned_s=10.0, recordless_s=5.0)
+            yield changed(known, paused=PAUSE, alive=False, deaths=1, dead_for_s=10.0)
+            yield changed(known, paused=PAUSE, stopping=True)
+            yield changed(known, alive=False)
+            yield changed(known, alive=False, deaths=1, dead_for_s=10.0)
             for tried, stop_asked_s in itertools.product((False, True), (None, 0.0, 20.0)):
-                yield replace(known, stopping=True, hand_over_tried=tried, stop_asked_s=stop_asked_s)
-            yield replace(known, stopping=True, alive=False)
+                yield changed(known, stopping=True, hand_over_tried=tried, stop_asked_s=stop_asked_s)
+            yield changed(known, stopping=True, alive=False)
 
 
 def broken_promises(known: Known) -> Iterator[str]:

@@ -6,7 +6,8 @@ Imports are read from the source, not by importing: one inside a function or und
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,12 @@ def imports(source: str, module: str, is_package: bool = False) -> Iterator[tupl
                 yield node.lineno, f"{origin}.{name.name}"
 
 
+@cache
+def imports_of(path: Path, module: str, is_package: bool) -> tuple[tuple[int, str], ...]:
+    """The same of a file, which is read once for all rules."""
+    return tuple(imports(path.read_text(encoding="utf-8"), module, is_package))
+
+
 def is_within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
@@ -126,12 +133,16 @@ def why_forbidden(module: str, package: str, name: str) -> str | None:
 
 
 def violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    return wrong_imports(imports(source, module, is_package), module, is_package)
+
+
+def wrong_imports(arrows: Iterable[tuple[int, str]], module: str, is_package: bool) -> list[str]:
     package = package_of(module)
     if package == "qpid_ha_broker" and not (is_package and module == package):
         return [f"{module}: its package has no row in MAY_IMPORT"]
     return [
         f"{module}:{line}: {reason}"
-        for line, name in imports(source, module, is_package)
+        for line, name in arrows
         if (reason := why_forbidden(module, package, name)) is not None
     ]
 
@@ -149,7 +160,7 @@ def test_imports_follow_the_rule() -> None:
     found = [
         violation
         for path, module, is_package in source_files()
-        for violation in violations(path.read_text(encoding="utf-8"), module, is_package)
+        for violation in wrong_imports(imports_of(path, module, is_package), module, is_package)
     ]
     assert found == []
 
@@ -167,7 +178,7 @@ def test_a_part_of_a_package_imports_none_behind_it(package: str) -> None:
         if not (part := part_of(module, package)):
             continue
         seen.add(part)
-        for line, name in imports(path.read_text(encoding="utf-8"), module, is_package):
+        for line, name in imports_of(path, module, is_package):
             imported = part_of(name, package)
             if imported and parts.index(imported) > parts.index(part):
                 wrong.append(f"{module}:{line}: {part} may not import {name}")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import PairedProxiedBroker
+from paired_proxy import paired_broker
 
 
 @pytest.fixture(params=["direct", "proxied"])
 def broker(request: pytest.FixtureRequest) -> PairedBroker:
     """Where clients connect."""
-    return PairedBroker() if request.param == "direct" else cast(PairedBroker, PairedProxiedBroker())
+    return paired_broker(request.param)
 
 
 class SlowReader:

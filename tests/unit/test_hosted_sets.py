@@ -10,6 +10,8 @@ import pytest
 from proton import Delivery
 
 from paired_engines import PairedBroker, PairedClient
+from paired_links import ask
+from paired_transactions import PairedCoordinator
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import ASK_AGAIN_MS
@@ -41,9 +43,8 @@ def client(broker: SeveralSets) -> PairedClient:
     return broker.connect()
 
 
-def publish(broker: SeveralSets, client: PairedClient, address: str, body: str = "x") -> Any:
-    delivery = client.send(client.sender(address), proton.Message(body=body))
-    broker.settle_down()
+def publish(client: PairedClient, address: str, body: str = "x") -> Any:
+    (delivery,) = client.publish(address, body)
     return delivery
 
 
@@ -54,7 +55,7 @@ def publish(broker: SeveralSets, client: PairedClient, address: str, body: str =
 def test_messages_are_published_to_and_consumed_from_queues_of_all_sets(
     broker: SeveralSets, client: PairedClient, name: str
 ) -> None:
-    assert publish(broker, client, name, "hello").remote_state == Delivery.ACCEPTED
+    assert publish(client, name, "hello").remote_state == Delivery.ACCEPTED
     receiver = client.receiver(name, 10)
     ((delivery, message),) = client.received(receiver)
     assert message.body == "hello"
@@ -73,14 +74,14 @@ def test_what_is_published_is_in_the_log_of_its_set_and_in_no_other(broker: Seve
         return {name: hosted.resources.default.log.last_lsn for name, hosted in broker.container.sets.items()}
 
     before = ends()
-    publish(broker, client, "red")
+    publish(client, "red")
     assert ends() == before | {"red": before["red"] + 1}
 
 
 def test_a_publish_waits_for_the_witness_of_its_own_set_only(broker: SeveralSets, client: PairedClient) -> None:
     for name in ("red", "blue"):
         broker.set(name).resources.default.log.add_witness(WITNESS)
-    red, blue = publish(broker, client, "red"), publish(broker, client, "blue")
+    red, blue = publish(client, "red"), publish(client, "blue")
     assert (red.settled, blue.settled) == (False, False)
 
     broker.acknowledge("blue")
@@ -95,7 +96,7 @@ def test_what_was_committed_after_the_turn_is_told_without_another_turn(
 ) -> None:
     red = broker.set("red")
     red.resources.default.log.add_witness(WITNESS)
-    delivery = publish(broker, client, "red")
+    delivery = publish(client, "red")
     visits = broker.visits["red"]
 
     red.resources.default.log.acknowledge(WITNESS, red.resources.default.log.last_lsn)
@@ -135,7 +136,7 @@ def test_a_message_for_queues_of_several_sets_is_accepted_when_all_have_committe
     fan_out(broker)
     for name in ("red", "blue"):
         broker.set(name).resources.default.log.add_witness(WITNESS)
-    delivery = publish(broker, client, "fan")
+    delivery = publish(client, "fan")
     assert (broker.count("red"), broker.count("blue"), broker.queue("plain").messages.count) == (1, 1, 1)
     broker.acknowledge("red")
     assert not delivery.settled
@@ -163,9 +164,9 @@ class RefusingBroker:
 def test_what_another_broker_refuses_is_rejected(broker: SeveralSets, client: PairedClient) -> None:
     fan_out(broker)
     broker.lead_elsewhere("red")
-    assert publish(broker, client, "fan").remote.condition.name == "amqp:not-implemented"
+    assert publish(client, "fan").remote.condition.name == "amqp:not-implemented"
     other = broker.container.publisher.forwarder = RefusingBroker()
-    delivery = publish(broker, client, "fan")
+    delivery = publish(client, "fan")
     assert (broker.count("blue"), delivery.settled) == (1, False)
     other.failure = QueueFull("red is full")
     broker.settle_down()
@@ -296,7 +297,7 @@ def test_a_queue_that_is_deleted_in_another_set_ends_its_consumers(broker: Sever
 
 
 def test_credit_is_drained_at_a_queue_of_another_set(broker: SeveralSets, client: PairedClient) -> None:
-    publish(broker, client, "red")
+    publish(client, "red")
     receiver = client.receiver("red")
     receiver.drain(5)
     broker.settle_down()
@@ -309,7 +310,7 @@ def test_credit_is_drained_at_a_queue_of_another_set(broker: SeveralSets, client
 
 
 def test_an_answer_alone_gives_its_set_a_turn(broker: SeveralSets, client: PairedClient) -> None:
-    publish(broker, client, "red")
+    publish(client, "red")
     receiver = client.receiver("red", 1)
     ((delivery, _),) = client.received(receiver)
     broker.settle_down()
@@ -394,41 +395,15 @@ def test_all_sets_together_reach_the_memory_limit_and_make_room_for_each_other()
 # --- transactions
 
 
-def declared(broker: SeveralSets, client: PairedClient) -> tuple[Any, bytes]:
-    coordinator = client.session.sender("coordinator")
-    coordinator.target.type = proton.Terminus.COORDINATOR
-    coordinator.open()
-    broker.settle_down()
-    delivery = client.send(coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), [])))
-    broker.settle_down()
-    return coordinator, bytes(delivery.remote.data[0])
-
-
-def publish_in(broker: SeveralSets, sender: Any, transaction_id: bytes, tag: str) -> Any:
-    delivery = sender.delivery(tag)
-    delivery.local.data = [transaction_id]
-    delivery.update(0x34)
-    sender.stream(proton.Message(body="x").encode())
-    sender.advance()
-    broker.settle_down()
-    return delivery
-
-
-def discharge(broker: SeveralSets, client: PairedClient, coordinator: Any, transaction_id: bytes) -> Any:
-    body = proton.Described(proton.symbol("amqp:discharge:list"), [transaction_id, False])
-    delivery = client.send(coordinator, proton.Message(body=body))
-    broker.settle_down()
-    return delivery
-
-
 def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_it(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    coordinator, transaction_id = declared(broker, client)
-    publish_in(broker, client.sender("red"), transaction_id, "1")
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
+    coordinator.publish(client.sender("red"), transaction_id)
     broker.set("red").resources.default.log.add_witness(WITNESS)
 
-    discharged = discharge(broker, client, coordinator, transaction_id)
+    discharged = coordinator.discharge(transaction_id)
     assert not discharged.settled
     broker.acknowledge("red")
 
@@ -439,24 +414,26 @@ def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_i
 def test_a_transaction_over_two_sets_is_refused_at_the_second_and_can_go_on_in_the_first(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    coordinator, transaction_id = declared(broker, client)
-    publish_in(broker, client.sender("red"), transaction_id, "1")
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
+    coordinator.publish(client.sender("red"), transaction_id)
 
-    refused = publish_in(broker, client.sender("blue"), transaction_id, "2")
+    refused = coordinator.publish(client.sender("blue"), transaction_id)
 
     assert refused.remote_state == Delivery.REJECTED
     assert refused.remote.condition.name == NOT_IMPLEMENTED
     assert "a transaction stays within one resource set" in refused.remote.condition.description
-    assert discharge(broker, client, coordinator, transaction_id).remote_state == Delivery.ACCEPTED
+    assert coordinator.discharge(transaction_id).remote_state == Delivery.ACCEPTED
     assert (broker.count("red"), broker.count("blue")) == (1, 0)
 
 
 def test_accepting_from_a_second_set_in_a_transaction_ends_the_link_and_loses_nothing(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    publish(broker, client, "blue")
-    _, transaction_id = declared(broker, client)
-    publish_in(broker, client.sender("red"), transaction_id, "1")
+    publish(client, "blue")
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
+    coordinator.publish(client.sender("red"), transaction_id)
     receiver = client.receiver("blue", 1)
     ((delivery, _),) = client.received(receiver)
 
@@ -470,8 +447,9 @@ def test_accepting_from_a_second_set_in_a_transaction_ends_the_link_and_loses_no
 
 
 def test_a_transaction_of_a_lost_client_is_rolled_back_in_its_set(broker: SeveralSets, client: PairedClient) -> None:
-    publish(broker, client, "red")
-    _, transaction_id = declared(broker, client)
+    publish(client, "red")
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
     ((delivery, _),) = client.received(client.receiver("red", 1))
     delivery.local.data = [transaction_id, proton.Described(proton.ulong(Delivery.ACCEPTED), [])]
     delivery.update(0x34)
@@ -487,20 +465,8 @@ def test_a_transaction_of_a_lost_client_is_rolled_back_in_its_set(broker: Severa
 # --- management
 
 
-def ask(broker: SeveralSets, client: PairedClient, operation: str, **properties: object) -> Any:
-    replies, requests = client.receiver("$management", 10), client.sender("$management")
-    request: Any = proton.Message(reply_to="$management", correlation_id=1, body={})
-    request.properties = {"operation": operation, **properties}
-    client.send(requests, request)
-    broker.settle_down()
-    ((_, reply),) = client.received(replies)
-    replies.close()
-    broker.settle_down()
-    return reply
-
-
 def test_management_lists_the_queues_of_all_sets_page_by_page(broker: SeveralSets, client: PairedClient) -> None:
-    pages = [ask(broker, client, "QUERY", entityType="queue", offset=at, count=2) for at in (0, 2)]
+    pages = [ask(client, "QUERY", {}, entityType="queue", offset=at, count=2) for at in (0, 2)]
     columns = pages[0].body["attributeNames"]
     rows = [dict(zip(columns, row, strict=True)) for page in pages for row in page.body["results"]]
     assert [(row["name"], row["set"]) for row in rows] == [("plain", "default"), ("red", "red"), ("blue", "blue")]
@@ -510,8 +476,8 @@ def test_management_lists_the_queues_of_all_sets_page_by_page(broker: SeveralSet
 def test_management_reads_and_purges_a_queue_of_another_set_and_answers_once_that_is_committed(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    publish(broker, client, "red")
-    assert ask(broker, client, "READ", type="queue", name="red").body["messages"] == 1
+    publish(client, "red")
+    assert ask(client, "READ", {}, type="queue", name="red").body["messages"] == 1
     broker.set("red").resources.default.log.add_witness(WITNESS)
     replies, requests = client.receiver("$management", 10), client.sender("$management")
     request: Any = proton.Message(reply_to="$management", correlation_id=1, body={})
@@ -530,10 +496,10 @@ def test_a_change_for_the_broker_that_leads_default_is_answered_with_where_that_
     broker: SeveralSets, client: PairedClient
 ) -> None:
     broker.lead_elsewhere("default")
-    reply = ask(broker, client, "DELETE", type="exchange", name="amq.topic")
+    reply = ask(client, "DELETE", {}, type="exchange", name="amq.topic")
     assert reply.properties["statusCode"] == 307
     assert reply.body == {"hostname": "beta", "network-host": "beta.example", "port": 5673}
-    assert ask(broker, client, "READ", type="queue", name="red").properties["statusCode"] == 200
+    assert ask(client, "READ", {}, type="queue", name="red").properties["statusCode"] == 200
 
 
 class Desk:
@@ -675,7 +641,7 @@ def test_so_is_one_that_was_full_and_deleted_itself(broker: SeveralSets, client:
     broker.set("red").configuration.update_queue("red", {"qpid.max_count": 1, "qpid.policy_type": "self-destruct"})
     fan_out(broker)
     for body in ("one", "two"):
-        assert publish(broker, client, "fan", body).remote_state == Delivery.ACCEPTED
+        assert publish(client, "fan", body).remote_state == Delivery.ACCEPTED
     assert not broker.set("red").administration.has_queue("red")
     expected = "red", {"if_empty": True, "if_unused": True}
     assert [each[:2] for each in broker.directory.decisions] == [expected]
@@ -705,7 +671,7 @@ def test_of_a_queue_without_a_replica_here_the_directory_is_told_and_who_leads_i
         broker.directory.queues[f"g{number}"] = "green"
     broker.directory.primaries["green"] = BETA
 
-    pages = [ask(broker, client, "QUERY", entityType="queue", offset=at, count=2) for at in (0, 2, 4)]
+    pages = [ask(client, "QUERY", {}, entityType="queue", offset=at, count=2) for at in (0, 2, 4)]
 
     columns = pages[0].body["attributeNames"]
     rows = [dict(zip(columns, row, strict=True)) for page in pages for row in page.body["results"]]
@@ -761,7 +727,7 @@ def test_where_no_primary_is_known_a_client_is_told_to_try_again(broker: Several
 def test_a_queue_of_a_set_of_which_there_is_a_backup_here_can_be_browsed(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    publish(broker, client, "red")
+    publish(client, "red")
     broker.lead_elsewhere("red")
     link = client.session.receiver("browser")
     link.source.address = "red"
@@ -788,10 +754,11 @@ def test_a_backup_of_default_serves_the_sets_that_it_leads_and_redirects_for_the
     broker: SeveralSets, client: PairedClient
 ) -> None:
     broker.lead_elsewhere("default")
-    assert publish(broker, client, "red").remote_state == Delivery.ACCEPTED
-    coordinator, transaction_id = declared(broker, client)
-    publish_in(broker, client.sender("red"), transaction_id, "1")
-    assert discharge(broker, client, coordinator, transaction_id).remote_state == Delivery.ACCEPTED
+    assert publish(client, "red").remote_state == Delivery.ACCEPTED
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
+    coordinator.publish(client.sender("red"), transaction_id)
+    assert coordinator.discharge(transaction_id).remote_state == Delivery.ACCEPTED
     assert len(client.received(client.receiver("red", 10))) == 2
 
     for address in ("plain", "amq.fanout", "amq.topic/key", "not-there"):
@@ -807,8 +774,9 @@ def test_a_backup_of_default_serves_the_sets_that_it_leads_and_redirects_for_the
 
 def test_an_empty_transaction_is_nobodys(broker: SeveralSets, client: PairedClient) -> None:
     broker.lead_elsewhere("default")
-    coordinator, transaction_id = declared(broker, client)
-    assert discharge(broker, client, coordinator, transaction_id).remote_state == Delivery.ACCEPTED
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
+    assert coordinator.discharge(transaction_id).remote_state == Delivery.ACCEPTED
 
 
 def test_with_one_set_a_replica_refuses_as_ever(client: PairedClient) -> None:
@@ -824,7 +792,7 @@ def test_with_one_set_a_replica_refuses_as_ever(client: PairedClient) -> None:
 def test_when_a_set_is_hosted_no_more_its_links_end_and_the_others_go_on(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    publish(broker, client, "red")
+    publish(client, "red")
     held = client.receiver("red", 1)
     ((held_delivery, _),) = client.received(held)
     red, blue = client.sender("red"), client.sender("blue")
@@ -848,8 +816,9 @@ def test_when_a_set_is_hosted_no_more_its_links_end_and_the_others_go_on(
 def test_what_is_led_elsewhere_ends_its_writers_and_rolls_back_its_transactions(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    publish(broker, client, "red")
-    coordinator, transaction_id = declared(broker, client)
+    publish(client, "red")
+    coordinator = PairedCoordinator(client)
+    transaction_id = coordinator.declare()
     receiver = client.receiver("red", 1)
     ((delivery, _),) = client.received(receiver)
     delivery.local.data = [transaction_id, proton.Described(proton.ulong(Delivery.ACCEPTED), [])]
@@ -863,7 +832,7 @@ def test_what_is_led_elsewhere_ends_its_writers_and_rolls_back_its_transactions(
     assert receiver.remote_condition.name == LINK_REDIRECT
     queue = broker.set("red").resources.catalog.queues["red"]
     assert (queue.messages.count, queue.messages.acquired) == (1, 0)
-    discharged = discharge(broker, client, coordinator, transaction_id)
+    discharged = coordinator.discharge(transaction_id)
     assert discharged.remote_state == Delivery.REJECTED
     assert discharged.remote.condition.name == "amqp:transaction:rollback"
 
@@ -936,7 +905,7 @@ def test_an_attach_to_a_queue_that_is_being_made_is_answered_when_it_is_there(
     assert link.remote_condition is None
     assert broker.container.waiting == {}
     if role == "receiver":  # the credit came while nobody was attached
-        publish(broker, client, "new", "hello")
+        publish(client, "new", "hello")
         assert [message.body for _, message in client.received(link)] == ["hello"]
     else:
         assert link.credit > 0

@@ -264,6 +264,21 @@ def test_two_that_are_promoted_at_once_never_leave_two_primaries(has_coordinator
     assert generations[0] == generations[1]
 
 
+def test_a_candidate_that_is_refused_frees_at_once_those_who_promised_to_follow_it() -> None:
+    cluster = SmallCluster("a", "b", "c", "d")
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster.settle()
+    cluster.kill("a")
+    candidates = [cluster["b"], cluster["c"]]
+    for node in candidates:
+        node.feed(fx.PromoteAsked(1))
+    while not all(1 in node.answers for node in candidates):
+        cluster.wait(0.1)
+    assert [node.answers[1].done for node in candidates] == [False, False]
+    assert cluster["d"].member.answer().promised_to == ""
+
+
 def test_who_is_being_recorded_as_the_primary_follows_the_old_one_no_more() -> None:
     """It was about to follow when it was asked to lead; it would lead in the middle of a catch-up."""
     cluster = three(has_coordinator=True, tail_bytes=1)
@@ -461,6 +476,51 @@ def test_nothing_is_confirmed_while_the_coordinator_cannot_record_that_a_backup_
     assert cluster.record.members == ("a", "b")
 
 
+def test_without_the_coordinator_who_is_in_sync_goes_on_and_nobody_is_promoted() -> None:
+    cluster = three(has_coordinator=True)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    cluster.record_is_reachable = False
+    lsn = a.publish("q", "all have it")
+    cluster.run()
+    assert a.confirmed >= lsn
+    cluster.kill("a")
+    assert not cluster.promote("b").done
+    assert primaries(cluster) == []
+    cluster.record_is_reachable = True
+    assert cluster.promote("b").done
+
+
+def test_who_was_perhaps_recorded_follows_nobody_older_before_it_has_read_the_record() -> None:
+    """The coordinator took the claim, and its answer got lost; the old primary steps down when it hears of that."""
+    cluster = three(has_coordinator=True)
+    b = cluster["b"]
+    cluster.cut("b", "a")
+    cluster.wait(4)
+    answers = cluster.record_answers = deque()
+    b.feed(fx.PromoteAsked(1))
+    while not answers:
+        cluster.wait(0.1)
+    ((_, recorded),) = answers
+    assert recorded.written
+    b.feed(fx.RecordWritten(recorded.number, False, None, "no answer"))
+    cluster.record_answers, cluster.record_is_reachable = None, False
+    cluster.run()
+    assert not b.answers[1].done
+    cluster.heal()
+    cluster.wait(5)
+    assert b.is_in(State.CONNECTING)
+    assert primaries(cluster) == []
+    assert not cluster.promote("b").done
+    cluster.record_is_reachable = True
+    cluster.wait(2)
+    assert primaries(cluster) == []
+    assert cluster.promote("b").done
+    cluster.settle()
+    assert [cluster[name].state for name in "abc"] == [State.READY, State.PRIMARY, State.READY]
+
+
 def test_force_overrides_and_is_in_the_history() -> None:
     cluster = three()
     for name in "abc":
@@ -520,6 +580,100 @@ def test_a_switchover_comes_to_nothing_when_the_primary_that_wanted_it_cannot_be
     cluster.heal()
     cluster.settle()
     assert cluster["b"].is_in(State.READY)
+
+
+def test_a_switchover_to_one_that_hangs_is_refused_and_the_primary_goes_on() -> None:
+    cluster = three(backup_timeout_s=8.0)
+    a, b = cluster["a"], cluster["b"]
+    a.declare("q")
+    cluster.settle()
+    b.paused = True
+    assert not cluster.switch_over("a", "b").done
+    assert primaries(cluster) == ["a"]
+    cluster.kill("b")
+    lsn = a.publish("q", "b is dead")
+    cluster.wait(1)
+    assert a.confirmed >= lsn
+
+
+def test_when_a_successor_dies_after_the_old_primary_has_handed_over_whoever_is_left_can_be_promoted() -> None:
+    cluster = three()
+    a = cluster["a"]
+    a.declare("q")
+    a.publish("q", "confirmed")
+    cluster.settle()
+    a.feed(fx.SwitchoverAsked(1, "c"))
+    while a.is_in(State.PRIMARY):
+        for name in "cba":
+            cluster[name].step()
+    cluster.kill("c")
+    cluster.wait(2)
+    assert primaries(cluster) == []
+    assert cluster.promote("a").done
+    assert a.bodies("q") == ["confirmed"]
+
+
+def test_a_successor_waits_for_what_is_still_on_its_way_to_it_before_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody has agreed already, and the last message of the old primary counts all the same."""
+    cluster = SmallCluster("a", "b")
+    cluster.run()
+    assert cluster.promote("a").done
+    a, b = cluster["a"], cluster["b"]
+    a.declare("q")
+    cluster.settle()
+    on_its_way: list[fx.Input] = []
+    channel = cluster.link("a", "b")
+    (_, far_end) = cluster._links["a", channel]
+    send, break_link = cluster.send, cluster.break_link
+
+    def send_late(node: Node, link: int, frame: fr.Frame) -> None:
+        if node is a and link == channel:
+            on_its_way.append(fx.FrameReceived(far_end, frame))
+        else:
+            send(node, link, frame)
+
+    def break_late(end: tuple[str, int], reason: str) -> None:
+        if end == ("a", channel):
+            on_its_way.append(fx.LinkLost(far_end, reason))
+        else:
+            break_link(end, reason)
+
+    a.feed(fx.SwitchoverAsked(1, "b"))
+    a.step()  # b has been told to take over
+    monkeypatch.setattr(cluster, "send", send_late)
+    monkeypatch.setattr(cluster, "break_link", break_late)
+    a.publish("q", "on its way")
+    cluster.wait(1)
+    assert primaries(cluster) == []
+    assert b.bodies("q") == []
+    for arrival in on_its_way:
+        b.feed(arrival)
+    monkeypatch.undo()
+    cluster.settle()
+    assert a.answers[1].done
+    assert primaries(cluster) == ["b"]
+    assert b.bodies("q") == a.bodies("q") == ["on its way"]
+
+
+def test_a_shutdown_waits_for_all_in_sync_and_closes_their_stores_at_the_same_event() -> None:
+    cluster = three(has_coordinator=True)
+    a, b, c = (cluster[name] for name in "abc")
+    a.declare("q")
+    cluster.settle()
+    b.feed(fx.ShutdownAsked(1, "not the primary's"))
+    cluster.run()
+    assert not b.answers[1].done
+    b.paused = True
+    a.publish("q", "the last one")
+    a.feed(fx.ShutdownAsked(2, "end of the day"))
+    cluster.wait(1)
+    assert (2 in a.answers, a.clean_end, c.clean_end) == (False, None, None)
+    b.paused = False
+    cluster.run()
+    assert a.answers[2].done
+    assert {node.clean_end for node in (a, b, c)} == {"end of the day"}
+    assert {node.member.position.lsn for node in (a, b, c)} == {a.committed}
+    assert b.bodies("q") == c.bodies("q") == ["the last one"]
 
 
 # --- a failover: only because there is no primary

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import PairedProxiedBroker
+from paired_proxy import paired_broker
 
 FRAME_BYTES = 16 * 1024
 LARGE = "x" * 100_000
@@ -18,7 +18,7 @@ LARGE = "x" * 100_000
 @pytest.fixture(params=["direct", "proxied"])
 def broker(request: pytest.FixtureRequest) -> PairedBroker:
     """Where clients connect."""
-    return PairedBroker() if request.param == "direct" else cast(PairedBroker, PairedProxiedBroker())
+    return paired_broker(request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["unsettled", "settled"])

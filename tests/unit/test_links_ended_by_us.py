@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import proton
 import pytest
 
 from paired_engines import PairedBroker
-from paired_proxy import PairedProxiedBroker
+from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from session_clients import open_session
@@ -21,9 +19,7 @@ TOO_LARGE, FINE = b"x" * 2 * LIMIT_BYTES, proton.Message("m").encode()
 def broker(request: pytest.FixtureRequest) -> PairedBroker:
     """Where clients connect."""
     settings = ContainerSettings("test", "0", max_message_bytes=LIMIT_BYTES)
-    if request.param == "direct":
-        return PairedBroker(settings)
-    return cast(PairedBroker, PairedProxiedBroker(settings))
+    return paired_broker(request.param, settings)
 
 
 @pytest.mark.parametrize("last", [b"", b"y" * 500], ids=["", "and a part of another one"])

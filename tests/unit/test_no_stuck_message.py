@@ -24,24 +24,15 @@ def attach(proxied: PairedProxy, client: PairedClient, credit: int, name: str = 
     """A consumer of `q`."""
     filters = {"selector": (SELECTOR, selector)} if selector else None
     link = subscribe(client, "q", name, filters=filters)
-    proxied.settle_down()
     link.flow(credit)
     proxied.settle_down()
     return link
 
 
 def publish(proxied: PairedProxy, *texts: str, **properties: Any) -> None:
-    client = PairedClient(proxied.primary)
-    link = client.sender("q")
-    proxied.primary.settle_down()
-    for text in texts:
-        client.send(link, proton.Message(text, properties=properties or None))
-    proxied.primary.settle_down()
+    messages = [proton.Message(text, properties=properties or None) for text in texts]
+    proxied.primary.connect().publish("q", *messages)
     proxied.settle_down()
-
-
-def texts(client: PairedClient, link: Any) -> list[str]:
-    return [message.body for _, message in client.received(link)]
 
 
 def holders(proxied: PairedProxy) -> list[bool]:
@@ -49,13 +40,10 @@ def holders(proxied: PairedProxy) -> list[bool]:
     return [entry.holder is not None for entry in proxied.primary.queue("q").messages]
 
 
-def direct(proxied: PairedProxy, credit: int) -> tuple[PairedClient, Any]:
-    """A consumer at the primary itself."""
+def received_directly(proxied: PairedProxy, credit: int) -> list[str]:
+    """What a consumer at the primary itself gets."""
     client = PairedClient(proxied.primary, container="direct")
-    link = subscribe(client, "q", "direct")
-    link.flow(credit)
-    proxied.primary.settle_down()
-    return client, link
+    return client.bodies(client.receiver("q", credit))
 
 
 def test_a_message_under_way_to_a_client_that_detaches_goes_to_somebody_else(proxied: PairedProxy) -> None:
@@ -67,7 +55,7 @@ def test_a_message_under_way_to_a_client_that_detaches_goes_to_somebody_else(pro
         link.close()
         proxied.settle_down()
     assert holders(proxied) == [False]
-    assert texts(*direct(proxied, 1)) == ["a"]
+    assert received_directly(proxied, 1) == ["a"]
 
 
 def test_a_message_under_way_to_a_client_that_vanishes_goes_to_somebody_else(proxied: PairedProxy) -> None:
@@ -77,7 +65,7 @@ def test_a_message_under_way_to_a_client_that_vanishes_goes_to_somebody_else(pro
         publish(proxied, "a")
         client.vanish()
         proxied.settle_down()
-    assert texts(*direct(proxied, 1)) == ["a"]
+    assert received_directly(proxied, 1) == ["a"]
 
 
 def test_a_message_under_way_when_the_client_takes_its_credit_back_goes_to_somebody_else(proxied: PairedProxy) -> None:
@@ -87,9 +75,9 @@ def test_a_message_under_way_when_the_client_takes_its_credit_back_goes_to_someb
         publish(proxied, "a")
         link.flow(-1)
         proxied.settle_down()
-    assert texts(client, link) == []
+    assert client.bodies(link) == []
     assert holders(proxied) == [False]
-    assert texts(*direct(proxied, 1)) == ["a"]
+    assert received_directly(proxied, 1) == ["a"]
 
 
 def test_a_drain_is_answered_when_what_was_under_way_has_come(proxied: PairedProxy) -> None:
@@ -100,7 +88,7 @@ def test_a_drain_is_answered_when_what_was_under_way_has_come(proxied: PairedPro
         link.drain(1)
         proxied.settle_down()
         assert link.credit > 0
-    assert texts(client, link) == ["a", "b"]
+    assert client.bodies(link) == ["a", "b"]
     assert link.credit == 0
 
 
@@ -115,11 +103,11 @@ def test_after_a_drain_that_the_client_has_taken_back_it_gets_no_more_than_it_gi
         proxied.settle_down()
         link.flow(1)  # which drains no more, while the primary's answer to the drain is on its way
         proxied.settle_down()
-    assert texts(client, link) == ["a", "b"]
+    assert client.bodies(link) == ["a", "b"]
     publish(proxied, "c", "d")
     link.flow(1)
     proxied.settle_down()
-    assert texts(client, link) == ["c"]
+    assert client.bodies(link) == ["c"]
     assert holders(proxied) == [True, True, True, False]
 
 
@@ -129,10 +117,10 @@ def test_a_message_that_one_clients_proxy_gives_back_is_the_other_ones(proxied: 
     publish(proxied, "a")
     beside.flow(1)
     proxied.settle_down()
-    assert texts(other, beside) == []
+    assert other.bodies(beside) == []
     link.close()
     proxied.settle_down()
-    assert texts(other, beside) == ["a"]
+    assert other.bodies(beside) == ["a"]
 
 
 def test_what_an_old_selector_let_through_is_not_kept_from_a_new_one(proxied: PairedProxy) -> None:
@@ -141,7 +129,7 @@ def test_what_an_old_selector_let_through_is_not_kept_from_a_new_one(proxied: Pa
     publish(proxied, "1", "2", colour="red")
     link.close()
     again = attach(proxied, client, 5, "after", "colour <> 'blue'")
-    assert texts(client, again) == ["1", "2"]
+    assert client.bodies(again) == ["1", "2"]
     assert holders(proxied) == [True, True]
 
 
@@ -151,7 +139,7 @@ def test_messages_go_back_from_a_proxy_that_is_lost_with_its_clients(proxied: Pa
     publish(proxied, "a", "b")
     assert holders(proxied) == [True, False]
     proxied.cut()
-    assert texts(*direct(proxied, 2)) == ["a", "b"]
+    assert received_directly(proxied, 2) == ["a", "b"]
 
 
 def test_a_message_that_comes_after_the_primary_was_lost_is_not_waited_for(proxied: PairedProxy) -> None:
@@ -161,7 +149,7 @@ def test_a_message_that_comes_after_the_primary_was_lost_is_not_waited_for(proxi
         publish(proxied, "a")
         proxied.cut()
     proxied.connect_upstream()
-    assert texts(client, link) == ["a"]
+    assert client.bodies(link) == ["a"]
     for delivery, _ in client.received(link):
         delivery.update(ACCEPTED)
     assert condition(link) is None

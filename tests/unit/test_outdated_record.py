@@ -287,6 +287,7 @@ def test_one_that_was_emptied_is_not_promoted_because_the_record_has_its_name() 
     assert "says generation 2, led by b, and this broker began anew and has followed generation 1 only" in refused.text
     assert "the coordinator knows a newer in-sync set without this broker" in cluster.promote("a").text
     assert cluster.promote("b", force=True).done
+    assert cluster["b"].member.answer().store is StoreOrigin.MEMORY, "who leads has what counts"
 
 
 @pytest.mark.parametrize("origin", [StoreOrigin.MEMORY, StoreOrigin.DIRTY, StoreOrigin.CLEAN])

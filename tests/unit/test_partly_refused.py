@@ -11,8 +11,8 @@ import proton
 import pytest
 
 from model_support import NOW_MS, Core, TextReader
-from paired_engines import PairedClient
-from paired_proxy import PairedProxy, attach
+from paired_engines import PairedClient, queued_bodies
+from paired_proxy import PairedProxy
 from qpid_ha_broker.ha.forwarding import ForwardLimits, ForwardReceiver, ForwardSender
 from qpid_ha_broker.model.log import Commitment
 from qpid_ha_broker.model.queue import Queue
@@ -68,12 +68,7 @@ class FannedOut:
 
 
 def letters(queue: Queue) -> str:
-    found = ""
-    for entry in queue.messages:
-        message = proton.Message()
-        message.decode(bytes(entry.resident_body()))
-        found += str(message.body)[0]
-    return found
+    return "".join(body[0] for body in queued_bodies(queue))
 
 
 def states(deliveries: list[Any]) -> list[int]:
@@ -86,9 +81,7 @@ def test_a_proxy_does_not_send_again_what_is_behind_a_message_that_another_set_r
     fanned = FannedOut()
     proxied = PairedProxy(primary=fanned.broker)
     client = proxied.client()
-    link = client.session.sender("out")
-    link.target.address = "fan"
-    attach(link, proxied)
+    link = client.sender("fan")
     sent = [client.send(link, proton.Message(text)) for text in ("a", LARGE, "c", "d")]
     client.exchange()
     if hears:
@@ -114,9 +107,7 @@ def numbered(number: int, text: str) -> proton.Message:
 
 
 def send(fanned: FannedOut, client: PairedClient, *messages: proton.Message) -> list[int]:
-    link = client.sender("fan")
-    sent = [client.send(link, message) for message in messages]
-    fanned.broker.settle_down()
+    sent = client.publish("fan", *messages)
     fanned.red.take()
     fanned.broker.settle_down()
     return states(sent)

@@ -40,13 +40,6 @@ def client(broker: PairedBroker) -> PairedClient:
     return broker.connect()
 
 
-def stock(broker: PairedBroker, client: PairedClient, address: str, *messages: proton.Message | str) -> None:
-    link = client.sender(address)
-    for each in messages:
-        client.send(link, each if isinstance(each, proton.Message) else proton.Message(each))
-    broker.settle_down()
-
-
 def messages_of(broker: PairedBroker) -> QueueMessages:
     return QueueMessages(broker.container.administration)
 
@@ -72,7 +65,7 @@ def contents(rows: list[Facts]) -> list[Any]:
 def test_what_is_in_a_queue_is_shown_with_who_has_it(broker: PairedBroker, client: PairedClient) -> None:
     broker.container.now_ms = START_MS + 60_000
     given = proton.Message("x", id="m1", subject="s", durable=True, priority=6, ttl=5, properties={"colour": "red"})
-    stock(broker, client, "q", given, "y")
+    client.publish("q", given, "y")
     receiver = subscribe(client, "q")
     receiver.flow(1)
     broker.settle_down()
@@ -102,7 +95,7 @@ def test_what_is_in_a_queue_is_shown_with_who_has_it(broker: PairedBroker, clien
 
 
 def test_a_look_goes_on_where_the_last_one_ended(broker: PairedBroker, client: PairedClient) -> None:
-    stock(broker, client, "q", *"abcde")
+    client.publish("q", *"abcde")
     peek = messages_of(broker).peek("q", count=2)
     assert (contents(rows_of(peek)), peek.whole) == (["a", "b"], False)
     peek = messages_of(broker).peek("q", after=str(peek.last), count=10)
@@ -110,7 +103,7 @@ def test_a_look_goes_on_where_the_last_one_ended(broker: PairedBroker, client: P
 
 
 def test_one_message_is_found_by_its_id(broker: PairedBroker, client: PairedClient) -> None:
-    stock(broker, client, "q", *"abc")
+    client.publish("q", *"abc")
     wanted = seen(broker)[1]["id"]
     assert contents(seen(broker, id=wanted)) == ["b"]
     with pytest.raises(NotFound, match="no message 7777"):
@@ -118,22 +111,22 @@ def test_one_message_is_found_by_its_id(broker: PairedBroker, client: PairedClie
 
 
 def test_no_more_bytes_are_shown_than_asked_for(broker: PairedBroker, client: PairedClient) -> None:
-    stock(broker, client, "q", *(letter * 1000 for letter in "abcd"))
+    client.publish("q", *(letter * 1000 for letter in "abcd"))
     assert contents(seen(broker, body_bytes=10)) == [letter * 10 for letter in "abcd"]
     assert contents(seen(broker, bytes=25, body_bytes=10)) == [letter * 10 for letter in "abc"]
 
 
 def test_what_is_not_committed_yet_is_not_shown(broker: PairedBroker, client: PairedClient) -> None:
-    stock(broker, client, "q", "a")
+    client.publish("q", "a")
     broker.container.default.resources.default.log.add_witness("store")
-    stock(broker, client, "q", "b")
+    client.publish("q", "b")
     assert contents(seen(broker)) == ["a"]
     with pytest.raises(NotFound):
         seen(broker, id=broker.queue("q").log.last_lsn)
 
 
 def test_what_changes_during_a_look_does_not_disturb_it(broker: PairedBroker, client: PairedClient) -> None:
-    stock(broker, client, "q", *"abc")
+    client.publish("q", *"abc")
     peek = messages_of(broker).peek("q")
     first = peek.next_entry()
     assert first is not None
@@ -164,7 +157,7 @@ def test_a_question_about_a_queue_that_is_not_there_is_refused(broker: PairedBro
 
 def test_all_bytes_of_a_queue_come_in_pieces_of_any_size(broker: PairedBroker, client: PairedClient) -> None:
     given = [proton.Message(letter * length) for letter, length in (("a", 300), ("b", 1), ("c", 700))]
-    stock(broker, client, "q", *given)
+    client.publish("q", *given)
     for size in (64, 100, 301, 10_000):
         found: dict[str, bytes] = {}
         after, offset, whole = "0", 0, False
@@ -285,7 +278,7 @@ def asked(administration: Administration, turn: Callable[[], None], **params: ob
 def test_over_the_control_socket_a_look_tells_where_to_go_on_and_a_move_how_many(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    stock(broker, client, "q", *map(str, range(120)))
+    client.publish("q", *map(str, range(120)))
     ask = partial(asked, broker.container.administration, broker.turn)
     broker.container.administration.create_queue("other")
     answer = ask(action="peek", name="q", count=2)

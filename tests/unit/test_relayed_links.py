@@ -26,24 +26,6 @@ GENERATION = GenerationStarted(1, "primary", "cluster", 0, False, "")
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 
 
-def sender(proxied: PairedProxy, client: PairedClient, address: str = "q") -> Any:
-    link = client.sender(address)
-    proxied.settle_down()
-    return link
-
-
-def receiver(proxied: PairedProxy, client: PairedClient, credit: int, address: str = "q", **options: bool) -> Any:
-    link = client.receiver(address, credit, **options)
-    proxied.settle_down()
-    return link
-
-
-def send(proxied: PairedProxy, client: PairedClient, link: Any, *texts: str) -> list[Any]:
-    deliveries = [client.send(link, proton.Message(text)) for text in texts]
-    proxied.settle_down()
-    return deliveries
-
-
 def texts(client: PairedClient, link: Any) -> list[tuple[Any, str]]:
     return [(delivery, message.body) for delivery, message in client.received(link)]
 
@@ -56,7 +38,7 @@ def waiting(proxied: PairedProxy) -> list[bytes]:
 def test_a_message_arrives_with_its_bytes_untouched_and_is_accepted_by_the_primary() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    out = sender(proxied, client)
+    out = client.sender("q")
     message = proton.Message("text", durable=True, properties={"a": 1}, annotations={proton.symbol("x"): 2})
     delivery = client.send(out, message)
     proxied.settle_down()
@@ -68,10 +50,10 @@ def test_a_message_arrives_with_its_bytes_untouched_and_is_accepted_by_the_prima
 def test_nothing_is_accepted_before_the_primary_has_committed_it() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    out = sender(proxied, client)
+    out = client.sender("q")
     log = proxied.primary.container.default.resources.default.log
     log.add_witness("backup")
-    (delivery,) = send(proxied, client, out, "a")
+    (delivery,) = client.send_all(out, "a")
     assert not delivery.settled
     log.acknowledge("backup", log.last_lsn)
     proxied.settle_down()
@@ -82,14 +64,14 @@ def test_nothing_is_accepted_before_the_primary_has_committed_it() -> None:
 def test_unanswered_messages_are_sent_again_and_are_there_once_and_in_order(deliver: bool) -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    out = sender(proxied, client)
+    out = client.sender("q")
     log = proxied.primary.container.default.resources.default.log
     log.add_witness("backup")
-    first = send(proxied, client, out, "a", "b")
+    first = client.send_all(out, "a", "b")
     late = [client.send(out, proton.Message(text)) for text in "cd"]
     client.exchange()  # up to the proxy
     proxied.cut(deliver=deliver)
-    paused = send(proxied, client, out, "e")
+    paused = client.send_all(out, "e")
     assert not any(delivery.settled for delivery in (*first, *late, *paused))
     proxied.connect_upstream()
     log.acknowledge("backup", log.last_lsn)
@@ -103,8 +85,8 @@ def test_what_is_behind_a_refused_message_is_taken_in_order_and_once() -> None:
     client = proxied.client()
     resources = proxied.primary.container.default
     resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
-    out = sender(proxied, client)
-    deliveries = send(proxied, client, out, "a", "b" * 100, "c", "d")
+    out = client.sender("q")
+    deliveries = client.send_all(out, "a", "b" * 100, "c", "d")
     assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED, ACCEPTED]
     assert deliveries[1].remote.condition.name == "amqp:resource-limit-exceeded"
     assert waiting(proxied) == [proton.Message(text).encode() for text in "acd"]
@@ -115,8 +97,8 @@ def test_what_is_sent_after_a_refusal_is_there_once_and_in_order_whatever_is_ans
     client = proxied.client()
     resources = proxied.primary.container.default
     resources.configuration.declare_queue("q", {"qpid.max_size": 120, "qpid.policy_type": "reject"})
-    out = sender(proxied, client)
-    send(proxied, client, out, "a", "b" * 200)
+    out = client.sender("q")
+    client.send_all(out, "a", "b" * 200)
     deliveries = [client.send(out, proton.Message(text)) for text in ("c", "d", "e")]
     client.exchange()
     released = RelayedPublisher.disposition
@@ -136,7 +118,7 @@ def test_a_settled_message_does_not_overtake_what_is_sent_again() -> None:
     client = proxied.client()
     resources = proxied.primary.container.default
     resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
-    out = sender(proxied, client)
+    out = client.sender("q")
     for text in ("a", "b" * 100, "c"):
         client.send(out, proton.Message(text))
     client.send(out, proton.Message("d")).settle()
@@ -150,8 +132,8 @@ def test_a_new_primary_that_refuses_what_another_one_took_gets_the_rest_in_order
     default = proxied.primary.container.default
     default.configuration.declare_queue("q", {"qpid.max_size": 120, "qpid.policy_type": "reject"})
     default.resources.default.log.add_witness("backup")
-    out = sender(proxied, client)
-    deliveries = send(proxied, client, out, "a" * 40, "b", "c" * 200, "d")
+    out = client.sender("q")
+    deliveries = client.send_all(out, "a" * 40, "b", "c" * 200, "d")
     assert [delivery.remote_state for delivery in deliveries] == [0, 0, REJECTED, 0]
     proxied.cut()
     proxied.primary = PairedBroker(ContainerSettings("other", "0"))
@@ -167,7 +149,7 @@ def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptan
     client = proxied.client()
     resources = proxied.primary.container.default
     resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
-    out = sender(proxied, client)
+    out = client.sender("q")
     deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
     client.exchange()
     proxied.cut(deliver=True)  # "c" must not be taken: its number would speak for the refused one
@@ -180,10 +162,10 @@ def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptan
 def test_a_publisher_has_the_credit_that_the_primary_gives() -> None:
     proxied = PairedProxy(ContainerSettings("primary", "0", publisher_credit=10))
     client = proxied.client()
-    out = sender(proxied, client)
+    out = client.sender("q")
     assert out.credit == 10
     proxied.primary.container.default.resources.default.log.add_witness("backup")
-    send(proxied, client, out, *"abcdefghij")
+    client.send_all(out, *"abcdefghij")
     assert out.credit == 0
 
 
@@ -193,7 +175,7 @@ def test_a_publisher_whose_messages_are_refused_has_no_more_kept_than_the_primar
         "q", {"qpid.max_size": 1, "qpid.policy_type": "reject"}
     )
     client = proxied.client()
-    out = sender(proxied, client)
+    out = client.sender("q")
     message = proton.Message("a")
     for _ in range(20):
         for _ in range(out.credit):
@@ -208,8 +190,8 @@ def test_a_publisher_whose_messages_are_refused_has_no_more_kept_than_the_primar
 def test_a_consumer_gets_what_it_has_credit_for_and_no_more_leaves_the_primary() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), *"abc")
-    link = receiver(proxied, client, 2)
+    client.send_all(client.sender("q"), *"abc")
+    link = client.receiver("q", 2)
     assert [text for _, text in texts(client, link)] == ["a", "b"]
     assert proxied.primary.queue("q").messages.acquired == 2
 
@@ -217,11 +199,11 @@ def test_a_consumer_gets_what_it_has_credit_for_and_no_more_leaves_the_primary()
 def test_credit_that_is_taken_back_is_drained_at_the_primary() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    link = receiver(proxied, client, 10)
+    link = client.receiver("q", 10)
     link.drain(0)
     proxied.settle_down()
     assert link.credit == 0
-    send(proxied, client, sender(proxied, client), "a")
+    client.send_all(client.sender("q"), "a")
     assert texts(client, link) == []
     assert proxied.primary.queue("q").messages.acquired == 0
     link.flow(1)
@@ -232,10 +214,10 @@ def test_credit_that_is_taken_back_is_drained_at_the_primary() -> None:
 def test_credit_that_is_taken_back_without_a_drain_is_taken_back_from_the_primary() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    link = receiver(proxied, client, 10)
+    link = client.receiver("q", 10)
     link.flow(-9)
     proxied.settle_down()
-    send(proxied, client, sender(proxied, client), "a", "b")
+    client.send_all(client.sender("q"), "a", "b")
     assert [text for _, text in texts(client, link)] == ["a"]
     assert proxied.primary.queue("q").messages.acquired == 1
 
@@ -244,14 +226,14 @@ def test_credit_that_was_given_up_is_taken_back_from_the_primary_where_the_clien
     proxied = PairedProxy()
     proxied.proxy.container.change_settings(replace(proxied.proxy.container.settings, max_unsettled_per_connection=1))
     client = proxied.client()
-    link = receiver(proxied, client, 10)
-    out = sender(proxied, client)
-    send(proxied, client, out, "a")
+    link = client.receiver("q", 10)
+    out = client.sender("q")
+    client.send_all(out, "a")
     assert len(texts(client, link)) == 1
     link.drain(0)
     proxied.settle_down()
     assert link.credit == 0
-    send(proxied, client, out, "b")
+    client.send_all(out, "b")
     assert proxied.primary.queue("q").messages.acquired == 1
     assert not any(entry.acquired_before for entry in proxied.primary.queue("q").messages)
 
@@ -259,8 +241,8 @@ def test_credit_that_was_given_up_is_taken_back_from_the_primary_where_the_clien
 def test_a_message_that_comes_back_before_its_return_is_confirmed_is_another_delivery() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 2, answers_first=True)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 2, answers_first=True)
     ((first, _),) = texts(client, link)
     first.update(proton.Delivery.RELEASED)
     proxied.settle_down()
@@ -275,12 +257,12 @@ def test_a_message_that_comes_back_before_its_return_is_confirmed_is_another_del
 def test_what_a_client_gave_back_is_not_claimed_again_for_somebody_else_may_have_it() -> None:
     proxied = PairedProxy()
     client, other = proxied.client(), proxied.client(container="other")
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 1, answers_first=True)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 1, answers_first=True)
     proxied.primary.container.default.resources.default.log.add_witness("backup")
-    send(proxied, client, sender(proxied, client, "another"), "b")  # so that nothing is confirmed any more
+    client.send_all(client.sender("another"), "b")  # so that nothing is confirmed any more
     ((returned, _),) = texts(client, link)
-    theirs = receiver(proxied, other, 1)
+    theirs = other.receiver("q", 1)
     returned.update(proton.Delivery.RELEASED)
     proxied.settle_down()
     ((delivery, _),) = texts(other, theirs)
@@ -298,11 +280,11 @@ def test_what_a_client_gave_back_is_not_claimed_again_for_somebody_else_may_have
 def test_a_primary_that_steps_down_is_a_pause() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    out, link = sender(proxied, client), receiver(proxied, client, 2)
+    out, link = client.sender("q"), client.receiver("q", 2)
     default = proxied.primary.container.default
     default.read_only = True
     default.end_links(ServedElsewhere(proxied.primary.container.directory, "default"), browsers=False)
-    (delivery,) = send(proxied, client, out, "a")
+    (delivery,) = client.send_all(out, "a")
     assert not delivery.settled
     default.read_only = False
     proxied.attach_those_left()
@@ -313,8 +295,8 @@ def test_a_primary_that_steps_down_is_a_pause() -> None:
 def test_an_answer_is_settled_when_the_primary_has_carried_it_out() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 1, answers_first=True)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 1, answers_first=True)
     ((delivery, _),) = texts(client, link)
     log = proxied.primary.container.default.resources.default.log
     log.add_witness("backup")
@@ -331,8 +313,8 @@ def test_an_answer_is_settled_when_the_primary_has_carried_it_out() -> None:
 def test_what_a_client_holds_is_its_own_after_the_connection_to_the_primary_was_lost() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), *"abc")
-    link = receiver(proxied, client, 2)
+    client.send_all(client.sender("q"), *"abc")
+    link = client.receiver("q", 2)
     held = [delivery for delivery, _ in texts(client, link)]
     proxied.cut()
     assert proxied.primary.queue("q").messages.acquired == 0
@@ -356,8 +338,8 @@ def test_a_new_primary_gives_others_nothing_before_proxies_have_come_for_what_th
     default = proxied.primary.container.default
     default.resources.default.state.generations += [(1, GENERATION), (1, GENERATION._replace(generation=2))]
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), *"abc")
-    link = receiver(proxied, client, 2)
+    client.send_all(client.sender("q"), *"abc")
+    link = client.receiver("q", 2)
     held = texts(client, link)
     default.read_only = True
     proxied.cut()
@@ -383,8 +365,8 @@ def test_a_new_primary_gives_others_nothing_before_proxies_have_come_for_what_th
 def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the_next_one() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 1)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
     proxied.cut()
     delivery.update(ACCEPTED)
@@ -398,8 +380,8 @@ def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the
 def test_an_answer_that_comes_after_the_primary_ended_the_link_is_not_taken_for_carried_out() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 1)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
     delivery.update(ACCEPTED)
     delivery.settle()
@@ -417,8 +399,8 @@ def test_an_answer_that_comes_after_the_primary_ended_the_link_is_not_taken_for_
 def test_what_somebody_else_got_meanwhile_is_not_taken_from_him() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 1, answers_first=True)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 1, answers_first=True)
     ((delivery, _),) = texts(client, link)
     proxied.cut()
     other = PairedClient(proxied.primary, container="other")
@@ -435,8 +417,8 @@ def test_what_somebody_else_got_meanwhile_is_not_taken_from_him() -> None:
 def test_a_lost_client_gives_its_messages_back_as_failed() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    texts(client, receiver(proxied, client, 1))
+    client.send_all(client.sender("q"), "a")
+    texts(client, client.receiver("q", 1))
     client.vanish()
     proxied.settle_down()
     (entry,) = proxied.primary.queue("q").messages
@@ -447,10 +429,10 @@ def test_what_a_lost_client_held_does_not_go_to_its_own_link_again(monkeypatch: 
     """The primary may have time for a delivery between what the proxy says of its messages and the end of its link."""
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    texts(client, receiver(proxied, client, 10))
+    client.send_all(client.sender("q"), "a")
+    texts(client, client.receiver("q", 10))
     client.vanish()
-    proxied.proxy.settle_down()
+    proxied.proxy.settle_alone()
     upstream, accepted, delivered = proxied.upstream, proxied.accepted, list[object]()
     assert upstream is not None
     assert accepted is not None
@@ -476,7 +458,7 @@ def frames(data: bytes) -> list[bytes]:
 def test_a_browser_is_told_when_its_place_is_lost() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
+    client.send_all(client.sender("q"), "a")
     link = client.session.receiver("browser")
     link.source.address = "q"
     link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
@@ -493,7 +475,7 @@ def test_a_refusal_of_the_primary_is_the_answer_to_the_client() -> None:
     proxied = PairedProxy()
     proxied.primary.container.nodes.settings = type(proxied.primary.container.nodes.settings)(auto_create=False)
     client = proxied.client()
-    assert condition(sender(proxied, client)) == "amqp:not-found"
+    assert condition(client.sender("q")) == "amqp:not-found"
     assert proxied.links == {}
 
 
@@ -518,8 +500,8 @@ def test_a_publisher_that_has_gone_leaves_its_name_to_the_next_one() -> None:
     proxied = PairedProxy()
     client = proxied.client()
     for text in "abc":
-        link = sender(proxied, client)
-        send(proxied, client, link, text)
+        link = client.sender("q")
+        client.send_all(link, text)
         link.close()
         proxied.settle_down()
     assert len(waiting(proxied)) == 3
@@ -560,19 +542,19 @@ def test_an_attach_waits_until_somebody_leads() -> None:
     proxied = PairedProxy()
     proxied.primary.container.default.read_only = True
     client = proxied.client()
-    link = sender(proxied, client)
+    link = client.sender("q")
     assert not link.state & proton.Endpoint.REMOTE_ACTIVE
     proxied.primary.container.default.read_only = False
     (relayed,) = proxied.again
     relayed.look_again()
     proxied.settle_down()
-    assert send(proxied, client, link, "a")[0].remote_state == ACCEPTED
+    assert client.send_all(link, "a")[0].remote_state == ACCEPTED
 
 
 def test_a_link_that_comes_back_is_refused_with_its_way() -> None:
     proxied = PairedProxy(ContainerSettings("proxy", "0"))  # an address of another broker leads to this one
     proxied.primary.container.default.read_only = True
-    link = sender(proxied, proxied.client())
+    link = proxied.client().sender("q")
     assert condition(link) == "amqp:not-allowed"
     assert "proxy -> proxy" in link.remote_condition.description
 
@@ -588,14 +570,14 @@ def test_a_broker_may_also_attach_links_that_it_does_not_relay() -> None:
 
 def test_only_the_clusters_user_has_links_relayed() -> None:
     proxied = PairedProxy(ContainerSettings("primary", "0", peer_user="brokers"))
-    assert condition(sender(proxied, proxied.client())) == "amqp:unauthorized-access"
+    assert condition(proxied.client().sender("q")) == "amqp:unauthorized-access"
 
 
 def test_a_message_that_comes_back_before_its_release_is_confirmed_is_held_anew() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 1)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
     proxied.primary.container.default.resources.default.log.add_witness("backup")
     delivery.update(proton.Delivery.RELEASED)
@@ -617,13 +599,13 @@ def test_a_client_that_answers_before_it_sends_has_made_room() -> None:
     configuration = proxied.primary.container.default.configuration
     configuration.declare_queue("q", {"qpid.max_count": 1, "qpid.policy_type": "reject"})
     client = proxied.client()
-    out = sender(proxied, client)
-    send(proxied, client, out, "a")
-    ((delivery, _),) = texts(client, receiver(proxied, client, 1))
+    out = client.sender("q")
+    client.send_all(out, "a")
+    ((delivery, _),) = texts(client, client.receiver("q", 1))
     delivery.update(ACCEPTED)
     delivery.settle()
     client.exchange()  # in an order that Proton keeps
-    (sent,) = send(proxied, client, out, "b")
+    (sent,) = client.send_all(out, "b")
     assert sent.remote_state == ACCEPTED
 
 
@@ -656,12 +638,12 @@ def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay() -> None:
 def test_a_message_that_came_back_before_its_release_was_confirmed_is_the_clients_again(cut: bool) -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    out, log = sender(proxied, client), proxied.primary.container.default.resources.default.log
-    send(proxied, client, out, "a")
-    link = receiver(proxied, client, 1)
+    out, log = client.sender("q"), proxied.primary.container.default.resources.default.log
+    client.send_all(out, "a")
+    link = client.receiver("q", 1)
     ((first, _),) = texts(client, link)
     log.add_witness("backup")
-    send(proxied, client, out, "b")  # and nothing that the primary says after it is confirmed
+    client.send_all(out, "b")  # and nothing that the primary says after it is confirmed
     first.update(proton.Delivery.RELEASED)
     link.flow(1)
     proxied.settle_down()
@@ -685,8 +667,8 @@ def test_a_message_that_came_back_before_its_release_was_confirmed_is_the_client
 def test_what_a_client_has_is_reclaimed_of_the_primary_that_had_ended_the_link() -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    send(proxied, client, sender(proxied, client), "a")
-    link = receiver(proxied, client, 1)
+    client.send_all(client.sender("q"), "a")
+    link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
     default = proxied.primary.container.default
     default.read_only = True

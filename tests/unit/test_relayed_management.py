@@ -34,12 +34,7 @@ class Managed(PairedProxy):
         self.desk = Desk(self, self.one)
 
     def publish_red(self, *texts: str) -> None:
-        client = PairedClient(self.there)
-        link = client.sender("red")
-        self.there.settle_down()
-        for text in texts:
-            client.send(link, proton.Message(text))
-        self.there.settle_down()
+        self.there.connect().publish("red", *texts)
 
     def sets_asked(self) -> list[str]:
         """The sets to which there are far links for requests."""
@@ -59,7 +54,6 @@ class Desk:
     def __init__(self, managed: Managed, client: PairedClient) -> None:
         self._managed, self._client = managed, client
         self.requests, self._replies = client.sender("$management"), client.receiver("$management", REPLIES)
-        managed.settle_down()
 
     def ask(self, number: object, operation: str, name: str = "red", body: Any = None, **properties: object) -> Any:
         request: Any = proton.Message(reply_to="$management", correlation_id=number, body=body)

@@ -27,7 +27,6 @@ def proxied() -> PairedProxy:
 def attach(proxied: PairedProxy, client: PairedClient, address: str | None, credit: int = 10, **options: Any) -> Any:
     """A consumer's link."""
     link = subscribe(client, address, **options)
-    proxied.settle_down()
     link.flow(credit)
     proxied.settle_down()
     return link
@@ -35,14 +34,10 @@ def attach(proxied: PairedProxy, client: PairedClient, address: str | None, cred
 
 def publish(proxied: PairedProxy, address: str, *texts: str, **properties: Any) -> None:
     """From a client of the primary itself."""
-    client = PairedClient(proxied.primary)
-    link = client.sender(address)
-    proxied.primary.settle_down()
-    deliveries = [client.send(link, proton.Message(text, properties=properties or None)) for text in texts]
-    proxied.primary.settle_down()
+    messages = [proton.Message(text, properties=properties or None) for text in texts]
+    deliveries = proxied.primary.connect().publish(address, *messages)
     proxied.settle_down()
     assert {delivery.remote_state for delivery in deliveries} == {ACCEPTED}
-    link.close()
 
 
 def accept(proxied: PairedProxy, client: PairedClient, link: Any) -> list[str]:
@@ -316,7 +311,6 @@ def test_a_link_that_comes_back_is_refused_with_its_way(address: str | None, dyn
 
 def ask(proxied: PairedProxy, client: PairedClient, replies: Any, operation: str, **properties: Any) -> Any:
     requests = client.sender("$management")
-    proxied.settle_down()
     reply_to = replies.remote_source.address
     request: Any = proton.Message(reply_to=reply_to, correlation_id=operation, body={})
     request.properties = {"operation": operation, **properties}
@@ -351,7 +345,6 @@ def test_a_client_of_a_proxy_does_not_have_the_proxys_rights(proxied: PairedProx
     proxied.primary.container.management.control = lambda identity, body, done: asked.append(identity)
     client = proxied.client()
     requests = client.sender("$management")
-    proxied.settle_down()
     request: Any = proton.Message(reply_to="$management", body="{}")
     request.properties = {"operation": "control", "type": "org.qpid-ha.broker"}
     client.send(requests, request)

@@ -12,7 +12,7 @@ import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import PairedProxiedBroker
+from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError
@@ -21,7 +21,7 @@ from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest, read_answe
 from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked, SessionGranted, read_asked, read_granted
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.sessions import SessionPart
-from session_clients import bodies, confirmed, consume, held, ids, numbered, open_session, publish, refusal, status
+from session_clients import confirmed, consume, held, ids, numbered, open_session, publish, refusal, status
 from session_support import FIRST, SECOND
 from several_sets import SeveralSets
 
@@ -29,32 +29,28 @@ WITNESS = "a backup"
 
 
 @pytest.fixture
-def proxied() -> PairedProxiedBroker:
-    return PairedProxiedBroker()
+def proxied() -> PairedProxy:
+    return PairedProxy()
 
 
 @pytest.fixture
-def second(proxied: PairedProxiedBroker) -> Iterator[PairedProxiedBroker]:
+def second(proxied: PairedProxy) -> Iterator[PairedProxy]:
     """Another broker that relays to the same primary."""
-    other = PairedProxiedBroker(primary=proxied.primary)
+    other = PairedProxy(primary=proxied.primary)
     other.name = "second"
     yield other
     proxied.check_invariants()
 
 
-def opened(broker: PairedProxiedBroker, **more: Any) -> PairedClient:
+def opened(broker: PairedProxy, **more: Any) -> PairedClient:
     return open_session(cast(PairedBroker, broker), **more)
 
 
-def filled(broker: PairedProxiedBroker, count: int, queue: str = "q") -> None:
-    client = broker.primary.connect()
-    sender = client.sender(queue)
-    for number in range(1, count + 1):
-        client.send(sender, proton.Message(f"m{number}"))
-    broker.primary.settle_down()
+def filled(broker: PairedProxy, count: int, queue: str = "q") -> None:
+    broker.primary.connect().publish(queue, *[f"m{number}" for number in range(1, count + 1)])
 
 
-def registered(broker: PairedProxiedBroker, name: str = FIRST) -> Any:
+def registered(broker: PairedProxy, name: str = FIRST) -> Any:
     return broker.container.default.resources.default.state.sessions.by_name.get(name)
 
 
@@ -110,7 +106,7 @@ def test_what_makes_no_sense_is_refused(fields: Any) -> None:
 
 
 def test_a_client_does_not_notice_that_who_keeps_its_session_was_lost_and_is_told_of_again(
-    proxied: PairedProxiedBroker,
+    proxied: PairedProxy,
 ) -> None:
     filled(proxied, 4)
     client = opened(proxied)
@@ -125,14 +121,14 @@ def test_a_client_does_not_notice_that_who_keeps_its_session_was_lost_and_is_tol
     assert refusal(client) is None
     link.flow(2)
     proxied.settle_down()
-    assert bodies(client, link) == ["m3", "m4"], "nothing came again"
+    assert client.bodies(link) == ["m3", "m4"], "nothing came again"
     client.vanish()
     again = opened(proxied, resume=True)
-    assert bodies(again, consume(again, "q", 9)) == ["m2", "m3", "m4"]
+    assert again.bodies(consume(again, "q", 9)) == ["m2", "m3", "m4"]
 
 
 def test_what_was_held_for_a_client_and_never_came_to_it_comes_when_its_link_is_attached_again(
-    proxied: PairedProxiedBroker,
+    proxied: PairedProxy,
 ) -> None:
     filled(proxied, 3)
     client = opened(proxied)
@@ -150,7 +146,7 @@ def test_what_was_held_for_a_client_and_never_came_to_it_comes_when_its_link_is_
 
 
 def test_what_comes_in_the_moment_in_which_a_client_detaches_stays_held_for_its_session(
-    proxied: PairedProxiedBroker,
+    proxied: PairedProxy,
 ) -> None:
     """A proxy that settled it, before its own detach, had it given back as a failed delivery."""
     filled(proxied, 2)
@@ -167,14 +163,14 @@ def test_what_comes_in_the_moment_in_which_a_client_detaches_stays_held_for_its_
     proxied.upstream.receive(b"")
     proxied.settle_down()
     other = proxied.primary.connect()
-    assert bodies(other, other.receiver("q", 9)) == []
+    assert other.bodies(other.receiver("q", 9)) == []
     again = consume(client, "q", 9, name="in")
     assert held(again) == 2
-    assert bodies(client, again) == ["m1", "m2"]
+    assert client.bodies(again) == ["m1", "m2"]
 
 
 def test_an_answer_that_nobody_confirmed_is_given_again_also_one_that_gives_a_message_back(
-    proxied: PairedProxiedBroker,
+    proxied: PairedProxy,
 ) -> None:
     filled(proxied, 3)
     client = opened(proxied)
@@ -185,11 +181,11 @@ def test_an_answer_that_nobody_confirmed_is_given_again_also_one_that_gives_a_me
     settle(client, got[1][0], RELEASED)
     proxied.connect_upstream()
     other = proxied.primary.connect()
-    assert bodies(other, other.receiver("q", 9)) == ["m2"]
+    assert other.bodies(other.receiver("q", 9)) == ["m2"]
 
 
 def test_a_message_given_back_in_the_moment_in_which_the_primary_is_lost_is_given_back_to_the_next_one(
-    proxied: PairedProxiedBroker,
+    proxied: PairedProxy,
 ) -> None:
     filled(proxied, 2)
     client = opened(proxied)
@@ -200,11 +196,11 @@ def test_a_message_given_back_in_the_moment_in_which_the_primary_is_lost_is_give
     proxied.cut()
     proxied.connect_upstream()
     other = proxied.primary.connect()
-    assert bodies(other, other.receiver("q", 9)) == ["m1"]
+    assert other.bodies(other.receiver("q", 9)) == ["m1"]
 
 
 def test_a_session_that_was_resumed_elsewhere_while_nobody_was_heard_of_ends_the_connection(
-    proxied: PairedProxiedBroker, second: PairedProxiedBroker
+    proxied: PairedProxy, second: PairedProxy
 ) -> None:
     filled(proxied, 2)
     first = opened(proxied)
@@ -216,10 +212,10 @@ def test_a_session_that_was_resumed_elsewhere_while_nobody_was_heard_of_ends_the
     condition: Any = first.connection.remote_condition
     assert "resumed on another connection" in condition.description
     settle(first, first.received(link)[0][0])
-    assert bodies(later, consume(later, "q", 2)) == ["m1", "m2"]
+    assert later.bodies(consume(later, "q", 2)) == ["m1", "m2"]
 
 
-def test_a_session_that_is_gone_when_it_is_told_of_again_ends_the_connection(proxied: PairedProxiedBroker) -> None:
+def test_a_session_that_is_gone_when_it_is_told_of_again_ends_the_connection(proxied: PairedProxy) -> None:
     client = opened(proxied, timeout=5)
     proxied.cut()
     proxied.container.now_ms += 6000
@@ -230,7 +226,7 @@ def test_a_session_that_is_gone_when_it_is_told_of_again_ends_the_connection(pro
 
 
 def test_a_session_that_was_closed_while_nobody_kept_it_is_ended_by_whoever_keeps_it_then(
-    proxied: PairedProxiedBroker,
+    proxied: PairedProxy,
 ) -> None:
     client = opened(proxied)
     proxied.cut()
@@ -241,7 +237,7 @@ def test_a_session_that_was_closed_while_nobody_kept_it_is_ended_by_whoever_keep
     assert not proxied.links
 
 
-def test_an_open_that_nobody_answers_is_refused_in_the_end(proxied: PairedProxiedBroker) -> None:
+def test_an_open_that_nobody_answers_is_refused_in_the_end(proxied: PairedProxy) -> None:
     now_s = 0.0
     proxied.proxy.container.clock = lambda: now_s
     proxied.cut()
@@ -253,7 +249,7 @@ def test_an_open_that_nobody_answers_is_refused_in_the_end(proxied: PairedProxie
     assert not proxied.links
 
 
-def test_a_client_that_goes_before_its_session_is_committed_leaves_it_waiting(proxied: PairedProxiedBroker) -> None:
+def test_a_client_that_goes_before_its_session_is_committed_leaves_it_waiting(proxied: PairedProxy) -> None:
     proxied.container.default.resources.default.log.add_witness(WITNESS)
     client = opened(proxied)
     assert registered(proxied).is_attached
@@ -265,7 +261,7 @@ def test_a_client_that_goes_before_its_session_is_committed_leaves_it_waiting(pr
 
 
 def test_a_session_is_resumed_at_another_broker_which_ends_the_first_connection(
-    proxied: PairedProxiedBroker, second: PairedProxiedBroker
+    proxied: PairedProxy, second: PairedProxy
 ) -> None:
     filled(proxied, 3)
     first = opened(proxied)
@@ -288,12 +284,12 @@ def test_a_session_is_resumed_at_another_broker_which_ends_the_first_connection(
 
 
 def test_what_an_earlier_connection_sent_and_comes_late_does_not_count(
-    proxied: PairedProxiedBroker, second: PairedProxiedBroker
+    proxied: PairedProxy, second: PairedProxy
 ) -> None:
     first = opened(proxied)
     link = publish(first, "out")
     first.send(link, numbered(1))
-    proxied.proxy.settle_down()  # the proxy has it, and the primary does not
+    proxied.proxy.settle_alone()  # the proxy has it, and the primary does not
     later = opened(second)
     again = publish(later, "out")
     assert confirmed(again) == 0
@@ -302,10 +298,10 @@ def test_what_an_earlier_connection_sent_and_comes_late_does_not_count(
     later.send(again, numbered(2))
     second.settle_down()
     reader = proxied.primary.connect()
-    assert bodies(reader, reader.receiver("out", 9)) == ["m1", "m2"]
+    assert reader.bodies(reader.receiver("out", 9)) == ["m1", "m2"]
 
 
-def test_a_client_that_is_lost_while_its_link_is_being_attached_has_what_it_held(proxied: PairedProxiedBroker) -> None:
+def test_a_client_that_is_lost_while_its_link_is_being_attached_has_what_it_held(proxied: PairedProxy) -> None:
     filled(proxied, 2)
     client = opened(proxied)
     consume(client, "q", 2)
@@ -329,7 +325,7 @@ def test_a_client_that_is_lost_while_its_link_is_being_attached_has_what_it_held
 def test_links_of_a_session_at_the_primary_of_default_lead_to_sets_that_others_lead() -> None:
     """As `PairedProxy`: the broker with the client leads nothing that the client uses."""
     primary = SeveralSets()
-    proxied = PairedProxiedBroker(primary=primary)
+    proxied = PairedProxy(primary=primary)
     for name in ("red", "blue"):
         for number in (1, 2):
             client = primary.connect()
@@ -345,7 +341,7 @@ def test_links_of_a_session_at_the_primary_of_default_lead_to_sets_that_others_l
     again = opened(proxied, resume=True)
     for name in ("red", "blue"):
         link = consume(again, name, 9, f"from {name}")
-        assert (held(link), bodies(again, link)) == (2, [f"{name}1", f"{name}2", "m1"])
+        assert (held(link), again.bodies(link)) == (2, [f"{name}1", f"{name}2", "m1"])
         assert confirmed(publish(again, name, f"to {name}")) == 1
     again.connection.close()
     proxied.settle_down()
@@ -376,7 +372,7 @@ def test_other_sets_give_back_what_a_session_held_when_its_end_is_committed() ->
 # --- the end
 
 
-def test_a_session_that_is_ended_by_hand_gets_nothing_more_at_any_broker(proxied: PairedProxiedBroker) -> None:
+def test_a_session_that_is_ended_by_hand_gets_nothing_more_at_any_broker(proxied: PairedProxy) -> None:
     filled(proxied, 2)
     client = opened(proxied)
     consume(client, "q", 9)
@@ -385,10 +381,10 @@ def test_a_session_that_is_ended_by_hand_gets_nothing_more_at_any_broker(proxied
     assert refusal(client) == "amqp:connection:forced"
     assert len(proxied.container.default.resources.catalog.holdings) == 0
     other = proxied.primary.connect()
-    assert bodies(other, other.receiver("q", 9)) == ["m1", "m2"]
+    assert other.bodies(other.receiver("q", 9)) == ["m1", "m2"]
 
 
-def test_nothing_is_kept_of_links_that_have_ended(proxied: PairedProxiedBroker) -> None:
+def test_nothing_is_kept_of_links_that_have_ended(proxied: PairedProxy) -> None:
     client = opened(proxied)
     consume(client, "q")
     publish(client, "q").close()
@@ -412,7 +408,7 @@ def test_a_broker_that_leads_no_more_sends_clients_away_whose_sessions_it_kept_u
 
 def test_an_anonymous_relay_of_a_session_has_no_copies_in_any_set() -> None:
     primary = SeveralSets()
-    proxied = PairedProxiedBroker(primary=primary)
+    proxied = PairedProxy(primary=primary)
     proxied.proxy.container.directory = primary.directory
     client = opened(proxied)
 
@@ -436,7 +432,7 @@ def test_an_anonymous_relay_of_a_session_has_no_copies_in_any_set() -> None:
 
 
 def test_what_comes_for_a_link_that_has_ended_and_waits_for_its_transaction_stays_the_sessions(
-    proxied: PairedProxiedBroker,
+    proxied: PairedProxy,
 ) -> None:
     filled(proxied, 1)
     client = opened(proxied)
@@ -461,7 +457,7 @@ def test_what_comes_for_a_link_that_has_ended_and_waits_for_its_transaction_stay
     client.vanish()
     again = opened(proxied, resume=True)
     link = consume(again, "q", 9)
-    assert (held(link), bodies(again, link)) == (3, ["m1", "m1", "m2"])
+    assert (held(link), again.bodies(link)) == (3, ["m1", "m1", "m2"])
 
 
 # --- a broker whose copy of the registry is behind, or ahead
@@ -493,7 +489,7 @@ def test_a_link_waits_until_its_session_is_known_and_is_refused_when_a_later_con
         links.check(part._replace(epoch=2))
 
 
-def test_links_of_a_connection_that_has_the_session_no_more_end(proxied: PairedProxiedBroker) -> None:
+def test_links_of_a_connection_that_has_the_session_no_more_end(proxied: PairedProxy) -> None:
     """Where the broker that leads the set hears of it before the client's broker does."""
     filled(proxied, 2)
     client = opened(proxied)
@@ -512,7 +508,7 @@ def test_links_of_a_connection_that_has_the_session_no_more_end(proxied: PairedP
 
 
 def test_a_primary_of_an_older_version_is_not_asked_to_keep_a_session(
-    proxied: PairedProxiedBroker, monkeypatch: pytest.MonkeyPatch
+    proxied: PairedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = ("qpid.relay", "qpid.relay-sets", "qpid.relay-own-nodes")
     monkeypatch.setattr("qpid_ha_broker.amqp.connections.connection._RELAY_CAPABILITIES", older)
@@ -528,7 +524,7 @@ def test_a_primary_of_an_older_version_is_not_asked_to_keep_a_session(
 @pytest.mark.parametrize("setting", ["producers", "max_client_sessions"])
 def test_where_the_primary_has_no_sessions_the_client_is_told_why(setting: str) -> None:
     settings: Any = {setting: 0}
-    proxied = PairedProxiedBroker(ContainerSettings("primary", "0", **settings))
+    proxied = PairedProxy(ContainerSettings("primary", "0", **settings))
     client = opened(proxied)
     assert refusal(client) == "amqp:not-implemented"
     assert not proxied.links

@@ -7,7 +7,7 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedClient
+from paired_engines import PairedClient, queued_bodies
 from paired_links import condition
 from paired_proxy import PairedProxy
 from paired_transactions import RELEASED, TRANSACTIONAL, PairedCoordinator, answer, publish
@@ -27,18 +27,11 @@ class Worker:
     def __init__(self, proxied: PairedProxy, address: str = "q", container: str = "client") -> None:
         self.proxied = proxied
         self.client = proxied.client(container=container)
-        self.coordinator = PairedCoordinator(self.client, proxied.settle_down)
-        self.out = self.sender(address)
-
-    def sender(self, address: str | None) -> Any:
-        link = self.client.sender(address)
-        self.proxied.settle_down()
-        return link
+        self.coordinator = PairedCoordinator(self.client)
+        self.out = self.client.sender(address)
 
     def consumer(self, credit: int = 10, address: str = "q") -> Any:
-        link = self.client.receiver(address, credit, answers_first=True)
-        self.proxied.settle_down()
-        return link
+        return self.client.receiver(address, credit, answers_first=True)
 
     def publish(self, transaction_id: bytes, *texts: str, link: Any = None) -> list[Any]:
         deliveries = [publish(self.client, link or self.out, transaction_id, text) for text in texts]
@@ -46,15 +39,10 @@ class Worker:
         return deliveries
 
     def send(self, *texts: str, link: Any = None) -> list[Any]:
-        deliveries = [self.client.send(link or self.out, proton.Message(text)) for text in texts]
-        self.proxied.settle_down()
-        return deliveries
+        return self.client.send_all(link or self.out, *texts)
 
     def received(self, link: Any) -> list[Any]:
         return [delivery for delivery, _ in self.client.received(link)]
-
-    def bodies(self, link: Any) -> list[Any]:
-        return [message.body for _, message in self.client.received(link)]
 
     def answer(self, transaction_id: bytes, *deliveries: Any, settles: bool = False, outcome: Any = None) -> None:
         for delivery in deliveries:
@@ -67,12 +55,7 @@ class Worker:
 
 def there(proxied: PairedProxy, name: str = "q") -> list[str]:
     """What a queue at the primary has."""
-    found = []
-    for entry in proxied.primary.queue(name).messages:
-        message: Any = proton.Message()
-        message.decode(bytes(entry.resident_body()))
-        found.append(message.body)
-    return found
+    return queued_bodies(proxied.primary.queue(name))
 
 
 def step_down(proxied: PairedProxy) -> None:
@@ -157,7 +140,7 @@ def test_what_is_accepted_is_forgotten_with_the_commit(proxied: PairedProxy, wor
     assert proxied.proxy.container.unsettled_bytes == 0
     link.flow(1)
     proxied.settle_down()
-    assert worker.bodies(link) == ["c"]
+    assert worker.client.bodies(link) == ["c"]
 
 
 def test_what_is_rolled_back_is_the_consumers_and_can_be_accepted_again(proxied: PairedProxy, worker: Worker) -> None:
@@ -185,7 +168,7 @@ def test_what_was_settled_before_the_rollback_goes_to_somebody_else(proxied: Pai
     assert (entry.holder, entry.delivery_count) == (None, 1)
     link.flow(1)
     proxied.settle_down()
-    assert worker.bodies(link) == ["a"]
+    assert worker.client.bodies(link) == ["a"]
 
 
 def test_what_was_settled_before_the_primary_was_lost_is_not_reclaimed(proxied: PairedProxy, worker: Worker) -> None:
@@ -197,7 +180,7 @@ def test_what_was_settled_before_the_primary_was_lost_is_not_reclaimed(proxied: 
     assert proxied.primary.queue("q").messages.acquired == 0
     link.flow(1)
     proxied.settle_down()
-    assert worker.bodies(link) == ["a"]
+    assert worker.client.bodies(link) == ["a"]
 
 
 def test_other_outcomes_do_not_wait_for_the_discharge(proxied: PairedProxy, worker: Worker) -> None:
@@ -225,7 +208,7 @@ def test_a_move_between_queues_counts_although_its_links_are_closed_before(
     proxied: PairedProxy, worker: Worker
 ) -> None:
     worker.send("a", "b")
-    link, out = worker.consumer(2), worker.sender("other")
+    link, out = worker.consumer(2), worker.client.sender("other")
     held = worker.received(link)
     work = worker.coordinator.declare()
     for delivery in held:  # all of it at once: nothing is sent before the primary has said its id
@@ -240,7 +223,7 @@ def test_a_move_between_queues_counts_although_its_links_are_closed_before(
 
 
 def test_what_comes_before_the_primary_has_said_its_id_waits_in_order(proxied: PairedProxy, worker: Worker) -> None:
-    other = worker.sender("q")
+    other = worker.client.sender("q")
     work = worker.coordinator.declare()
     proxied.cut()
     for text in "abcd":
@@ -353,7 +336,7 @@ def test_nobody_knows_of_a_commit_that_was_sent_and_not_answered(
     assert "not known" in worker.coordinator.link.remote_condition.description
     proxied.connect_upstream()
     assert there(proxied) == (["a"] if deliver else ["there"])
-    again = PairedCoordinator(worker.client, proxied.settle_down)
+    again = PairedCoordinator(worker.client)
     work = again.declare()
     answer(held, work)
     proxied.settle_down()
@@ -441,7 +424,7 @@ def test_a_commit_that_the_primary_refuses_is_rolled_back(proxied: PairedProxy, 
     worker.send("kept")
     (held,) = worker.received(worker.consumer(1))
     work = worker.coordinator.declare()
-    worker.publish(work, "a", "b", link=worker.sender("small"))
+    worker.publish(work, "a", "b", link=worker.client.sender("small"))
     worker.answer(work, held)
     commit = worker.coordinator.discharge(work)
     assert (commit.remote_state, commit.remote.condition.name) == (REJECTED, ROLLBACK)
@@ -476,7 +459,7 @@ def test_a_second_set_is_refused_as_at_the_primary() -> None:
     proxy: Any = proxied.proxy
     proxy.lead_elsewhere("red")
     worker = Worker(proxied, "red")
-    to_blue, to_default = worker.sender("blue"), worker.sender("plain")
+    to_blue, to_default = worker.client.sender("blue"), worker.client.sender("plain")
     for first, others in ((worker.out, (to_blue, to_default)), (to_blue, (worker.out, to_default))):
         work = worker.coordinator.declare()
         worker.publish(work, "a", link=first)
@@ -495,7 +478,7 @@ def test_a_consumer_of_a_second_set_is_ended_as_at_the_primary() -> None:
     worker = Worker(proxied, "plain")
     proxy: Any = proxied.proxy
     proxy.lead_elsewhere("red")
-    worker.send("a", link=worker.sender("red"))
+    worker.send("a", link=worker.client.sender("red"))
     link = worker.consumer(1, "red")
     work = worker.coordinator.declare()
     worker.publish(work, "b")
@@ -510,7 +493,7 @@ def test_all_of_a_client_comes_to_a_set_in_one_way_also_when_it_moves_here() -> 
     worker = Worker(proxied, "red")
     hosted = proxy.set("red")
     hosted.read_only, hosted.resources.default.read_only = False, ""
-    worker.sender("red")
+    worker.client.sender("red")
     worker.consumer(1, "red")
     assert [link.set_name for link in proxied.links] == ["red"] * 3
     assert len(hosted.links) == 0

@@ -30,20 +30,14 @@ def client(paired: PairedRemote) -> PairedClient:
 def publisher(paired: PairedRemote, client: PairedClient, credit: int = 10) -> tuple[Any, Any]:
     """A client's link, and what the other broker has of it."""
     near = client.sender("orders")
-    paired.settle_down()
     return near, paired.answer(credit)
 
 
-def consumer(paired: PairedRemote, client: PairedClient, credit: int = 0, **options: bool) -> tuple[Any, Any]:
-    near = client.receiver("orders", credit, **options)
-    paired.settle_down()
+def consumer(
+    paired: PairedRemote, client: PairedClient, credit: int = 0, *, answers_first: bool = False
+) -> tuple[Any, Any]:
+    near = client.receiver("orders", credit, answers_first=answers_first)
     return near, paired.answer()
-
-
-def send(paired: PairedRemote, client: PairedClient, link: Any, *texts: str) -> list[Any]:
-    deliveries = [client.send(link, proton.Message(text)) for text in texts]
-    paired.settle_down()
-    return deliveries
 
 
 def offer(paired: PairedRemote, far: Any, *texts: str) -> list[Any]:
@@ -79,7 +73,6 @@ def told(paired: PairedRemote, delivery: Any, state: Any, *, settle: bool = True
 
 def test_the_answer_is_the_other_brokers_under_our_name(paired: PairedRemote, client: PairedClient) -> None:
     near = client.receiver("orders")
-    paired.settle_down()
     assert not near.state & proton.Endpoint.REMOTE_ACTIVE
     far = paired.answer()
     assert far.remote_source.address == "their-orders"
@@ -88,7 +81,6 @@ def test_the_answer_is_the_other_brokers_under_our_name(paired: PairedRemote, cl
 
 def test_a_refusal_is_the_other_brokers_with_our_name_in_its_text(paired: PairedRemote, client: PairedClient) -> None:
     near = client.sender("orders")
-    paired.settle_down()
     paired.refuse("amqp:not-found", "no such queue")
     assert condition(near) == "amqp:not-found"
     text = near.remote_condition.description
@@ -100,13 +92,12 @@ def test_a_refusal_is_the_other_brokers_with_our_name_in_its_text(paired: Paired
 def test_a_session_that_is_ended_for_a_link_refuses_that_link_alone(paired: PairedRemote, client: PairedClient) -> None:
     one, far = publisher(paired, client)
     two = client.sender("orders")
-    paired.settle_down()
     session = paired.far_link().session
     session.condition = proton.Condition("amqp:not-found", "no exchange")
     session.close()
     paired.settle_down()
     assert condition(two) == "amqp:not-found"
-    (delivery,) = send(paired, client, one, "a")
+    (delivery,) = client.send_all(one, "a")
     told(paired, take(far)[0], ACCEPTED)
     assert delivery.remote_state == ACCEPTED
 
@@ -114,7 +105,6 @@ def test_a_session_that_is_ended_for_a_link_refuses_that_link_alone(paired: Pair
 def test_a_redirection_is_followed_or_told(paired: PairedRemote, client: PairedClient) -> None:
     paired.follows_redirects = True
     near = client.sender("orders")
-    paired.settle_down()
     paired.refuse("amqp:link:redirect", "elsewhere", {proton.symbol("network-host"): "h"})
     assert paired.redirects[0].info == {"network-host": "h"}
     paired.connect_far()
@@ -125,7 +115,6 @@ def test_a_redirection_is_followed_or_told(paired: PairedRemote, client: PairedC
 
 def test_a_client_that_does_not_wait_leaves_nothing(paired: PairedRemote, client: PairedClient) -> None:
     near = client.sender("orders")
-    paired.settle_down()
     near.close()
     paired.settle_down()
     assert not paired.links
@@ -147,7 +136,7 @@ def test_durable_subscriptions_are_refused(paired: PairedRemote, client: PairedC
 def test_credit_is_the_other_brokers(paired: PairedRemote, client: PairedClient) -> None:
     near, far = publisher(paired, client, credit=3)
     assert near.credit == 3
-    send(paired, client, near, "a", "b", "c")
+    client.send_all(near, "a", "b", "c")
     assert near.credit == 0
     far.flow(2)
     paired.settle_down()
@@ -159,7 +148,7 @@ def test_a_message_is_what_the_other_broker_says_and_not_before(
     paired: PairedRemote, client: PairedClient, state: Any
 ) -> None:
     near, far = publisher(paired, client)
-    (delivery,) = send(paired, client, near, "a")
+    (delivery,) = client.send_all(near, "a")
     assert delivery.remote_state == 0
     (there,) = take(far)
     if state == REJECTED:
@@ -181,7 +170,7 @@ def test_what_is_settled_by_the_sender_stays_so(paired: PairedRemote, client: Pa
 
 def test_settled_without_a_word_counts_as_failed(paired: PairedRemote, client: PairedClient) -> None:
     near, far = publisher(paired, client)
-    (delivery,) = send(paired, client, near, "a")
+    (delivery,) = client.send_all(near, "a")
     take(far)[0].settle()
     paired.settle_down()
     assert delivery.remote_state == MODIFIED
@@ -190,7 +179,7 @@ def test_settled_without_a_word_counts_as_failed(paired: PairedRemote, client: P
 
 def test_answers_for_what_was_never_sent_change_nothing(paired: PairedRemote, client: PairedClient) -> None:
     near, far = publisher(paired, client)
-    (delivery,) = send(paired, client, near, "a")
+    (delivery,) = client.send_all(near, "a")
     fields = [True, proton.uint(7), proton.uint(9), True, raw_peer.described(raw_peer.ACCEPTED, [])]
     paired.say(raw_peer.frame(raw_peer.DISPOSITION, fields, channel=0))
     assert delivery.remote_state == 0
@@ -200,11 +189,11 @@ def test_answers_for_what_was_never_sent_change_nothing(paired: PairedRemote, cl
 
 def test_after_a_loss_what_was_sent_has_failed_and_the_link_goes_on(paired: PairedRemote, client: PairedClient) -> None:
     near, far = publisher(paired, client)
-    first, second = send(paired, client, near, "a", "b")
+    first, second = client.send_all(near, "a", "b")
     told(paired, take(far)[0], ACCEPTED)
     paired.cut()
     assert (first.remote_state, second.remote_state, second.remote.failed) == (ACCEPTED, MODIFIED, True)
-    (third,) = send(paired, client, near, "c")
+    (third,) = client.send_all(near, "c")
     assert third.remote_state == 0
     paired.connect_far()
     far = paired.answer(credit=10)
@@ -221,7 +210,7 @@ def test_a_broker_that_comes_back_with_less_credit_gets_no_more_than_that(
     paired.cut()
     paired.connect_far()
     far = paired.answer(credit=1)
-    deliveries = send(paired, client, near, "a", "b", "c")
+    deliveries = client.send_all(near, "a", "b", "c")
     assert len(take(far)) == 1
     far.flow(1)
     paired.settle_down()
@@ -234,7 +223,7 @@ def test_a_broker_that_comes_back_with_less_credit_gets_no_more_than_that(
 def test_what_was_not_sent_is_released_after_a_while(paired: PairedRemote, client: PairedClient) -> None:
     near, _ = publisher(paired, client)
     paired.cut()
-    (delivery,) = send(paired, client, near, "a")
+    (delivery,) = client.send_all(near, "a")
     paired.wait(9)
     assert delivery.remote_state == 0
     paired.wait(1)
@@ -243,9 +232,9 @@ def test_what_was_not_sent_is_released_after_a_while(paired: PairedRemote, clien
 
 def test_a_client_that_goes_during_a_loss_leaves_nothing(paired: PairedRemote, client: PairedClient) -> None:
     near, _ = publisher(paired, client)
-    send(paired, client, near, "a")
+    client.send_all(near, "a")
     paired.cut()
-    send(paired, client, near, "b")
+    client.send_all(near, "b")
     client.vanish()
     assert not paired.links
     assert not paired.again
@@ -335,7 +324,7 @@ def test_what_was_under_way_when_credit_was_taken_back_goes_back() -> None:
     paired.now_s += 1
     for link in paired.links:
         link.expire(paired.now_s)
-    paired.here.settle_down()
+    paired.here.settle_alone()
     assert near.credit == 0
     assert paired.upstream is not None
     paired.upstream.receive(data)

@@ -14,7 +14,15 @@ from zlib import crc32
 
 import pytest
 
-from kept_core import IDENTITY, KeptCore, copied, durable_picture, recovered
+from kept_core import (
+    IDENTITY,
+    KeptCore,
+    copied,
+    durable_picture,
+    files_of,
+    recovered,
+    with_everything,
+)
 from model_support import message
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.types import QueueDeclared
@@ -44,23 +52,6 @@ class Written(NamedTuple):
         return self.core.disk
 
 
-def with_everything() -> KeptCore:
-    """A snapshot whose segments are deleted, a closed segment, and an open one of several groups."""
-    core = KeptCore()
-    queue = core.queue("q")
-    core.publish(queue, *(message(text, durable=True) for text in ("one", "two", "three")))
-    dump, number = core.begin_dump()
-    core.write_dump(dump, number, list(iter(lambda: dump.next(100), None)))
-    core.journal.drop_before(number)
-    core.consume(queue, 1)
-    core.keep()
-    core.journal.roll()
-    for text in ("four", "five", "six"):
-        core.publish(queue, message(text, durable=True))
-        core.keep()
-    return core
-
-
 def killed() -> Written:
     """The process died when it had nothing to do."""
     core = with_everything()
@@ -78,11 +69,6 @@ def closed() -> Written:
 
 
 STORES = pytest.mark.parametrize("written", [killed(), closed()], ids=["killed", "closed"])
-
-
-def files_of(disk: Disk) -> list[str]:
-    segments = [segment_path(each) for each in segment_numbers(disk)]
-    return [*segments, *(snapshot_path(each) for each in snapshot_numbers(disk)), STATUS_FILE]
 
 
 def content(disk: Disk, path: str) -> bytes:

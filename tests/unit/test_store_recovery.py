@@ -9,7 +9,17 @@ from zlib import crc32
 
 import pytest
 
-from kept_core import SEGMENT_BYTES, AnyCommands, KeptCore, check_transient, copied, durable_picture, recovered
+from kept_core import (
+    SEGMENT_BYTES,
+    AnyCommands,
+    KeptCore,
+    check_transient,
+    copied,
+    durable_picture,
+    files_of,
+    recovered,
+    with_everything,
+)
 from model_support import TextReader, message, transaction_of
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
@@ -20,7 +30,7 @@ from qpid_ha_broker.store.blocks import BlockKind, decode_header, encode_block, 
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged
 from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from qpid_ha_broker.store.layout import segment_numbers, segment_path
 from qpid_ha_broker.store.recovery import recover
 from qpid_ha_broker.store.status import STATUS_FILE
 from simulated_disk import SimulatedDisk
@@ -192,27 +202,9 @@ def test_what_a_good_block_holds_must_be_good_records_and_whole_units() -> None:
         assert raised.value.file == path
 
 
-def small_store() -> KeptCore:
-    """A store with a snapshot, a closed segment and an open one."""
-    core = KeptCore()
-    queue = core.queue("q")
-    core.publish(queue, *(message(text, durable=True) for text in ("one", "two", "three")))
-    dump, number = core.begin_dump()
-    core.write_dump(dump, number, list(iter(lambda: dump.next(100), None)))
-    core.journal.drop_before(number)
-    core.consume(queue, 1)
-    core.keep()
-    core.journal.roll()
-    core.publish(queue, message("four", durable=True))
-    core.keep()
-    core.publish(queue, message("five", durable=True))
-    core.keep()
-    return core
-
-
 def test_no_flipped_byte_leads_to_another_state_without_a_word() -> None:
     """Found out with file and offset, or a torn end that is noted, or nothing that counts."""
-    core = small_store()
+    core = with_everything()
     core.status.change(history=((1, "alpha", 1),))
     core.status.write()
     right = durable_picture(recovered(copied(core.disk))[0].sets)
@@ -246,18 +238,13 @@ def outcome_of(disk: Disk, path: str, newest: object, without_the_end: object) -
     return "torn"
 
 
-def files_of(disk: Disk) -> list[str]:
-    segments = [segment_path(each) for each in segment_numbers(disk)]
-    return [*segments, *(snapshot_path(each) for each in snapshot_numbers(disk)), STATUS_FILE]
-
-
 def used_bytes(data: bytes) -> range:
     """All up to some of the zeros at the end."""
     return range(min(len(data), len(data.rstrip(b"\0")) + 70))
 
 
 def test_a_missing_segment_is_reported_by_its_name() -> None:
-    core = small_store()
+    core = with_everything()
     core.keep()
     core.journal.roll()
     core.journal.roll()
@@ -268,15 +255,8 @@ def test_a_missing_segment_is_reported_by_its_name() -> None:
         assert raised.value.file == path
 
 
-def test_a_journal_without_its_beginning_or_its_snapshot_is_not_taken_for_whole() -> None:
-    core = small_store()
-    for path in files_of(core.disk)[-2:-1]:
-        with pytest.raises(StoreDamaged, match="missing"):
-            recovered(copied(core.disk, without=(path,)))
-
-
 def test_the_end_that_a_clean_status_tells_of_must_be_there() -> None:
-    core = small_store()
+    core = with_everything()
     end = core.journal.end()
     last, local = core.sets.log_ends
     core.status.change(clean="an uuid", journal_end=end, last_lsn=last, local_lsn=local)
@@ -296,7 +276,7 @@ def test_the_end_that_a_clean_status_tells_of_must_be_there() -> None:
 
 
 def test_a_segment_of_another_cluster_is_refused() -> None:
-    core, stranger = small_store(), KeptCore()
+    core, stranger = with_everything(), KeptCore()
     number = core.journal.roll()
     path = segment_path(number)
     header = decode_header(core.disk.open(path).read(0, 512))._replace(cluster="another one")
@@ -308,7 +288,7 @@ def test_a_segment_of_another_cluster_is_refused() -> None:
 
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:
-    core = small_store()
+    core = with_everything()
     path = segment_path(core.journal.number)
     page = bytearray(core.disk.open(path).read(0, SEGMENT_BYTES))
     page[8] += 1
@@ -320,7 +300,7 @@ def test_a_newer_format_is_refused_with_what_to_do() -> None:
 
 
 def test_what_follows_a_copy_that_did_not_come_to_its_end_is_dropped() -> None:
-    core = small_store()
+    core = with_everything()
     before = durable_picture(core.sets)
     number = core.journal.roll(needs_base=True)
     last = core.log.last_lsn
@@ -336,7 +316,7 @@ def test_what_follows_a_copy_that_did_not_come_to_its_end_is_dropped() -> None:
 
 
 def test_what_follows_a_copy_counts_once_the_copy_is_there() -> None:
-    core, primary = small_store(), KeptCore()
+    core, primary = with_everything(), KeptCore()
     queue = primary.queue("q")
     primary.publish(queue, *(message(str(each), durable=True) for each in range(300)))
     core.keep()

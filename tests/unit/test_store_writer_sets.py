@@ -176,7 +176,9 @@ def test_a_set_whose_segment_is_full_begins_the_next_one_without_the_others(tmp_
     run(story)
 
 
-def test_a_set_without_room_waits_alone_and_goes_on_when_there_is_some(tmp_path: Path) -> None:
+def test_a_set_without_room_waits_alone_says_so_once_and_goes_on_when_there_is_some(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
         full, quick = made = owners(tmp_path, 2)
         await settle(made)
@@ -194,6 +196,7 @@ def test_a_set_without_room_waits_alone_and_goes_on_when_there_is_some(tmp_path:
         assert bodies(full.disk) == [bytes(SEGMENT_BYTES)]
 
     run(story)
+    assert len([line for line in caplog.messages if "no room" in line]) == 1
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
@@ -206,6 +209,8 @@ def test_a_disk_that_fails_ends_one_set_and_only_that_one_hears_of_it(tmp_path: 
         await failing.until(lambda: failing.failure)
         await quick.committed(publish(quick, b"kept"))
         publish(failing, b"lost, too")
+        assert "cannot be written" in failing.failure
+        assert "start this broker again" in failing.failure
         assert (quick.failure, quick.store.health) == ("", "ok")
         assert failing.store.health == "failed"
         assert not token.is_committed

@@ -30,17 +30,14 @@ def client_of(broker: PairedBroker, container: str) -> PairedClient:
 
 def publish(broker: PairedBroker, address: str, *bodies: str) -> None:
     client = broker.connect()
-    sender = client.sender(address)
-    for body in bodies:
-        assert client.send(sender, proton.Message(body=body))
-    broker.settle_down()
+    client.publish(address, *bodies)
     client.vanish()
 
 
 def read(client: PairedClient, link: Any) -> list[str]:
     link.flow(100)
     client.broker.settle_down()
-    return [message.body for _, message in client.received(link)]
+    return client.bodies(link)
 
 
 def close(client: PairedClient, link: Any) -> None:

@@ -3,13 +3,13 @@ behind it, must not count for the rest."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import PairedProxiedBroker
+from paired_proxy import paired_broker
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, TRANSACTION_ROLLBACK, AmqpError
@@ -22,8 +22,7 @@ MOST_BYTES = 1000
 @pytest.fixture(params=["direct", "proxied"])
 def broker(request: pytest.FixtureRequest) -> PairedBroker:
     settings = ContainerSettings("test", "0", max_message_bytes=MOST_BYTES)
-    kind: Any = PairedBroker if request.param == "direct" else PairedProxiedBroker
-    return cast(PairedBroker, kind(settings))
+    return paired_broker(request.param, settings)
 
 
 @pytest.fixture(params=["without a session", "with a session"])
@@ -36,7 +35,7 @@ class Work:
 
     def __init__(self, broker: PairedBroker, client: PairedClient, address: str | None = "q") -> None:
         self.broker, self.client = broker, client
-        self.coordinator = PairedCoordinator(client, broker.settle_down)
+        self.coordinator = PairedCoordinator(client)
         good, self.link = client.sender("q"), client.sender(address)
         broker.settle_down()
         self.id = self.coordinator.declare()

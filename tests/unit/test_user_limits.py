@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
-from paired_proxy import PairedProxiedBroker, PairedProxy
+from paired_proxy import PairedProxy, paired_broker
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
 from qpid_ha_broker.amqp.wire.conditions import MESSAGE_SIZE, RESOURCE_LIMIT
@@ -207,7 +207,7 @@ def test_a_message_is_no_larger_than_its_user_may_send(broker: PairedBroker) -> 
         broker.settle_down()
         assert condition(link) == MESSAGE_SIZE
         assert "limit all message-size=2000B" in reason(link)
-    coordinator, link = PairedCoordinator(client, broker.settle_down), client.sender("q")
+    coordinator, link = PairedCoordinator(client), client.sender("q")
     publish(client, link, coordinator.declare(), "x" * 3000)
     broker.settle_down()
     assert condition(link) == MESSAGE_SIZE
@@ -219,7 +219,7 @@ def test_a_message_is_no_larger_than_its_user_may_send(broker: PairedBroker) -> 
 
 @pytest.mark.parametrize("way", ["direct", "proxied"])
 def test_a_user_has_no_more_sessions_than_its_limit_and_can_resume_each(way: str) -> None:
-    broker = PairedBroker() if way == "direct" else cast(PairedBroker, PairedProxiedBroker())
+    broker = paired_broker(way)
     put_in_force(broker, "limit all sessions=1")
     first = open_session(broker, FIRST)
     refused = open_session(broker, SECOND)
@@ -342,11 +342,9 @@ def test_through_a_proxy_users_are_counted_where_the_client_is_and_not_twice(pro
     put_in_force_on_both(proxied, "limit all connections=1 links=2 message-size=2000B")
     client = proxied.client()
     first, second = client.sender("q"), client.sender("q")
-    proxied.settle_down()
     assert (condition(first), condition(second)) == (None, None)
     assert second.remote_max_message_size == 2000
     third = client.sender("q")
-    proxied.settle_down()
     assert condition(third) == RESOURCE_LIMIT
     client.send(first, LARGE)
     proxied.settle_down()
@@ -366,7 +364,6 @@ def test_through_a_proxy_the_rate_holds_where_the_client_is(
     put_in_force_on_both(proxied, "limit all rate=100/s")
     client = proxied.client()
     link, requests = client.sender(address), client.sender("$management")
-    proxied.settle_down()
     assert requests.credit > 25  # the window of the rate
     requests.close()
     sender = SteadySender(client, link, settled=settled)
@@ -464,7 +461,6 @@ def test_through_a_proxy_a_queue_is_its_client_s(proxied: PairedProxy) -> None:
     put_in_force_on_both(proxied, "limit all queues=1")
     client = proxied.client()
     first, second = client.sender("one"), client.sender("two")
-    proxied.settle_down()
     assert (condition(first), condition(second)) == (None, RESOURCE_LIMIT)
     assert proxied.primary.queue("one").arguments.created_by == "anonymous"
 
