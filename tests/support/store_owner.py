@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -147,7 +147,3 @@ class Owner:
 
     def publish(self, queue: Queue, body: bytes, durable: bool = True) -> CommitToken:
         return self.resources.publish(queue, Message(body, durable, 4, 0), 0)
-
-
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 3 * LIMIT_S))
