@@ -147,3 +147,13 @@ class Owner:
 
     def publish(self, queue: Queue, body: bytes, durable: bool = True) -> CommitToken:
         return self.resources.publish(queue, Message(body, durable, 4, 0), 0)
+
+
+class Deaf:
+    """Owns a store, and nobody waits for it."""
+
+    def persisted(self, local_lsn: int, number: int) -> None:
+        """On disk."""
+
+    def store_failed(self, text: str) -> None:
+        raise AssertionError(text)

@@ -21,18 +21,9 @@ from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.recovery import Recovered
 from qpid_ha_broker.store.status import Status, read_status
 from qpid_ha_config.settings import StoreSettings
+from store_owner import Deaf
 
 NAMES = ["default", "orders", "shard-1", "shard-2"]
-
-
-class Deaf:
-    """Nobody waits."""
-
-    def persisted(self, local_lsn: int, number: int) -> None:
-        """On disk."""
-
-    def store_failed(self, text: str) -> None:
-        raise AssertionError(text)
 
 
 def load(fleet: StoreFleet, names: list[str]) -> tuple[list[Store], list[Recovered | StoreError]]:
@@ -44,8 +35,19 @@ def load(fleet: StoreFleet, names: list[str]) -> tuple[list[Store], list[Recover
     return stores, fleet.load([lambda store=store: one(store) for store in stores])  # type: ignore[misc]
 
 
-def test_stores_lie_side_by_side_and_are_found_again(tmp_path: Path) -> None:
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+@pytest.fixture
+def fleet(tmp_path: Path) -> StoreFleet:
+    return StoreFleet(tmp_path, StoreSettings(), "node1")
+
+
+def status_of(store: Path) -> Status:
+    """As it is on disk."""
+    found = read_status(LocalDisk(store))
+    assert found is not None
+    return found
+
+
+def test_stores_lie_side_by_side_and_are_found_again(tmp_path: Path, fleet: StoreFleet) -> None:
     assert fleet.names() == []
     load(fleet, list(reversed(NAMES)))
     (tmp_path / "discarded").mkdir()
@@ -57,13 +59,11 @@ def test_stores_lie_side_by_side_and_are_found_again(tmp_path: Path) -> None:
 
     assert fleet.names() == NAMES
     for name in NAMES:
-        status = read_status(LocalDisk(tmp_path / name))
-        assert status is not None
+        status = status_of(tmp_path / name)
         assert (status.set, status.broker) == (name, "node1")
 
 
-def test_a_store_that_cannot_be_loaded_does_not_keep_the_others(tmp_path: Path) -> None:
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+def test_a_store_that_cannot_be_loaded_does_not_keep_the_others(tmp_path: Path, fleet: StoreFleet) -> None:
     load(fleet, NAMES)
     (tmp_path / "orders" / "STATUS").write_bytes(b"{}")
 
@@ -73,19 +73,16 @@ def test_a_store_that_cannot_be_loaded_does_not_keep_the_others(tmp_path: Path) 
     assert "orders" in str(results[1])
 
 
-def test_votes_of_many_sets_are_on_disk_when_it_returns(tmp_path: Path) -> None:
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+def test_votes_of_many_sets_are_on_disk_when_it_returns(tmp_path: Path, fleet: StoreFleet) -> None:
     stores, _ = load(fleet, NAMES)
     assert all(store.note_vote(7, "node2", (5,)) for store in stores)
     assert fleet.write_votes(stores) == [None] * len(NAMES)
     for name in NAMES:
-        status = read_status(LocalDisk(tmp_path / name))
-        assert status is not None
+        status = status_of(tmp_path / name)
         assert (status.promised, status.promised_to, status.claims) == (7, "node2", (5,))
 
 
-def test_a_vote_that_cannot_be_kept_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+def test_a_vote_that_cannot_be_kept_is_told_and_the_others_are_kept(tmp_path: Path, fleet: StoreFleet) -> None:
     stores, _ = load(fleet, NAMES)
     (tmp_path / "orders" / "STATUS.tmp").mkdir()
     for store in stores:
@@ -93,16 +90,14 @@ def test_a_vote_that_cannot_be_kept_is_told_and_the_others_are_kept(tmp_path: Pa
     errors = fleet.write_votes(stores)
     assert [error is not None for error in errors] == [name == "orders" for name in NAMES]
     assert "orders" in str(errors[1])
-    status = read_status(LocalDisk(tmp_path / "shard-2"))
-    assert status is not None
+    status = status_of(tmp_path / "shard-2")
     assert status.promised == 7
 
 
 @in_event_loop
 async def test_votes_that_come_together_are_written_together_and_each_is_told_of_once_it_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fleet: StoreFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
     stores, _ = load(fleet, NAMES)
     groups: list[int] = []
     write = fleet.write_votes
@@ -117,8 +112,7 @@ async def test_votes_that_come_together_are_written_together_and_each_is_told_of
 
     def on_disk(name: str, error: StoreError | None) -> None:
         assert error is None
-        status = read_status(LocalDisk(tmp_path / name))
-        assert status is not None
+        status = status_of(tmp_path / name)
         told.put_nowait(status.promised)
 
     for generation in (7, 8):
@@ -131,8 +125,9 @@ async def test_votes_that_come_together_are_written_together_and_each_is_told_of
     assert groups == [len(NAMES)] * 2
 
 
-def test_a_deleted_store_is_gone_and_what_a_crash_left_of_one_goes_at_the_next_start(tmp_path: Path) -> None:
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+def test_a_deleted_store_is_gone_and_what_a_crash_left_of_one_goes_at_the_next_start(
+    tmp_path: Path, fleet: StoreFleet
+) -> None:
     load(fleet, NAMES)
     fleet.delete("orders")
     fleet.delete("orders")
@@ -143,10 +138,9 @@ def test_a_deleted_store_is_gone_and_what_a_crash_left_of_one_goes_at_the_next_s
 
 @in_event_loop
 async def test_a_store_in_which_nothing_changes_gives_its_writer_nothing_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: StoreFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qpid_ha_broker.server.stores.folding.LOOK_S", 0.0)
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
     (store,), _ = load(fleet, ["orders"])
     store.start(Deaf())
     store.tick()
@@ -169,16 +163,14 @@ async def test_a_store_in_which_nothing_changes_gives_its_writer_nothing_to_do(
 @in_event_loop
 async def test_what_only_tells_of_a_broker_is_written_later_and_once_and_who_it_belongs_to_at_once(
     tmp_path: Path,
+    fleet: StoreFleet,
 ) -> None:
     async def on_disk(store: Store) -> Status:
         written = asyncio.Event()
         store.writer.run(lambda: None, written.set)
         await written.wait()
-        found = read_status(LocalDisk(tmp_path / "orders"))
-        assert found is not None
-        return found
+        return status_of(tmp_path / "orders")
 
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
     (store,), _ = load(fleet, ["orders"])
     store.start(Deaf())
     store.describe(cluster="one", role="connecting")
@@ -196,8 +188,7 @@ async def test_what_only_tells_of_a_broker_is_written_later_and_once_and_who_it_
 
     store.describe(role="ready")
     await store.close("")
-    closed = read_status(LocalDisk(tmp_path / "orders"))
-    assert closed is not None
+    closed = status_of(tmp_path / "orders")
     assert closed.role == "ready", "what still waits is written at the end"
 
 
@@ -242,8 +233,7 @@ def test_few_journals_are_folded_at_a_time_and_all_of_them_share_the_room() -> N
     assert not share.has_room
 
 
-def test_a_store_that_is_not_wanted_after_all_lets_go_of_its_files(tmp_path: Path) -> None:
-    fleet = StoreFleet(tmp_path, StoreSettings(), "node1")
+def test_a_store_that_is_not_wanted_after_all_lets_go_of_its_files(fleet: StoreFleet) -> None:
     before = descriptors()
     (store,), _ = load(fleet, ["orders"])
     store.abandon()

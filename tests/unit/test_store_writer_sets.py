@@ -29,7 +29,7 @@ from qpid_ha_broker.store.layout import segment_numbers, segment_path
 from qpid_ha_broker.store.recovery import recover
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
-from store_owner import SEGMENT_BYTES, Held, Owner, Reader
+from store_owner import SEGMENT_BYTES, Deaf, Held, Owner, Reader
 
 THREADS = "store writer"
 
@@ -296,16 +296,6 @@ def test_the_store_of_another_set_is_refused_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="it is the store of the resource set orders"):
         real(tmp_path, "invoices")
     assert (tmp_path / "invoices" / "STATUS").read_bytes() == status
-
-
-class Deaf:
-    """Nobody waits."""
-
-    def persisted(self, local_lsn: int, number: int) -> None:
-        """On disk."""
-
-    def store_failed(self, text: str) -> None:
-        raise AssertionError(text)
 
 
 @in_event_loop
