@@ -32,29 +32,23 @@ from simulation.shrink import shrink
 SHOWN_FAILURES = 3
 
 
-class Weights(click.ParamType):
-    """`KIND=N,KIND=N`: how often each kind of cluster is drawn; those that are not named never are."""
-
-    name = "KIND=N,..."
-
-    def convert(
-        self, value: str | dict[str, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, int]:
-        if isinstance(value, dict):
-            return value
-        weights = dict.fromkeys(DRAWS, 0)
-        for part in value.split(","):
-            kind, _, number = part.strip().partition("=")
-            if kind not in weights:
-                self.fail(f"{kind!r} is none of {', '.join(weights)}", param, ctx)
-            if weights[kind]:
-                self.fail(f"{kind} comes twice", param, ctx)
-            if not (number.isascii() and number.isdecimal()):
-                self.fail(f"{part.strip()!r} should be {kind}=N", param, ctx)
-            weights[kind] = int(number)
-        if not any(weights.values()):
-            self.fail("at least one kind has to be drawn", param, ctx)
-        return weights
+def read_weights(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
+    """`KIND=N,KIND=N`: how often each kind of cluster is drawn; those that are not named never are. None: not given."""
+    if text is None:
+        return None
+    weights = dict.fromkeys(DRAWS, 0)
+    for part in map(str.strip, text.split(",")):
+        kind, _equals, number = part.partition("=")
+        if kind not in weights:
+            raise click.BadParameter(f"{kind!r} is none of {', '.join(weights)}")
+        if weights[kind]:
+            raise click.BadParameter(f"{kind} comes twice")
+        if not (number.isascii() and number.isdecimal()):
+            raise click.BadParameter(f"{part!r} should be {kind}=N")
+        weights[kind] = int(number)
+    if not any(weights.values()):
+        raise click.BadParameter("at least one kind has to be drawn")
+    return weights
 
 
 @click.command()
@@ -62,7 +56,7 @@ class Weights(click.ParamType):
 @click.option("--seed", default=None, type=int, help="The first seed; without --seeds, this one alone.")
 @click.option("--only", type=click.Choice(list(DRAWS)), help="Clusters of this kind, one for each seed.")
 @click.option(
-    "--weights", type=Weights(),
+    "--weights", callback=read_weights, metavar="KIND=N,...",
     help="How often each kind is drawn, in relation to the others, say one-set=80,sets=12,proxies=8. Without it about"
     " 20 of 200 seeds are of sets, and 9 of proxies.",
 )  # fmt: skip

@@ -20,6 +20,8 @@ TICK_S = 0.5
 BEGAN_MS = 1_000_000
 _ACT_WITHIN_S = 0.08
 _peek, _pop, _type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+_wrapped_delivery: Final[Callable[[Any], Any]] = proton.Delivery.wrap
+_wrapped_link: Final[Callable[[Any], Any]] = proton.Link.wrap
 _DELIVERY: Final[int] = lib.PN_DELIVERY
 _FLOW: Final[int] = lib.PN_LINK_FLOW
 _RARE: Final = frozenset(
@@ -128,9 +130,9 @@ class Talk(asyncio.Protocol):
         while not self.is_over and (event := _peek(collector)):
             kind = _type_of(event)
             if kind == _DELIVERY:
-                self.client.on_delivery(self, proton.Delivery.wrap(lib.pn_event_delivery(event)))
+                self.client.on_delivery(self, _wrapped_delivery(lib.pn_event_delivery(event)))
             elif kind == _FLOW:
-                self.client.on_flow(self, proton.Link.wrap(lib.pn_event_link(event)))
+                self.client.on_flow(self, _wrapped_link(lib.pn_event_link(event)))
             elif kind in _RARE:
                 self._handle(self._collector.peek())
             _pop(collector)

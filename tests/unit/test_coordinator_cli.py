@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from broken_coordinators import install
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_config.coordinator import installed_schemes
 
 EMPTY = ClusterRecord()
 RECORD = ClusterRecord("c1", 3, "a", 7, ("a", "b"))
@@ -80,15 +82,21 @@ def test_check_tries_everything_and_leaves_what_was_there(place: Path) -> None:
     assert FileCoordinator(place).read_note("check") == ""
 
 
+@pytest.fixture
+def broken_coordinators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution that adds them is installed, and gone afterwards. A process looks up once what is installed."""
+    install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    installed_schemes.cache_clear()
+    yield
+    installed_schemes.cache_clear()
+
+
+@pytest.mark.usefixtures("broken_coordinators")
 @pytest.mark.parametrize(
     ("name", "what"), [("two-holders", "hold a lease"), ("swallows", ""), ("guesses", "")], ids=str
 )
-def test_check_says_what_is_wrong(
-    name: str, what: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-
+def test_check_says_what_is_wrong(name: str, what: str, place: Path) -> None:
     checked = run("check", "--url", f"broken-{name}:{place}")
 
     assert checked.exit_code == (1 if what else 0), checked.stdout + checked.stderr

@@ -20,6 +20,7 @@ from qpid_ha_broker.ha.replica import transient_count
 from qpid_ha_broker.model.local_log import LocalPart
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.server.stores import writer as store_writer
 from qpid_ha_broker.server.stores.appender import JournalAppender
 from qpid_ha_broker.server.stores.progress import SyncProgress
 from qpid_ha_broker.server.stores.writer import JournalPiece
@@ -41,6 +42,30 @@ def after_power_cut(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
 
 def payloads(resources: Resources, name: str) -> list[bytes]:
     return [entry.resident_body() for entry in resources.catalog.queues[name].messages]
+
+
+@in_event_loop
+async def test_what_was_told_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_writer, "IDLE_S", 10 * LIMIT_S)  # a mark must not be written while the disk is copied
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    for number in range(50):
+        token = owner.publish(queue, b"%d" % number)
+        assert not owner.turn()
+        await owner.committed(token)
+
+        resources, _ = after_power_cut_copy(owner.disk)
+        assert payloads(resources, "q")[-1] == b"%d" % number
+    await owner.store.close("")
+
+
+def after_power_cut_copy(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
+    """As `after_power_cut`, of a disk that goes on."""
+    try:
+        return after_power_cut(disk)
+    finally:
+        disk.is_off = False
 
 
 @in_event_loop
@@ -162,6 +187,30 @@ def test_what_was_written_in_both_logs_is_committed_when_both_are() -> None:
 
 
 @in_event_loop
+async def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    owner.disk.capacity = 0
+    token = owner.publish(queue, bytes(SEGMENT_BYTES))
+    owner.turn()
+    await owner.until(lambda: owner.store.health == "full")
+    assert not token.is_committed
+    owner.disk.capacity = None
+    await owner.committed(token)
+    assert owner.store.health == "ok"
+    await owner.store.close("")
+
+    resources, _ = after_power_cut(owner.disk)
+    assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
+    assert len([line for line in caplog.messages if line.startswith("no room")]) == 1
+
+
+@in_event_loop
 async def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,6 +232,27 @@ async def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
     assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
     (line,) = [line for line in caplog.messages if line.startswith("no room")]
     assert "Too many open files" in line
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+@in_event_loop
+async def test_a_disk_that_fails_is_told_and_nothing_is_committed_any_more(tmp_path: Path, kind: str) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    owner.disk.fail(1, errno.EIO, of=(kind,))
+    token = owner.publish(queue, b"lost")
+    owner.turn()
+    await owner.until(lambda: owner.failure)
+    owner.turn()
+
+    assert "cannot be written" in owner.failure
+    assert "start this broker again" in owner.failure
+    assert owner.store.health == "failed"
+    assert not token.is_committed
+    assert await owner.store.close("uuid") is False
 
 
 @in_event_loop

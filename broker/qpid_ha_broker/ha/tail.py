@@ -100,12 +100,12 @@ class Tail:
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the run is broken or miscounted."""
-        following = self.first_lsn
-        for first_lsn, last_lsn, _ in self._stretches:
+        following, size = self.first_lsn, 0
+        for first_lsn, last_lsn, data in self._stretches:
             if first_lsn != following:
                 raise AssertionError(f"expected LSN {following} to follow, found {first_lsn}")
             following = last_lsn + 1
-        size = sum(len(stretch.data) for stretch in self._stretches)
+            size += len(data)
         if (following - 1, size) != (self.last_lsn, self.size) or size > self.limit_bytes:
             raise AssertionError(f"the run ends at {following - 1} with {size} bytes, not {self.last_lsn}, {self.size}")
 
