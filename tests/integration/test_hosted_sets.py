@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cluster_in_process import InProcessCluster, eventually, free_ports, told
+from cluster_in_process import InProcessCluster, eventually, free_ports
+from event_loops import in_event_loop
 from hosted_sets import HostedSets
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
@@ -31,6 +32,7 @@ def story_of_three(
 ) -> None:
     """A cluster of three brokers, of which the first leads `default`. `settings`: by broker."""
 
+    @in_event_loop
     async def run() -> None:
         async with InProcessCluster(directory) as cluster:
             cluster.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
@@ -39,7 +41,7 @@ def story_of_three(
             await cluster.form("a")
             await story(HostedSets(cluster))
 
-    told(run)
+    run()
 
 
 def test_each_broker_leads_a_set_and_has_replicas_of_the_others(tmp_path: Path) -> None:

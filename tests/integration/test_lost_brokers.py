@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cluster_in_process import eventually, told
+from cluster_in_process import eventually
+from event_loops import in_event_loop
 from model_support import TextReader
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.cluster import control_frames as cf
@@ -89,90 +90,79 @@ async def listener(accepted: asyncio.Event) -> asyncio.Server:
     return await asyncio.start_server(accept, "127.0.0.1", 0)
 
 
-def test_one_that_takes_no_connection_any_more_is_gone_and_the_core_hears_so() -> None:
-    async def story() -> None:
-        server = await listener(asyncio.Event())
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
-        service, core = await controller()
+@in_event_loop
+async def test_one_that_takes_no_connection_any_more_is_gone_and_the_core_hears_so() -> None:
+    server = await listener(asyncio.Event())
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    service, core = await controller()
 
-        await lose(service, core, port)
-        await eventually(lambda: ms.BrokerRefuses in core.kinds())
+    await lose(service, core, port)
+    await eventually(lambda: ms.BrokerRefuses in core.kinds())
 
-        at = core.kinds().index(ms.BrokerRefuses)
-        assert core.happened[at] == ms.BrokerRefuses("b", "b/1")
-        assert core.kinds()[at + 1] is ms.TimePassed  # it need not wait for the next tick
-        service.end("the test is over")
-
-    told(story)
+    at = core.kinds().index(ms.BrokerRefuses)
+    assert core.happened[at] == ms.BrokerRefuses("b", "b/1")
+    assert core.kinds()[at + 1] is ms.TimePassed  # it need not wait for the next tick
+    service.end("the test is over")
 
 
-def test_of_one_that_still_takes_connections_nothing_is_said() -> None:
-    async def story() -> None:
-        accepted = asyncio.Event()
-        async with await listener(accepted) as server:
-            service, core = await controller()
-            await lose(service, core, server.sockets[0].getsockname()[1])
-            await accepted.wait()
-            await eventually(lambda: ms.TimePassed in core.kinds())  # its time is over
-            assert ms.BrokerRefuses not in core.kinds()
-            service.end("the test is over")
-
-    told(story)
-
-
-def test_a_process_that_ends_may_take_one_more_connection_before_it_takes_none() -> None:
-    async def story() -> None:
-        async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            server.close()
-            writer.transport.abort()
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+@in_event_loop
+async def test_of_one_that_still_takes_connections_nothing_is_said() -> None:
+    accepted = asyncio.Event()
+    async with await listener(accepted) as server:
         service, core = await controller()
         await lose(service, core, server.sockets[0].getsockname()[1])
-        await eventually(lambda: ms.BrokerRefuses in core.kinds())
-        service.end("the test is over")
-
-    told(story)
-
-
-@pytest.mark.parametrize("address", ["", "amqp://", "amqp://host.invalid:1"])
-def test_an_address_that_leads_nowhere_proves_nothing(address: str) -> None:
-    async def story() -> None:
-        service, core = await controller()
-        identity = ms.BrokerIdentity("b", "uuid-b", "b/1", address, "", "", "1.0")
-        await service._look_whether_gone(identity)
+        await accepted.wait()
+        await eventually(lambda: ms.TimePassed in core.kinds())  # its time is over
         assert ms.BrokerRefuses not in core.kinds()
         service.end("the test is over")
 
-    told(story)
+
+@in_event_loop
+async def test_a_process_that_ends_may_take_one_more_connection_before_it_takes_none() -> None:
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    service, core = await controller()
+    await lose(service, core, server.sockets[0].getsockname()[1])
+    await eventually(lambda: ms.BrokerRefuses in core.kinds())
+    service.end("the test is over")
 
 
-def test_a_controller_that_raises_is_given_up_and_begins_anew_later(
+@pytest.mark.parametrize("address", ["", "amqp://", "amqp://host.invalid:1"])
+@in_event_loop
+async def test_an_address_that_leads_nowhere_proves_nothing(address: str) -> None:
+    service, core = await controller()
+    identity = ms.BrokerIdentity("b", "uuid-b", "b/1", address, "", "", "1.0")
+    await service._look_whether_gone(identity)
+    assert ms.BrokerRefuses not in core.kinds()
+    service.end("the test is over")
+
+
+@in_event_loop
+async def test_a_controller_that_raises_is_given_up_and_begins_anew_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker leads `default` all the same: its next primary would meet the same input."""
     monkeypatch.setattr(controller_service, "RETRY_S", 0.0)
+    service, core = await controller()
+    answers: list[ms.AnswerRequest] = []
+    service.request(ms.DrainBroker("b"), answers.append)
+    core.has_bug = True
+    service.tick()
+    assert "has stopped deciding because of a bug (ZeroDivisionError)" in service.problem
+    assert service.facts == {"controller_problem": service.problem}
+    assert [(answer.done, answer.text) for answer in answers] == [(False, service.problem)]
+    channel = LoopbackChannel.open(ReportingBroker(1), service)
+    await eventually(lambda: not channel.is_open)  # nobody is listened to meanwhile
 
-    async def story() -> None:
-        service, core = await controller()
-        answers: list[ms.AnswerRequest] = []
-        service.request(ms.DrainBroker("b"), answers.append)
-        core.has_bug = True
-        service.tick()
-        assert "has stopped deciding because of a bug (ZeroDivisionError)" in service.problem
-        assert service.facts == {"controller_problem": service.problem}
-        assert [(answer.done, answer.text) for answer in answers] == [(False, service.problem)]
-        channel = LoopbackChannel.open(ReportingBroker(1), service)
-        await eventually(lambda: not channel.is_open)  # nobody is listened to meanwhile
-
-        core.has_bug = False
-        service.tick()
-        assert service.is_active
-        assert core.kinds()[-1] is ms.ControllerBegan
-        assert service.facts == core.facts
-        service.end("the test is over")
-
-    told(story)
+    core.has_bug = False
+    service.tick()
+    assert service.is_active
+    assert core.kinds()[-1] is ms.ControllerBegan
+    assert service.facts == core.facts
+    service.end("the test is over")
     assert "ZeroDivisionError: TimePassed" in caplog.text

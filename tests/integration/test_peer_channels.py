@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster_in_process import InProcessCluster, eventually, told
+from cluster_in_process import InProcessCluster, eventually
+from event_loops import in_event_loop
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Batch, Topic
 from qpid_ha_broker.ha.states import State
@@ -31,72 +32,62 @@ async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: floa
     return [answer.state if answer is not None else "" for answer in found.values()]
 
 
-def test_a_channel_serves_the_next_question_too(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await ask(cluster, "a", "b")
-            before = cluster.brokers["b"].connection_count
-            for _ in range(5):
-                assert await ask(cluster, "a", "b") != [""]
-            assert cluster.brokers["b"].connection_count <= before
-
-    told(story)
+@in_event_loop
+async def test_a_channel_serves_the_next_question_too(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await ask(cluster, "a", "b")
+        before = cluster.brokers["b"].connection_count
+        for _ in range(5):
+            assert await ask(cluster, "a", "b") != [""]
+        assert cluster.brokers["b"].connection_count <= before
 
 
-def test_a_broker_that_was_restarted_answers_the_very_next_question(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await ask(cluster, "a", "b")
-            for protocol in list(cluster.brokers["b"]._protocols.values()):
-                protocol.abort()
-            await cluster.stop("b")
-            assert await ask(cluster, "a", "b") == [""]
-            await cluster.start("b")
-            assert await ask(cluster, "a", "b") == ["connecting"]
-
-    told(story)
+@in_event_loop
+async def test_a_broker_that_was_restarted_answers_the_very_next_question(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await ask(cluster, "a", "b")
+        for protocol in list(cluster.brokers["b"]._protocols.values()):
+            protocol.abort()
+        await cluster.stop("b")
+        assert await ask(cluster, "a", "b") == [""]
+        await cluster.start("b")
+        assert await ask(cluster, "a", "b") == ["connecting"]
 
 
-def test_a_kept_channel_that_is_silent_is_replaced_within_the_question(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await ask(cluster, "a", "b")
-            line = cluster.member("a").questions.asker._lines[cluster.url("b")]
-            assert line.channel is not None
-            line.channel._is_reading = True  # nothing that is sent on it goes out any more
-            assert await ask(cluster, "a", "b") == ["connecting"]
-            assert cluster.member("a").questions.asker._lines[cluster.url("b")] is not line
-
-    told(story)
+@in_event_loop
+async def test_a_kept_channel_that_is_silent_is_replaced_within_the_question(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await ask(cluster, "a", "b")
+        line = cluster.member("a").questions.asker._lines[cluster.url("b")]
+        assert line.channel is not None
+        line.channel._is_reading = True  # nothing that is sent on it goes out any more
+        assert await ask(cluster, "a", "b") == ["connecting"]
+        assert cluster.member("a").questions.asker._lines[cluster.url("b")] is not line
 
 
-def test_who_does_not_answer_costs_the_limit_and_no_more(tmp_path: Path) -> None:
-    async def story() -> None:
-        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
+@in_event_loop
+async def test_who_does_not_answer_costs_the_limit_and_no_more(tmp_path: Path) -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
 
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await cluster.stop("b")
-            server = await asyncio.start_server(mute, "127.0.0.1", cluster.ports["b"])
-            began_s = asyncio.get_running_loop().time()
-            assert await ask(cluster, "a", "b", "a") == ["", "connecting"]
-            assert LIMIT_S - 0.1 < asyncio.get_running_loop().time() - began_s < LIMIT_S + 10
-            server.close()
-
-    told(story)
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.stop("b")
+        server = await asyncio.start_server(mute, "127.0.0.1", cluster.ports["b"])
+        began_s = asyncio.get_running_loop().time()
+        assert await ask(cluster, "a", "b", "a") == ["", "connecting"]
+        assert LIMIT_S - 0.1 < asyncio.get_running_loop().time() - began_s < LIMIT_S + 10
+        server.close()
 
 
-def test_a_broker_finds_out_which_address_is_its_own(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await cluster.stop("a")
-            brokers = f"amqp://localhost:{cluster.ports['a']},127.0.0.1:{cluster.ports['b']}"
-            await cluster.start("a", ha__brokers_url=brokers)
-            own = f"amqp://localhost:{cluster.ports['a']}"
-            await eventually(lambda: cluster.member("a").member.settings.own_address == own)
-
-    told(story)
+@in_event_loop
+async def test_a_broker_finds_out_which_address_is_its_own(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.stop("a")
+        brokers = f"amqp://localhost:{cluster.ports['a']},127.0.0.1:{cluster.ports['b']}"
+        await cluster.start("a", ha__brokers_url=brokers)
+        own = f"amqp://localhost:{cluster.ports['a']}"
+        await eventually(lambda: cluster.member("a").member.settings.own_address == own)
 
 
 class Recorder:
@@ -142,24 +133,23 @@ def incoming(membership: Membership) -> tuple[Recorder, int]:
     return channel, number
 
 
-def test_a_batch_for_two_backups_is_encoded_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            membership = cluster.member("a")
-            script = Script(membership)
-            (one, first), (two, second) = incoming(membership), incoming(membership)
-            batch = Batch(1, 1, 1, 0, b"records")
-            script.effects[fx.TurnEnded] = [fx.Send(first, batch), fx.Send(second, batch)]
-            membership.feed(fx.TurnEnded(None))
-            assert one.sent[0] is two.sent[0]
-            membership.member = script.real
-
-    told(story)
+@in_event_loop
+async def test_a_batch_for_two_backups_is_encoded_once(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        membership = cluster.member("a")
+        script = Script(membership)
+        (one, first), (two, second) = incoming(membership), incoming(membership)
+        batch = Batch(1, 1, 1, 0, b"records")
+        script.effects[fx.TurnEnded] = [fx.Send(first, batch), fx.Send(second, batch)]
+        membership.feed(fx.TurnEnded(None))
+        assert one.sent[0] is two.sent[0]
+        membership.member = script.real
 
 
 def test_a_peer_that_does_not_read_is_told_of_and_then_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    @in_event_loop
     async def story() -> None:
         async with InProcessCluster(tmp_path, "a", "b") as cluster:
             membership = cluster.member("a")
@@ -180,62 +170,56 @@ def test_a_peer_that_does_not_read_is_told_of_and_then_given_up(
             membership.member = script.real
 
     with caplog.at_level(logging.WARNING):
-        told(story)
+        story()
     assert "nowhere is given up" in caplog.text
 
 
-def test_what_happens_while_effects_are_carried_out_is_fed_after_them(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            membership = cluster.member("a")
-            script = Script(membership)
-            channel, number = incoming(membership)
-            depth: list[int] = []
+@in_event_loop
+async def test_what_happens_while_effects_are_carried_out_is_fed_after_them(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        membership = cluster.member("a")
+        script = Script(membership)
+        channel, number = incoming(membership)
+        depth: list[int] = []
 
-            def send(data: bytes) -> None:
-                depth.append(len(script.heard))
-                membership.links.closed(channel, "gone")
-                depth.append(len(script.heard))
+        def send(data: bytes) -> None:
+            depth.append(len(script.heard))
+            membership.links.closed(channel, "gone")
+            depth.append(len(script.heard))
 
-            channel.send = send  # type: ignore[method-assign]
-            script.effects[fx.Ticked] = [
-                fx.Send(number, Batch(1, 1, 1, 0, b"")),
-                fx.Send(number, Batch(1, 2, 2, 0, b"")),
-            ]
-            membership.feed(fx.Ticked())
-            assert depth == [1, 1]
-            assert script.heard == [fx.Ticked(), fx.LinkLost(number, "gone")]
-            membership.member = script.real
-
-    told(story)
+        channel.send = send  # type: ignore[method-assign]
+        script.effects[fx.Ticked] = [
+            fx.Send(number, Batch(1, 1, 1, 0, b"")),
+            fx.Send(number, Batch(1, 2, 2, 0, b"")),
+        ]
+        membership.feed(fx.Ticked())
+        assert depth == [1, 1]
+        assert script.heard == [fx.Ticked(), fx.LinkLost(number, "gone")]
+        membership.member = script.real
 
 
-def test_a_bug_in_the_core_ends_the_broker_before_it_says_anything_wrong(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            membership = cluster.member("a")
-            script = Script(membership)
-            script.effects[fx.Ticked] = [object()]  # type: ignore[list-item]
-            membership.feed(fx.Ticked())
-            assert cluster.brokers["a"].ended.is_set()
-            assert "KeyError" in cluster.brokers["a"].failure
-            membership.member = script.real
-
-    told(story)
+@in_event_loop
+async def test_a_bug_in_the_core_ends_the_broker_before_it_says_anything_wrong(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        membership = cluster.member("a")
+        script = Script(membership)
+        script.effects[fx.Ticked] = [object()]  # type: ignore[list-item]
+        membership.feed(fx.Ticked())
+        assert cluster.brokers["a"].ended.is_set()
+        assert "KeyError" in cluster.brokers["a"].failure
+        membership.member = script.real
 
 
-def test_damage_on_a_channel_reaches_the_core_as_damage(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await cluster.form("a")
-            membership = cluster.member("a")
-            (link,) = [link for link in membership.links._links.values() if link.number in _backup_links(membership)]
-            link.channel.send(b"\x20 this is no batch")
-            cluster.brokers["a"].schedule_turn()
-            await cluster.see("b", lambda: cluster.member("b").member.status.state is not State.READY)
-            await cluster.reach("b", State.READY)  # it has connected anew
-
-    told(story)
+@in_event_loop
+async def test_damage_on_a_channel_reaches_the_core_as_damage(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.form("a")
+        membership = cluster.member("a")
+        (link,) = [link for link in membership.links._links.values() if link.number in _backup_links(membership)]
+        link.channel.send(b"\x20 this is no batch")
+        cluster.brokers["a"].schedule_turn()
+        await cluster.see("b", lambda: cluster.member("b").member.status.state is not State.READY)
+        await cluster.reach("b", State.READY)  # it has connected anew
 
 
 def _backup_links(membership: Membership) -> set[int]:
@@ -255,26 +239,23 @@ class FarBehind:
         self._writer._written_bytes += BEHIND_BYTES
 
 
-def test_a_backup_whose_store_is_far_behind_reads_no_more_and_comes_back_once_it_is_not(tmp_path: Path) -> None:
+@in_event_loop
+async def test_a_backup_whose_store_is_far_behind_reads_no_more_and_comes_back_once_it_is_not(tmp_path: Path) -> None:
     """It would hold all that comes in memory, for as long as its disk is full or slow."""
-
-    async def story() -> None:
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await cluster.stop("b")
-            await cluster.start("b", data_dir=str(tmp_path / "b"))
-            await cluster.form("a")
-            container, backup = cluster.brokers["a"].container, cluster.brokers["b"].container.default.resources.catalog
-            queue = container.default.configuration.declare_queue("q", {})
-            await eventually(lambda: "q" in backup.queues)
-            behind = FarBehind(cluster.brokers["b"])
-            for number in range(COUNT):
-                container.default.resources.publish(queue, Message(b"%d" % number + bytes(10_000), True), 0)
-                cluster.brokers["a"].schedule_turn()
-                await asyncio.sleep(0)
-            await eventually(lambda: cluster.member("a").member.status.members == ("a",))
-            assert backup.queues["q"].messages.count < COUNT
-            behind.is_over()
-            await cluster.reach("b", State.READY)
-            assert backup.queues["q"].messages.count == COUNT
-
-    told(story)
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.stop("b")
+        await cluster.start("b", data_dir=str(tmp_path / "b"))
+        await cluster.form("a")
+        container, backup = cluster.brokers["a"].container, cluster.brokers["b"].container.default.resources.catalog
+        queue = container.default.configuration.declare_queue("q", {})
+        await eventually(lambda: "q" in backup.queues)
+        behind = FarBehind(cluster.brokers["b"])
+        for number in range(COUNT):
+            container.default.resources.publish(queue, Message(b"%d" % number + bytes(10_000), True), 0)
+            cluster.brokers["a"].schedule_turn()
+            await asyncio.sleep(0)
+        await eventually(lambda: cluster.member("a").member.status.members == ("a",))
+        assert backup.queues["q"].messages.count < COUNT
+        behind.is_over()
+        await cluster.reach("b", State.READY)
+        assert backup.queues["q"].messages.count == COUNT

@@ -11,7 +11,8 @@ import pytest
 from proton import Message
 
 from blocking_client import BlockingClient, Outcome
-from cluster_in_process import InProcessBroker, InProcessCluster, eventually, told
+from cluster_in_process import InProcessBroker, InProcessCluster, eventually
+from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.ha.states import State
 
@@ -67,83 +68,75 @@ def urls(cluster: InProcessCluster) -> str:
     return ",".join(cluster.url(name) for name in NAMES)
 
 
-def test_a_copy_has_what_the_queue_has_and_goes_on_after_a_failover(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_towns(tmp_path) as (cluster, far):
-            await asyncio.to_thread(send, cluster.url("a"), *map(str, range(2500)))
-            answer = await far.ask("replicate", queue="orders", address=urls(cluster))
-            assert "orders is copied from" in answer["text"]
-            await eventually(lambda: len(far.bodies) == 2500)
-            assert await asyncio.to_thread(receive, cluster.url("a"), 3) == ["0", "1", "2"]
-            await asyncio.to_thread(send, cluster.url("a"), "live")
-            await eventually(lambda: far.bodies == [*map(str, range(3, 2500)), "live"])
-            await cluster.stop("a")
-            await cluster.ask("b", "promote")
-            await cluster.reach("b", State.PRIMARY)
-            await asyncio.to_thread(send, cluster.url("b"), "after the failover")
-            await eventually(lambda: far.bodies[-1:] == ["after the failover"])
-            assert far.bodies == [*map(str, range(3, 2500)), "live", "after the failover"]
-            (row,) = await far.ask("replicate")
-            assert (row["state"], row["primary"], row["messages"]) == ("following", "b", 2499)
-            assert "orders from amqp://127.0.0.1" in (await far.ask("query"))["copied_queues"]
-            await cluster.ask("b", "queues", action="purge", name="orders")
-            await eventually(lambda: far.bodies == [])
-
-    told(story)
+@in_event_loop
+async def test_a_copy_has_what_the_queue_has_and_goes_on_after_a_failover(tmp_path: Path) -> None:
+    async with two_towns(tmp_path) as (cluster, far):
+        await asyncio.to_thread(send, cluster.url("a"), *map(str, range(2500)))
+        answer = await far.ask("replicate", queue="orders", address=urls(cluster))
+        assert "orders is copied from" in answer["text"]
+        await eventually(lambda: len(far.bodies) == 2500)
+        assert await asyncio.to_thread(receive, cluster.url("a"), 3) == ["0", "1", "2"]
+        await asyncio.to_thread(send, cluster.url("a"), "live")
+        await eventually(lambda: far.bodies == [*map(str, range(3, 2500)), "live"])
+        await cluster.stop("a")
+        await cluster.ask("b", "promote")
+        await cluster.reach("b", State.PRIMARY)
+        await asyncio.to_thread(send, cluster.url("b"), "after the failover")
+        await eventually(lambda: far.bodies[-1:] == ["after the failover"])
+        assert far.bodies == [*map(str, range(3, 2500)), "live", "after the failover"]
+        (row,) = await far.ask("replicate")
+        assert (row["state"], row["primary"], row["messages"]) == ("following", "b", 2499)
+        assert "orders from amqp://127.0.0.1" in (await far.ask("query"))["copied_queues"]
+        await cluster.ask("b", "queues", action="purge", name="orders")
+        await eventually(lambda: far.bodies == [])
 
 
-def test_what_cannot_be_copied_is_refused_with_the_reason(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_towns(tmp_path) as (cluster, far):
-            for params, text in (
-                ({"queue": "nothing", "address": urls(cluster)}, "no queue nothing"),
-                ({"queue": "orders", "address": cluster.url("b")}, "not primary"),
-                ({"queue": "orders", "address": "amqp://127.0.0.1:1"}, "no primary at"),
-                ({"queue": "orders", "address": far.url}, "in no cluster"),
-                ({"queue": "orders", "address": "http://x"}, "address is"),
-                ({"queue": "orders"}, "address is"),
-                ({"queue": ""}, "name of a queue"),
-            ):
-                with pytest.raises(RequestRefused, match=text):
-                    await far.ask("replicate", **params)
-            with pytest.raises(RequestRefused, match="backup"):
-                await cluster.ask("b", "replicate", queue="x", address=far.url)
-            assert await far.ask("replicate") == []
-
-    told(story)
-
-
-def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_path: Path) -> None:
-    async def story() -> None:
-        (tmp_path / "one").mkdir()
-        (tmp_path / "two").mkdir()
-        async with (
-            InProcessCluster(tmp_path / "one", "a", "b") as here,
-            InProcessCluster(tmp_path / "two", "x", "y") as there,
+@in_event_loop
+async def test_what_cannot_be_copied_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with two_towns(tmp_path) as (cluster, far):
+        for params, text in (
+            ({"queue": "nothing", "address": urls(cluster)}, "no queue nothing"),
+            ({"queue": "orders", "address": cluster.url("b")}, "not primary"),
+            ({"queue": "orders", "address": "amqp://127.0.0.1:1"}, "no primary at"),
+            ({"queue": "orders", "address": far.url}, "in no cluster"),
+            ({"queue": "orders", "address": "http://x"}, "address is"),
+            ({"queue": "orders"}, "address is"),
+            ({"queue": ""}, "name of a queue"),
         ):
-            await here.form("a")
-            await there.form("x")
-            await here.ask("a", "queues", action="create", name="orders")
-            await there.ask("x", "replicate", queue="orders", address=here.url("a"))
-            await asyncio.to_thread(send, here.url("a"), "1", "2", "3")
-            await asyncio.to_thread(receive, here.url("a"), 1)
-
-            def copied(name: str) -> int:
-                queue = there.brokers[name].container.default.resources.catalog.queues.get("orders")
-                return -1 if queue is None else queue.messages.count
-
-            await eventually(lambda: (copied("x"), copied("y")) == (2, 2))
-            await there.ask("x", "switchover", to="y")
-            await there.reach("y", State.PRIMARY)
-            assert await asyncio.to_thread(receive, there.url("y"), 2) == ["2", "3"]
-
-    told(story)
+            with pytest.raises(RequestRefused, match=text):
+                await far.ask("replicate", **params)
+        with pytest.raises(RequestRefused, match="backup"):
+            await cluster.ask("b", "replicate", queue="x", address=far.url)
+        assert await far.ask("replicate") == []
 
 
-def test_a_standalone_broker_copies_only_where_its_configuration_says_so(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with Elsewhere(tmp_path, may_copy=False) as far:
-            with pytest.raises(RequestRefused, match=r"ha\.queue-replication"):
-                await far.ask("replicate", queue="orders", address="amqp://127.0.0.1:1")
+@in_event_loop
+async def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    async with (
+        InProcessCluster(tmp_path / "one", "a", "b") as here,
+        InProcessCluster(tmp_path / "two", "x", "y") as there,
+    ):
+        await here.form("a")
+        await there.form("x")
+        await here.ask("a", "queues", action="create", name="orders")
+        await there.ask("x", "replicate", queue="orders", address=here.url("a"))
+        await asyncio.to_thread(send, here.url("a"), "1", "2", "3")
+        await asyncio.to_thread(receive, here.url("a"), 1)
 
-    told(story)
+        def copied(name: str) -> int:
+            queue = there.brokers[name].container.default.resources.catalog.queues.get("orders")
+            return -1 if queue is None else queue.messages.count
+
+        await eventually(lambda: (copied("x"), copied("y")) == (2, 2))
+        await there.ask("x", "switchover", to="y")
+        await there.reach("y", State.PRIMARY)
+        assert await asyncio.to_thread(receive, there.url("y"), 2) == ["2", "3"]
+
+
+@in_event_loop
+async def test_a_standalone_broker_copies_only_where_its_configuration_says_so(tmp_path: Path) -> None:
+    async with Elsewhere(tmp_path, may_copy=False) as far:
+        with pytest.raises(RequestRefused, match=r"ha\.queue-replication"):
+            await far.ask("replicate", queue="orders", address="amqp://127.0.0.1:1")

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster_in_process import InProcessCluster, eventually, free_ports, told
+from cluster_in_process import InProcessCluster, eventually, free_ports
+from event_loops import in_event_loop
 from hosted_sets import HostedSets
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
@@ -84,6 +85,7 @@ def story_of_four(
 ) -> None:
     """A cluster of four brokers with stores; `a` leads `default`, and is the controller."""
 
+    @in_event_loop
     async def run() -> None:
         async with InProcessCluster(
             directory, store__segment_size="256KiB", link_heartbeat_interval="900ms", **settings
@@ -96,7 +98,7 @@ def story_of_four(
             sets.cluster = cluster
             await story(sets)
 
-    told(run)
+    run()
 
 
 async def start(cluster: InProcessCluster, directory: Path, name: str, **settings: object) -> None:

@@ -17,7 +17,8 @@ import pytest
 from proton import Message
 
 from blocking_client import BlockingClient
-from cluster_in_process import InProcessBroker, InProcessCluster, eventually, told
+from cluster_in_process import InProcessBroker, InProcessCluster, eventually
+from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.facts import StoreFacts
@@ -86,55 +87,50 @@ def standalone(directory: Path, data: Path | None, **settings: object) -> Standa
 
 
 @pytest.mark.parametrize("kind", ["clean", "dirty"])
-def test_a_store_of_an_older_release_is_gone_on_with(tmp_path: Path, kind: str) -> None:
+@in_event_loop
+async def test_a_store_of_an_older_release_is_gone_on_with(tmp_path: Path, kind: str) -> None:
     data = unpack(kind, tmp_path / "data")
+    async with standalone(tmp_path, data) as node1:
+        assert await node1.browse("orders") == KEPT
+        assert await node1.browse("own") == ["news"]
+        await node1.send("orders", Message("new", durable=True), Message("not durable"))
+        assert (await node1.ask("query"))["committed_lsn"] == LAST_LSN + 3  # the exchange amq.qpid is new, too
+        client = await asyncio.to_thread(holder, node1.url)
+        await node1.broker.stop()
+        client.break_connection()
 
-    async def story() -> None:
-        async with standalone(tmp_path, data) as node1:
-            assert await node1.browse("orders") == KEPT
-            assert await node1.browse("own") == ["news"]
-            await node1.send("orders", Message("new", durable=True), Message("not durable"))
-            assert (await node1.ask("query"))["committed_lsn"] == LAST_LSN + 3  # the exchange amq.qpid is new, too
-            client = await asyncio.to_thread(holder, node1.url)
-            await node1.broker.stop()
-            client.break_connection()
-
-        facts = found_in(data)
-        assert (facts.cluster, facts.history, facts.members) == ("", (), ())
-        assert facts.clean
-        assert facts.last_lsn >= LAST_LSN + 2
-        assert facts.committed_lsn == facts.last_lsn
-        assert told_of_cluster(data) == ("", (), "", 0, (), 0)
-        async with standalone(tmp_path, data) as node1:
-            assert await node1.browse("orders") == [*KEPT, "new"]
-            assert await node1.browse("own") == ["news"]
-
-    told(story)
+    facts = found_in(data)
+    assert (facts.cluster, facts.history, facts.members) == ("", (), ())
+    assert facts.clean
+    assert facts.last_lsn >= LAST_LSN + 2
+    assert facts.committed_lsn == facts.last_lsn
+    assert told_of_cluster(data) == ("", (), "", 0, (), 0)
+    async with standalone(tmp_path, data) as node1:
+        assert await node1.browse("orders") == [*KEPT, "new"]
+        assert await node1.browse("own") == ["news"]
 
 
-def test_what_is_commanded_while_the_broker_stops_is_in_the_store(tmp_path: Path) -> None:
+@in_event_loop
+async def test_what_is_commanded_while_the_broker_stops_is_in_the_store(tmp_path: Path) -> None:
     """It waits a second for a client that does not go."""
     data = tmp_path / "data"
-
-    async def story() -> None:
-        async with standalone(tmp_path, data) as node1:
-            client = await asyncio.to_thread(BlockingClient, node1.url, desired_capabilities=READS_REFUSALS)
-            stopping = asyncio.create_task(node1.broker.stop())
-            await eventually(lambda: not node1.broker.connections.open)
-            assert not stopping.done()
-            await node1.ask("queues", action="create", name="late")
-            await stopping
-            client.break_connection()
-        facts = found_in(data)
-        assert facts.clean
-        assert facts.committed_lsn == facts.last_lsn
-        async with standalone(tmp_path, data) as node1:
-            assert "late" in node1.broker.container.default.resources.catalog.queues
-
-    told(story)
+    async with standalone(tmp_path, data) as node1:
+        client = await asyncio.to_thread(BlockingClient, node1.url, desired_capabilities=READS_REFUSALS)
+        stopping = asyncio.create_task(node1.broker.stop())
+        await eventually(lambda: not node1.broker.connections.open)
+        assert not stopping.done()
+        await node1.ask("queues", action="create", name="late")
+        await stopping
+        client.break_connection()
+    facts = found_in(data)
+    assert facts.clean
+    assert facts.committed_lsn == facts.last_lsn
+    async with standalone(tmp_path, data) as node1:
+        assert "late" in node1.broker.container.default.resources.catalog.queues
 
 
-def test_what_the_settings_say_of_a_cluster_does_not_count_in_none(tmp_path: Path) -> None:
+@in_event_loop
+async def test_what_the_settings_say_of_a_cluster_does_not_count_in_none(tmp_path: Path) -> None:
     settings = {
         "ha.brokers-url": "amqp://127.0.0.1:1,127.0.0.1:2",
         "ha.min-in-sync": 2,
@@ -142,80 +138,68 @@ def test_what_the_settings_say_of_a_cluster_does_not_count_in_none(tmp_path: Pat
         "ha.coordinator": f"file:{tmp_path / 'nowhere'}",
         "ha.replicate": "none",
     }
-
-    async def story() -> None:
-        async with standalone(tmp_path, unpack("dirty", tmp_path / "data"), **settings) as node1:
-            await node1.send("orders", Message("new", durable=True))
-            assert await node1.browse("orders") == [*KEPT, "new"]
-            assert await node1.ask("status") == {"state": "standalone", "name": "node1"}
-            assert await node1.ask("set", key="ha.replicate", value="messages") == {
-                "key": "ha.replicate", "old": "none", "new": "messages"
-            }  # fmt: skip
-
-    told(story)
+    async with standalone(tmp_path, unpack("dirty", tmp_path / "data"), **settings) as node1:
+        await node1.send("orders", Message("new", durable=True))
+        assert await node1.browse("orders") == [*KEPT, "new"]
+        assert await node1.ask("status") == {"state": "standalone", "name": "node1"}
+        assert await node1.ask("set", key="ha.replicate", value="messages") == {
+            "key": "ha.replicate", "old": "none", "new": "messages"
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("coordinator", ["none", "file"])
-def test_it_becomes_a_members_with_all_that_is_in_it(tmp_path: Path, coordinator: str) -> None:
+@in_event_loop
+async def test_it_becomes_a_members_with_all_that_is_in_it(tmp_path: Path, coordinator: str) -> None:
     data = unpack("dirty", tmp_path / "data")
     record = tmp_path / "record"
     record.mkdir()
-
-    async def story() -> None:
-        async with standalone(tmp_path, data) as node1:
-            await node1.send("orders", Message("new", durable=True))
-        cluster = InProcessCluster(tmp_path, "node1", "node2")
-        shared = {"ha__coordinator": f"file:{record}"} if coordinator == "file" else {}
-        try:
-            await cluster.start("node1", data_dir=str(data), **shared)
-            await cluster.start("node2", data_dir=str(tmp_path / "data2"), **shared)
-            await cluster.form("node1")
-            assert await asyncio.to_thread(browsed, cluster.url("node1"), "orders") == [*KEPT, "new"]
-            held = cluster.brokers["node2"].container.default.resources.catalog.queues["orders"]
-            assert held.messages.count == len(KEPT) + 1
-        finally:
-            for name in list(cluster.brokers):
-                await cluster.stop(name)
-
-    told(story)
-
-
-def test_a_members_store_serves_in_no_cluster_and_still_says_of_which_it_was(tmp_path: Path) -> None:
-    data = {name: str(tmp_path / name) for name in ("node1", "node2")}
-
-    async def story() -> None:
-        cluster = InProcessCluster(tmp_path, *data)
-        for name, directory in data.items():
-            await cluster.start(name, data_dir=directory)
+    async with standalone(tmp_path, data) as node1:
+        await node1.send("orders", Message("new", durable=True))
+    cluster = InProcessCluster(tmp_path, "node1", "node2")
+    shared = {"ha__coordinator": f"file:{record}"} if coordinator == "file" else {}
+    try:
+        await cluster.start("node1", data_dir=str(data), **shared)
+        await cluster.start("node2", data_dir=str(tmp_path / "data2"), **shared)
         await cluster.form("node1")
-        await cluster.ask("node1", "queues", action="create", name="orders")
-        await asyncio.to_thread(send, cluster.url("node1"), "orders", Message("first", durable=True))
-        for name in data:
+        assert await asyncio.to_thread(browsed, cluster.url("node1"), "orders") == [*KEPT, "new"]
+        held = cluster.brokers["node2"].container.default.resources.catalog.queues["orders"]
+        assert held.messages.count == len(KEPT) + 1
+    finally:
+        for name in list(cluster.brokers):
             await cluster.stop(name)
-        before, said = found_in(tmp_path / "node1"), told_of_cluster(tmp_path / "node1")
-
-        async with standalone(tmp_path, tmp_path / "node1") as node1:
-            assert await node1.browse("orders") == ["first"]
-            await node1.send("orders", Message("second", durable=True))
-            assert (await node1.ask("query"))["state"] == "standalone"
-
-        after = found_in(tmp_path / "node1")
-        assert before.history
-        assert (after.cluster, after.history, after.members) == (before.cluster, before.history, before.members)
-        assert after.last_lsn > before.last_lsn
-        assert told_of_cluster(tmp_path / "node1") == said
-
-    told(story)
 
 
-def test_all_of_its_cluster_is_itself(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with standalone(tmp_path, None) as node1:
-            (row,) = await node1.ask("status", all=True)
-            assert (row["name"], row["state"], row["in_sync"]) == ("node1", "standalone", True)
-            (facts,) = await node1.ask("query", all=True)
-            assert (facts["name"], facts["exchanges"]) == ("node1", 5)
-            with pytest.raises(RequestRefused, match="leave --cluster out"):
-                await node1.ask("shutdown", cluster=True)
+@in_event_loop
+async def test_a_members_store_serves_in_no_cluster_and_still_says_of_which_it_was(tmp_path: Path) -> None:
+    data = {name: str(tmp_path / name) for name in ("node1", "node2")}
+    cluster = InProcessCluster(tmp_path, *data)
+    for name, directory in data.items():
+        await cluster.start(name, data_dir=directory)
+    await cluster.form("node1")
+    await cluster.ask("node1", "queues", action="create", name="orders")
+    await asyncio.to_thread(send, cluster.url("node1"), "orders", Message("first", durable=True))
+    for name in data:
+        await cluster.stop(name)
+    before, said = found_in(tmp_path / "node1"), told_of_cluster(tmp_path / "node1")
 
-    told(story)
+    async with standalone(tmp_path, tmp_path / "node1") as node1:
+        assert await node1.browse("orders") == ["first"]
+        await node1.send("orders", Message("second", durable=True))
+        assert (await node1.ask("query"))["state"] == "standalone"
+
+    after = found_in(tmp_path / "node1")
+    assert before.history
+    assert (after.cluster, after.history, after.members) == (before.cluster, before.history, before.members)
+    assert after.last_lsn > before.last_lsn
+    assert told_of_cluster(tmp_path / "node1") == said
+
+
+@in_event_loop
+async def test_all_of_its_cluster_is_itself(tmp_path: Path) -> None:
+    async with standalone(tmp_path, None) as node1:
+        (row,) = await node1.ask("status", all=True)
+        assert (row["name"], row["state"], row["in_sync"]) == ("node1", "standalone", True)
+        (facts,) = await node1.ask("query", all=True)
+        assert (facts["name"], facts["exchanges"]) == ("node1", 5)
+        with pytest.raises(RequestRefused, match="leave --cluster out"):
+            await node1.ask("shutdown", cluster=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -136,16 +136,6 @@ async def eventually(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
-
-
-def told(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story to its end, which has to come."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(3 * LIMIT_S):
-            await story()
-
-    asyncio.run(limited())
 
 
 def free_ports(count: int) -> list[int]:

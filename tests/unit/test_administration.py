@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from event_loops import in_event_loop
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Result
 from qpid_ha_broker.model.configuration import Configuration
@@ -391,46 +392,42 @@ def test_an_exchange_lives_from_create_to_delete(desk: Desk) -> None:
     assert [exchange["name"] for exchange in listed] == [f"amq.{name}" for name in STANDARD]
 
 
-def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
+@in_event_loop
+async def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> None:
     """The answer is held back until whoever waits for the witnesses says so."""
+    committed = asyncio.Event()
 
-    async def story() -> None:
-        committed = asyncio.Event()
+    async def wait(outcome: Outcome[Result]) -> Result:
+        done = outcome.done()
+        assert done is not None
+        assert done.written == desk.resources.default.log.written
+        await committed.wait()
+        return done.result
 
-        async def wait(outcome: Outcome[Result]) -> Result:
-            done = outcome.done()
-            assert done is not None
-            assert done.written == desk.resources.default.log.written
-            await committed.wait()
-            return done.result
-
-        methods = control_methods("node1", desk.administration, desk.settings, wait)
-        answer = methods["queues"]({"action": "create", "name": "orders"})
-        assert asyncio.iscoroutine(answer)
-        asking = asyncio.create_task(answer)
-        await asyncio.sleep(0)
-        assert "orders" in desk.resources.catalog.queues
-        assert not asking.done()
-        committed.set()
-        assert (await asking)["name"] == "orders"
-
-    asyncio.run(story())
+    methods = control_methods("node1", desk.administration, desk.settings, wait)
+    answer = methods["queues"]({"action": "create", "name": "orders"})
+    assert asyncio.iscoroutine(answer)
+    asking = asyncio.create_task(answer)
+    await asyncio.sleep(0)
+    assert "orders" in desk.resources.catalog.queues
+    assert not asking.done()
+    committed.set()
+    assert (await asking)["name"] == "orders"
 
 
-def test_a_command_that_is_given_up_while_it_is_waited_for_is_refused_with_the_reason(desk: Desk) -> None:
-    async def story() -> None:
-        async def wait(outcome: Outcome[Result]) -> Result:
-            raise NotFound("queue orders was deleted meanwhile")
-
-        methods = control_methods("node1", desk.administration, desk.settings, wait)
-        answer = methods["queues"]({"action": "purge", "name": "orders"})
-        assert asyncio.iscoroutine(answer)
-        with pytest.raises(ControlError, match="deleted meanwhile") as refused:
-            await answer
-        assert refused.value.data == {"reason": "not-found"}
-
+@in_event_loop
+async def test_a_command_that_is_given_up_while_it_is_waited_for_is_refused_with_the_reason(desk: Desk) -> None:
     desk.administration.create_queue("orders")
-    asyncio.run(story())
+
+    async def wait(outcome: Outcome[Result]) -> Result:
+        raise NotFound("queue orders was deleted meanwhile")
+
+    methods = control_methods("node1", desk.administration, desk.settings, wait)
+    answer = methods["queues"]({"action": "purge", "name": "orders"})
+    assert asyncio.iscoroutine(answer)
+    with pytest.raises(ControlError, match="deleted meanwhile") as refused:
+        await answer
+    assert refused.value.data == {"reason": "not-found"}
 
 
 def test_reading_waits_for_nothing(desk: Desk) -> None:

@@ -17,7 +17,8 @@ import proton
 import pytest
 
 from access_support import controlled
-from cluster_in_process import InProcessCluster, eventually, told
+from cluster_in_process import InProcessCluster, eventually
+from event_loops import in_event_loop
 from paired_engines import PairedBroker
 from paired_links import status
 from paired_proxy import paired_broker
@@ -112,28 +113,26 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
 """Each request that changes something, or is refused, and each that does not."""
 
 
-def test_each_changing_request_has_one_line_with_its_result_and_a_look_none(tmp_path: Path) -> None:
-    async def story() -> None:
-        path = tmp_path / "audit"
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            await cluster.form("a")
-            broker = cluster.brokers["a"]
-            broker.files.audit.path = path
-            for method, params, changes in REQUESTS:
-                before = len(lines(path)) if path.exists() else 0
-                request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-                answer = json.loads((await broker.control.answer(json.dumps(request).encode(), OLGA)).reply or b"")
-                written = lines(path)[before:] if path.exists() else []
-                assert len(written) == changes, (method, params, answer, written)
-                for line in written:
-                    act = " ".join(filter(None, (method, params.get("action"))))  # type: ignore[arg-type]
-                    assert (line["act"], line["user"], line["address"], line["channel"]) == (
-                        act, "olga", "192.0.2.1", "http",
-                    )  # fmt: skip
-                    assert line["result"] == ("refused" if "error" in answer else "done"), (line, answer)
-            await check_rows_are_whole(broker.control.methods)
-
-    told(story)
+@in_event_loop
+async def test_each_changing_request_has_one_line_with_its_result_and_a_look_none(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.form("a")
+        broker = cluster.brokers["a"]
+        broker.files.audit.path = path
+        for method, params, changes in REQUESTS:
+            before = len(lines(path)) if path.exists() else 0
+            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            answer = json.loads((await broker.control.answer(json.dumps(request).encode(), OLGA)).reply or b"")
+            written = lines(path)[before:] if path.exists() else []
+            assert len(written) == changes, (method, params, answer, written)
+            for line in written:
+                act = " ".join(filter(None, (method, params.get("action"))))  # type: ignore[arg-type]
+                assert (line["act"], line["user"], line["address"], line["channel"]) == (
+                    act, "olga", "192.0.2.1", "http",
+                )  # fmt: skip
+                assert line["result"] == ("refused" if "error" in answer else "done"), (line, answer)
+        await check_rows_are_whole(broker.control.methods)
 
 
 async def check_rows_are_whole(methods: Mapping[str, Any]) -> None:
@@ -314,44 +313,40 @@ def test_a_purge_that_nobody_waits_for_any_more_has_a_line() -> None:
     assert acts[0].result in (AuditResult.UNKNOWN, AuditResult.DONE)
 
 
-def test_an_administrator_through_amqp_is_named_and_one_who_may_not_too(tmp_path: Path) -> None:
+@in_event_loop
+async def test_an_administrator_through_amqp_is_named_and_one_who_may_not_too(tmp_path: Path) -> None:
     recorded: list[tuple[str, str, str, str]] = []
 
     def record(caller: Caller, method: str, params: Mapping[str, object], result: AuditResult, reason: str) -> None:
         recorded.append((caller.channel.value, caller.user, method, result.value))
 
-    async def story() -> None:
-        access = controlled("allow olga administer")
-        control = ControlServer(tmp_path / "none", {"set": lambda params: "done"}, record=record)
-        settings = BrokerSettings.from_values({})
-        remote = RemoteControl(lambda: settings, access, lambda: None, lambda: control)
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "set", "params": {}})
-        answers: asyncio.Queue[ManagementAnswer] = asyncio.Queue()
-        for user in ("olga", "bob"):
-            remote(PeerIdentity("192.0.2.1:5", user, True), body, answers.put_nowait)
-            answer = await answers.get()
-            assert (answer.status == UNAUTHORIZED) is (user == "bob")
-
-    told(story)
+    access = controlled("allow olga administer")
+    control = ControlServer(tmp_path / "none", {"set": lambda params: "done"}, record=record)
+    settings = BrokerSettings.from_values({})
+    remote = RemoteControl(lambda: settings, access, lambda: None, lambda: control)
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "set", "params": {}})
+    answers: asyncio.Queue[ManagementAnswer] = asyncio.Queue()
+    for user in ("olga", "bob"):
+        remote(PeerIdentity("192.0.2.1:5", user, True), body, answers.put_nowait)
+        answer = await answers.get()
+        assert (answer.status == UNAUTHORIZED) is (user == "bob")
     assert recorded == [("amqp", "olga", "set", "done"), ("amqp", "bob", "set", "denied")]
 
 
-def test_the_controller_names_who_has_asked_the_broker_that_asks_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        paths = {name: tmp_path / f"audit-{name}" for name in "ab"}
-        async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            for name, path in paths.items():
-                audit = cluster.brokers[name].files.audit
-                audit.path = path
-                cluster.brokers[name].container.management.record = audit.record
-            await cluster.form("a")
-            sets = cluster.brokers["b"].sets
-            await eventually(lambda: sets is not None and sets.client._is_open)
-            await cluster.ask("b", "sets", action="create", name="orders")
-        asked, passed_on = lines(paths["b"])[-1], lines(paths["a"])[-1]
-        assert (asked["act"], asked["channel"], asked["uid"]) == ("sets create", "control-socket", os.getuid())
-        assert (passed_on["act"], passed_on["channel"], passed_on["via"]) == ("set-create", "cluster", ["b"])
-        assert passed_on["user"] == asked["user"]
-        assert passed_on["params"]["name"] == "orders"
-
-    told(story)
+@in_event_loop
+async def test_the_controller_names_who_has_asked_the_broker_that_asks_it(tmp_path: Path) -> None:
+    paths = {name: tmp_path / f"audit-{name}" for name in "ab"}
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        for name, path in paths.items():
+            audit = cluster.brokers[name].files.audit
+            audit.path = path
+            cluster.brokers[name].container.management.record = audit.record
+        await cluster.form("a")
+        sets = cluster.brokers["b"].sets
+        await eventually(lambda: sets is not None and sets.client._is_open)
+        await cluster.ask("b", "sets", action="create", name="orders")
+    asked, passed_on = lines(paths["b"])[-1], lines(paths["a"])[-1]
+    assert (asked["act"], asked["channel"], asked["uid"]) == ("sets create", "control-socket", os.getuid())
+    assert (passed_on["act"], passed_on["channel"], passed_on["via"]) == ("set-create", "cluster", ["b"])
+    assert passed_on["user"] == asked["user"]
+    assert passed_on["params"]["name"] == "orders"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 
-from qpid_ha_broker.ha.effects import ShutdownAsked
-from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Message
 from simulation.cluster import Cluster
@@ -42,37 +40,6 @@ def confirmed(cluster: Cluster) -> int:
     return len(cluster.ledger.confirmations)
 
 
-def test_everything_that_was_confirmed_is_there_after_all_lost_their_power() -> None:
-    cluster = working_cluster()
-    before = confirmed(cluster)
-    assert before > 5
-    for node in cluster.nodes:
-        cluster.faults.crash(node, 0.5, has_power=False)
-
-    wait(cluster, 10.0)
-
-    cluster.ledger.check_end(primary_of(cluster))
-    assert confirmed(cluster) > before
-    assert cluster.forced == 0
-
-
-def test_a_restarted_backup_says_where_its_messages_come_from_until_it_is_level() -> None:
-    cluster = working_cluster()
-    backup = backup_of(cluster)
-    generation = backup.member.status.generation
-    for node in cluster.nodes:
-        node.kill(is_silent=False)
-    backup.start()
-
-    assert (backup.member.answer().store, backup.member.status.generation) == (StoreOrigin.DIRTY, generation)
-
-    for node in cluster.nodes:
-        if node is not backup:
-            node.start()
-    wait(cluster, 10.0)
-    assert backup.member.answer().store is StoreOrigin.MEMORY
-
-
 def test_a_full_disk_stops_confirmations_until_there_is_room() -> None:
     cluster = working_cluster()
     machine = primary_of(cluster).machine
@@ -102,21 +69,6 @@ def test_a_sync_that_fails_ends_the_process_and_the_next_one_catches_up() -> Non
     assert backup.process > process
     assert backup.member.status.state in (State.READY, State.PRIMARY)
     cluster.ledger.check_end(primary_of(cluster))
-
-
-def test_a_cluster_that_was_shut_down_in_order_says_so_when_it_starts_again() -> None:
-    cluster = working_cluster()
-    answers: list[bool] = []
-    primary = primary_of(cluster)
-    primary.ask_for(lambda request: ShutdownAsked(request, "u-1"), lambda done, text: answers.append(done))
-    stores: set[StoreOrigin] = set()
-    for _ in range(200):
-        wait(cluster, 0.01)
-        stores |= {node.member.answer().store for node in cluster.nodes if node.is_up and node.process == 2}
-
-    assert answers == [True]
-    assert StoreOrigin.CLEAN in stores
-    assert StoreOrigin.DIRTY not in stores
 
 
 def test_what_is_in_no_store_is_lost_only_with_all_who_held_it() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from event_loops import in_event_loop
 from model_support import TextReader
 from qpid_ha_broker.model.administration import Done
 from qpid_ha_broker.model.configuration import Configuration
@@ -22,22 +23,20 @@ def written() -> Resources:
     return resources
 
 
-def test_a_set_that_loses_its_primary_refuses_those_that_wait_in_it_and_no_others() -> None:
-    async def story() -> None:
-        lost, kept = written(), written()
-        waiters = CommitWaiters(lambda: None)
-        waits = [
-            asyncio.create_task(waiters.wait_done(Done(name, each.written)))
-            for name, each in (("lost", lost), ("kept", kept))
-        ]
-        await asyncio.sleep(0)
+@in_event_loop
+async def test_a_set_that_loses_its_primary_refuses_those_that_wait_in_it_and_no_others() -> None:
+    lost, kept = written(), written()
+    waiters = CommitWaiters(lambda: None)
+    waits = [
+        asyncio.create_task(waiters.wait_done(Done(name, each.written)))
+        for name, each in (("lost", lost), ("kept", kept))
+    ]
+    await asyncio.sleep(0)
 
-        waiters.refuse(lost)
+    waiters.refuse(lost)
 
-        with pytest.raises(ControlError, match="stopped being primary"):
-            await waits[0]
-        kept.default.log.acknowledge("backup", kept.default.log.last_lsn)
-        waiters.turn_ended()
-        assert await waits[1] == "kept"
-
-    asyncio.run(story())
+    with pytest.raises(ControlError, match="stopped being primary"):
+        await waits[0]
+    kept.default.log.acknowledge("backup", kept.default.log.last_lsn)
+    waiters.turn_ended()
+    assert await waits[1] == "kept"

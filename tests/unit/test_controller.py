@@ -33,11 +33,10 @@ from qpid_ha_broker.events.types import Scalar
 SETTINGS = ms.ControllerSettings()
 
 
-def report(
-    name: str, *replicas: ms.ReplicaReport, number: int = 1, uuid: str = "", instance: str = ""
-) -> ms.BrokerReport:
+def report(name: str, *replicas: ms.ReplicaReport, uuid: str = "", instance: str = "") -> ms.BrokerReport:
+    """A full one: all that this broker hosts."""
     identity = ms.BrokerIdentity(name, uuid or f"uuid-{name}", instance or f"{name}/1", f"{name}:1", "", "", "1.0")
-    return ms.BrokerReport(identity, number, True, 1 << 30, replicas)
+    return ms.BrokerReport(identity, 1, True, 1 << 30, replicas)
 
 
 class Bench:
@@ -49,7 +48,7 @@ class Bench:
         self.said: list[ms.ControllerEffect] = []
         self.feed(ms.ControllerBegan(self.map, "a", 1, 0))
         for name in brokers:
-            self.feed(ms.ReportReceived(report(name)))
+            self.hosts(name)
 
     def feed(self, happened: ms.ControllerInput) -> list[ms.ControllerEffect]:
         effects = self.controller.handle(happened, self.now_s)
@@ -62,14 +61,40 @@ class Bench:
                 self.feed(ms.MapWritten(effect.number, self.lsn))
         return effects
 
+    def hosts(self, broker: str, *replicas: ms.ReplicaReport, instance: str = "") -> list[ms.ControllerEffect]:
+        """That broker reports these replicas, and no others."""
+        return self.feed(ms.ReportReceived(report(broker, *replicas, instance=instance)))
+
+    def wait(self, for_s: float = 0.0) -> None:
+        """Time passes, a tenth of a second at a time; at least the controller has a look at it."""
+        for _ in range(round(for_s * 10)):
+            self.now_s += 0.1
+            self.feed(ms.TimePassed())
+        if not for_s:
+            self.feed(ms.TimePassed())
+
+    def lead(self, broker: str, set_name: str, **changes: object) -> None:
+        """That broker has the record of the set changed: with the next generation, unless told otherwise."""
+        record = self.map.sets[set_name].record
+        changes = {"generation": record.generation + 1, "primary": broker} | changes
+        self.feed(ms.RecordRequested(broker, 1, set_name, record, record._replace(**changes)))  # type: ignore[arg-type]
+
     def controller_history(self, about: str) -> list[str]:
-        told = self.ask(ms.ShowHistory(about)).result["entries"]
-        return [str(each["text"]) for each in told] if isinstance(told, list) else []
+        entries = self.ask(ms.ShowHistory(about)).result["entries"]
+        return [str(entry["text"]) for entry in entries] if isinstance(entries, list) else []
 
     def ask(self, request: ms.ClusterRequest) -> ms.AnswerRequest:
         self.feed(ms.RequestReceived(len(self.said) + 1, request))
         self.feed(ms.MapCommitted(self.lsn))
-        return [each for each in self.said if isinstance(each, ms.AnswerRequest)][-1]
+        return self.answers()[-1]
+
+    def answers(self, since: int = 0) -> list[ms.AnswerRequest]:
+        """To requests of operators; `since`: leave out so much of what was said."""
+        return [effect for effect in self.said[since:] if isinstance(effect, ms.AnswerRequest)]
+
+    def given(self, since: int = 0) -> list[ms.GiveOrder]:
+        """The orders; `since` as in `answers`."""
+        return [effect for effect in self.said[since:] if isinstance(effect, ms.GiveOrder)]
 
 
 def test_a_cluster_of_one_set_has_nothing_in_its_map() -> None:
@@ -77,7 +102,7 @@ def test_a_cluster_of_one_set_has_nothing_in_its_map() -> None:
 
     bench.feed(ms.BrokerDisconnected("b"))
     bench.now_s = 0.9
-    bench.feed(ms.TimePassed())
+    bench.wait()
 
     assert bench.map.is_empty
 
@@ -161,13 +186,13 @@ def test_a_broker_that_is_being_drained_gets_no_replica_and_leads_no_new_set() -
 def test_an_older_broker_keeps_the_cluster_at_one_set() -> None:
     bench = Bench("a", "b")
     backups = (ms.BackupReport("b", True, 0), ms.BackupReport("old", True, 0))
-    bench.feed(ms.ReportReceived(report("a", ms.ReplicaReport("default", "primary", generation=1, backups=backups))))
+    bench.hosts("a", ms.ReplicaReport("default", "primary", generation=1, backups=backups))
 
     bench.feed(ms.RequestReceived(7, ms.CreateSet("orders")))
     bench.now_s = SETTINGS.failure_timeout_s
-    (answer,) = bench.feed(ms.TimePassed())
+    bench.wait()
 
-    assert isinstance(answer, ms.AnswerRequest)
+    (answer,) = bench.answers()
     assert not answer.done
     assert "old" in answer.text
     assert "upgrade" in answer.text
@@ -177,14 +202,14 @@ def test_an_older_broker_keeps_the_cluster_at_one_set() -> None:
 def test_who_asks_for_a_set_before_all_brokers_have_reported_waits_for_those() -> None:
     bench = Bench("a", "b")
     backups = (ms.BackupReport("b", True, 0), ms.BackupReport("c", True, 0))
-    bench.feed(ms.ReportReceived(report("a", ms.ReplicaReport("default", "primary", generation=1, backups=backups))))
+    bench.hosts("a", ms.ReplicaReport("default", "primary", generation=1, backups=backups))
 
     assert bench.feed(ms.RequestReceived(7, ms.CreateSet("orders"))) == []
-    bench.feed(ms.ReportReceived(report("c")))
-    bench.feed(ms.TimePassed())
+    bench.hosts("c")
+    bench.wait()
     bench.feed(ms.MapCommitted(bench.lsn))
 
-    (answer,) = [each for each in bench.said if isinstance(each, ms.AnswerRequest)]
+    (answer,) = bench.answers()
     assert answer.done
     assert sorted(bench.map.brokers) == ["a", "b", "c"]
 
@@ -198,9 +223,7 @@ def test_a_broker_under_a_name_that_lives_is_refused_and_taken_in_once_that_one_
     assert "uuid-b" in refused.text
     bench.now_s = 0.5
     bench.feed(ms.BrokerDisconnected("b", "b/1"))
-    for _ in range(4):
-        bench.now_s += 0.1
-        bench.feed(ms.TimePassed())
+    bench.wait(0.4)
     bench.feed(ms.ReportReceived(other))
 
     assert bench.map.brokers["b"].uuid == "another"
@@ -213,9 +236,7 @@ def test_a_broker_that_comes_back_without_its_data_waits_for_the_process_before_
     bench.feed(ms.BrokerDisconnected("b", "b/1"))
 
     assert bench.feed(ms.ReportReceived(other)) == []
-    for _ in range(4):
-        bench.now_s += 0.1
-        bench.feed(ms.TimePassed())
+    bench.wait(0.4)
     bench.feed(ms.ReportReceived(other))
 
     assert bench.map.brokers["b"].uuid == "another"
@@ -227,11 +248,11 @@ def test_a_broker_whose_connection_is_reset_and_who_takes_no_other_one_has_faile
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders"))
     bench.feed(ms.BrokerDisconnected("b", "b/1"))
-    bench.feed(ms.TimePassed())
+    bench.wait()
     assert bench.map.brokers["b"].up
 
     bench.feed(ms.BrokerRefuses("b", "b/1"))
-    bench.feed(ms.TimePassed())
+    bench.wait()
 
     assert not bench.map.brokers["b"].up
 
@@ -242,13 +263,13 @@ def test_a_refusal_counts_only_for_the_process_whose_connection_was_reset_and_un
     bench.feed(ms.BrokerRefuses("b", "b/1"))
     bench.feed(ms.BrokerDisconnected("b", "b/1"))
     bench.feed(ms.BrokerRefuses("b", "b/another"))
-    bench.feed(ms.TimePassed())
+    bench.wait()
     assert bench.map.brokers["b"].up
 
     bench.feed(ms.BrokerRefuses("b", "b/1"))
-    bench.feed(ms.ReportReceived(report("b")))
+    bench.hosts("b")
     bench.feed(ms.BrokerDisconnected("b", "b/1"))
-    bench.feed(ms.TimePassed())
+    bench.wait()
 
     assert bench.map.brokers["b"].up
 
@@ -259,8 +280,8 @@ def test_a_controller_that_slept_gives_one_that_refused_its_time_too() -> None:
     bench.feed(ms.BrokerDisconnected("b", "b/1"))
     bench.feed(ms.BrokerRefuses("b", "b/1"))
     bench.now_s += 60.0
-    bench.feed(ms.TimePassed())
-    bench.feed(ms.TimePassed())
+    bench.wait()
+    bench.wait()
 
     assert bench.map.brokers["b"].up
 
@@ -270,12 +291,11 @@ def test_default_does_not_wait_for_a_broker_that_has_failed_or_no_record_could_b
     bench.ask(ms.CreateSet("orders"))
     bench.feed(ms.BrokerDisconnected("b"))
     bench.said.clear()
-    for _ in range(5):
-        bench.now_s += 0.1
-        bench.feed(ms.TimePassed())
+    bench.wait(0.5)
 
-    drops = [each for each in bench.said if isinstance(each, ms.GiveOrder)]
-    assert [(each.broker, each.set, each.kind, each.to) for each in drops] == [("a", "default", OrderKind.DROP, "b")]
+    assert [(each.broker, each.set, each.kind, each.to) for each in bench.given()] == [
+        ("a", "default", OrderKind.DROP, "b")
+    ]
 
 
 def test_a_set_with_queues_is_not_deleted() -> None:
@@ -284,10 +304,8 @@ def test_a_set_with_queues_is_not_deleted() -> None:
     assert bench.ask(ms.SettleQueue("q", {}, "orders")).result == {"set": "orders", "created": True}
     assert bench.ask(ms.SettleQueue("q", {}, "orders")).result == {"set": "orders", "created": False}
     assert "--lost" in bench.ask(ms.DeleteSet("orders")).text, "nobody leads it"
-    leading = ms.ReplicaReport("orders", "primary", generation=1)
-    record = bench.map.sets["orders"].record
-    bench.feed(ms.RecordRequested("a", 1, "orders", record, record._replace(generation=1, primary="a", members=("a",))))
-    bench.feed(ms.ReportReceived(report("a", leading, number=2)))
+    bench.lead("a", "orders", members=("a",))
+    bench.hosts("a", ms.ReplicaReport("orders", "primary", generation=1))
 
     assert bench.ask(ms.LocateQueue("q")).result == {"set": "orders"}
     assert bench.ask(ms.DeleteSet("orders")).text == "set orders has 1 queues (q): delete them first"
@@ -369,22 +387,19 @@ def led(bench: Bench, name: str, primary: str, *backups: str) -> None:
     """Have the set made, and led there, with these in sync."""
     members = (primary, *backups)
     bench.ask(ms.CreateSet(name, members))
-    empty = bench.map.sets[name].record
-    first = ev.SetRecorded(name, primary, 1, primary, 1, members, True)
-    bench.feed(ms.RecordRequested(primary, 1, name, empty, first))
+    bench.lead(primary, name, epoch=1, members=members, claimed=True)
     leading = ms.ReplicaReport(
         name, "primary", "active", 1, 5, backups=tuple(ms.BackupReport(each, True, 0) for each in backups),
         load=ms.SetLoad(messages=7),
     )  # fmt: skip
-    bench.feed(ms.ReportReceived(report(primary, leading, number=2)))
+    bench.hosts(primary, leading)
     for each in backups:
-        bench.feed(ms.ReportReceived(report(each, ms.ReplicaReport(name, "ready", "", 1, 5), number=2)))
+        bench.hosts(each, ms.ReplicaReport(name, "ready", "", 1, 5))
 
 
 def orders(bench: Bench, kind: ms.OrderKind) -> list[tuple[str, str, str]]:
     """Of that kind, as (broker, set, to)."""
-    given = [each for each in bench.said if isinstance(each, ms.GiveOrder)]
-    return [(each.broker, each.set, each.to) for each in given if each.kind is kind]
+    return [(each.broker, each.set, each.to) for each in bench.given() if each.kind is kind]
 
 
 def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothing() -> None:
@@ -397,8 +412,8 @@ def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothin
     assert bench.ask(ms.LeaveBroker("c")).result == {"left": 0}, "it leads nothing yet"
     assert bench.ask(ms.LeaveBroker("b")).result == {"left": 0}, "nobody else stays who could lead"
     bench.now_s = 6.0
-    bench.feed(ms.ReportReceived(report("b", number=3)))
-    bench.feed(ms.ReportReceived(report("c", number=3)))
+    bench.hosts("b")
+    bench.hosts("c")
     assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}, "the other one thought better of it"
 
 
@@ -416,7 +431,7 @@ def test_a_broker_that_has_stopped_and_is_back_at_once_gets_back_what_prefers_it
     bench.ask(ms.LeaveBroker("c"))
     bench.ask(ms.FailBroker("c"))
 
-    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "ready", "", 1, 5), instance="c/2")))
+    bench.hosts("c", ms.ReplicaReport("orders", "ready", "", 1, 5), instance="c/2")
 
     moves = bench.ask(ms.Rebalance(plan_only=True)).result["moves"]
     assert isinstance(moves, list)
@@ -439,7 +454,7 @@ def test_a_broker_that_is_about_to_stop_gets_a_new_set_only_where_nobody_else_is
     assert {bench.map.sets[f"shard-{number}"].preferred for number in range(1, 5)} == {"a", "b", "c"}
     bench.now_s = 6.0
     for name in "abcd":
-        bench.feed(ms.ReportReceived(report(name, number=2)))
+        bench.hosts(name)
     bench.ask(ms.CreateSet("fourth", min_replicas=2))
     assert "d" in bench.map.sets["fourth"].replicas, "it thought better of it"
 
@@ -448,20 +463,20 @@ def test_while_a_primary_hands_over_nobody_else_is_told_to_lead_unless_the_next_
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
     bench.feed(ms.RequestReceived(99, ms.TransferPrimary("orders", "c")))
-    number = [each.number for each in bench.said if isinstance(each, ms.GiveOrder)][-1]
+    number = bench.given()[-1].number
     told = len(orders(bench, OrderKind.PROMOTE))
 
     bench.now_s = 5.0
     bench.feed(ms.OrderAnswered("b", number, True, "c takes over"))
     handed = ms.ReplicaReport("orders", "connecting", "", 1, 5)
-    bench.feed(ms.ReportReceived(report("b", handed, number=3)))
+    bench.hosts("b", handed)
     assert len(orders(bench, OrderKind.PROMOTE)) == told
 
     bench.feed(ms.BrokerDisconnected("c"))
     for _ in range(6):
         bench.now_s += 0.1
-        bench.feed(ms.ReportReceived(report("b", handed, number=4)))
-        bench.feed(ms.TimePassed())
+        bench.hosts("b", handed)
+        bench.wait()
     assert orders(bench, OrderKind.PROMOTE)[told:] == [("b", "orders", "")]
 
 
@@ -470,9 +485,7 @@ def test_the_history_says_who_leads_what_since_when_and_why() -> None:
     led(bench, "orders", "b", "c")
     bench.now_s = 0.5
     bench.feed(ms.RequestReceived(99, ms.FailBroker("b", "its rack burns")))
-    record = bench.map.sets["orders"].record
-    wanted = record._replace(generation=2, primary="c", members=("c",))
-    bench.feed(ms.RecordRequested("c", 2, "orders", record, wanted))
+    bench.lead("c", "orders", members=("c",))
 
     told = bench.ask(ms.ShowHistory("orders")).result["entries"]
     assert isinstance(told, list)
@@ -499,19 +512,16 @@ def test_a_failure_lasts_from_when_the_broker_was_there_until_each_of_its_sets_i
     assert bench.controller.facts["controller_orders"] == before
     bench.now_s = 10.0
     for name in ("a", "c"):
-        bench.feed(ms.ReportReceived(report(name, ms.ReplicaReport("orders", "ready", "", 1, 5), number=3)))
-    bench.feed(ms.TimePassed())  # it was asleep until now
+        bench.hosts(name, ms.ReplicaReport("orders", "ready", "", 1, 5))
+    bench.wait()  # it was asleep until now
     bench.feed(ms.BrokerDisconnected("b"))
-    for _ in range(3):
-        bench.now_s += 0.1
-        bench.feed(ms.TimePassed())
+    bench.wait(0.3)
     assert facts(bench) == ("b", 1, None)
 
-    record = bench.map.sets["orders"].record
     bench.now_s = 10.5
-    bench.feed(ms.RecordRequested("c", 2, "orders", record, record._replace(generation=2, primary="c", members=("c",))))
+    bench.lead("c", "orders", members=("c",))
     assert facts(bench) == ("b", 1, None), "it has not begun"
-    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "primary", "active", 2, 6), number=4)))
+    bench.hosts("c", ms.ReplicaReport("orders", "primary", "active", 2, 6))
     assert facts(bench) == ("b", 1, 0.5)
 
     bench.feed(ms.ControllerBegan(bench.map, "a", 2, 0))
@@ -540,9 +550,8 @@ def test_a_set_that_is_made_again_under_its_name_is_another_one() -> None:
 def test_who_has_no_replica_records_nothing() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b")))
-    empty = bench.map.sets["orders"].record
 
-    bench.feed(ms.RecordRequested("c", 1, "orders", empty, empty._replace(generation=1, primary="c")))
+    bench.lead("c", "orders")
 
     assert bench.map.sets["orders"].record.generation == 0
 
@@ -553,12 +562,11 @@ def test_an_order_goes_out_once_all_replicas_of_a_new_set_are_there() -> None:
     hosted = ms.ReplicaReport("orders", "connecting")
 
     for name in ("a", "b"):
-        assert not [
-            each for each in bench.feed(ms.ReportReceived(report(name, hosted))) if isinstance(each, ms.GiveOrder)
-        ]
-    orders = [each for each in bench.feed(ms.ReportReceived(report("c", hosted))) if isinstance(each, ms.GiveOrder)]
+        bench.hosts(name, hosted)
+    assert bench.given() == []
+    bench.hosts("c", hosted)
 
-    assert [(order.broker, order.kind) for order in orders] == [("b", ms.OrderKind.PROMOTE)]
+    assert [(order.broker, order.kind) for order in bench.given()] == [("b", ms.OrderKind.PROMOTE)]
 
 
 @pytest.mark.parametrize(("phase", "expected"), [("recovering", [("b", "orders", "c")]), ("active", [])])
@@ -571,7 +579,7 @@ def test_a_primary_that_has_just_begun_does_not_wait_for_a_replica_that_was_take
     bench.map.apply(99, ev.SetPlaced("orders", ("a", "b"), (), "", entry.min_replicas, entry.min_in_sync))
 
     leading = ms.ReplicaReport("orders", "primary", phase, 1, 5)
-    bench.feed(ms.ReportReceived(report("b", leading, number=3)))
+    bench.hosts("b", leading)
 
     assert orders(bench, OrderKind.DROP) == expected
 
@@ -590,12 +598,10 @@ def test_a_primary_that_waits_for_a_failed_backup_no_more_is_not_told_to(
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
     leading = ms.ReplicaReport("orders", "primary", phase, 1, 5, backups=connected)
-    bench.feed(ms.ReportReceived(report("b", leading, number=3)))
+    bench.hosts("b", leading)
 
     bench.feed(ms.BrokerDisconnected("c"))
-    for _ in range(4):
-        bench.now_s += 0.1
-        bench.feed(ms.TimePassed())
+    bench.wait(0.4)
 
     assert orders(bench, OrderKind.DROP) == [("a", "default", "c"), *expected]
 
@@ -604,14 +610,13 @@ def test_a_primary_that_waits_for_a_failed_backup_no_more_is_not_told_to(
 def test_a_replica_that_is_not_in_the_record_is_asked_once_those_that_are_have_refused(lsn: int) -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
-    record = bench.map.sets["orders"].record
-    bench.feed(ms.RecordRequested("b", 9, "orders", record, record._replace(epoch=record.epoch + 1, members=("b",))))
+    bench.lead("b", "orders", generation=1, epoch=2, members=("b",))
     bench.now_s = 10.0  # all have crashed before the record had `c` again
     for name, held_lsn in (("b", 6), ("c", lsn)):
-        bench.feed(ms.ReportReceived(report(name, ms.ReplicaReport("orders", "connecting", "", 1, held_lsn), number=3)))
+        bench.hosts(name, ms.ReplicaReport("orders", "connecting", "", 1, held_lsn))
     assert orders(bench, OrderKind.PROMOTE)[-1] == ("b", "orders", "")
 
-    number = [each.number for each in bench.said if isinstance(each, ms.GiveOrder)][-1]
+    number = bench.given()[-1].number
     bench.feed(ms.OrderAnswered("b", number, False, "promote c"))
 
     assert orders(bench, OrderKind.PROMOTE)[-1] == ("c", "orders", "")
@@ -620,13 +625,12 @@ def test_a_replica_that_is_not_in_the_record_is_asked_once_those_that_are_have_r
 def left_behind(bench: Bench) -> None:
     """`c` was dropped from the in-sync set of `orders`, then everybody who was in it was lost for good."""
     led(bench, "orders", "b", "c")
-    record = bench.map.sets["orders"].record
-    bench.feed(ms.RecordRequested("b", 9, "orders", record, record._replace(epoch=record.epoch + 1, members=("b",))))
-    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=3)))
+    bench.lead("b", "orders", generation=1, epoch=2, members=("b",))
+    bench.hosts("c", ms.ReplicaReport("orders", "connecting", "", 1, 4))
     bench.now_s = 10.0
     for name in ("a", "c"):
-        bench.feed(ms.ReportReceived(report(name, number=4)))
-    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=5)))
+        bench.hosts(name)
+    bench.hosts("c", ms.ReplicaReport("orders", "connecting", "", 1, 4))
     bench.ask(ms.FailBroker("b"))
 
 
@@ -634,8 +638,8 @@ def wanted_of(bench: Bench, set_name: str, broker: str, *, force: bool) -> ms.Gi
     """The order that comes of such a request, which is not answered yet."""
     said = len(bench.said)
     bench.feed(ms.RequestReceived(1_000 + said, ms.PromoteReplica(set_name, broker, force)))
-    assert not answers_since(bench, said)
-    return [each for each in bench.said[said:] if isinstance(each, ms.GiveOrder)][-1]
+    assert not bench.answers(said)
+    return bench.given(said)[-1]
 
 
 def test_who_is_not_in_sync_is_promoted_by_force_only_and_it_is_said_what_that_gives_up() -> None:
@@ -647,7 +651,7 @@ def test_who_is_not_in_sync_is_promoted_by_force_only_and_it_is_said_what_that_g
     assert not refused.done
     for part in ("up to LSN 4 of generation 1", "in sync were b ", "`qpid-ha set promote orders c --force`"):
         assert part in refused.text
-    assert not [each for each in bench.said if isinstance(each, ms.GiveOrder) and each.force]
+    assert not [order for order in bench.given() if order.force]
 
     order = wanted_of(bench, "orders", "c", force=True)
 
@@ -655,13 +659,11 @@ def test_who_is_not_in_sync_is_promoted_by_force_only_and_it_is_said_what_that_g
     lost = "what only b confirmed after LSN 4 of generation 1 is given up"
     assert [each for each in bench.said if isinstance(each, ms.ControllerNote)][-1].text.endswith(lost)
     assert lost in order.cause
-    record = bench.map.sets["orders"].record
-    forced = record._replace(generation=2, primary="c", members=("c",))
-    bench.feed(ms.RecordRequested("c", 10, "orders", record, forced))
+    bench.lead("c", "orders", members=("c",))
     said = len(bench.said)
     bench.feed(ms.OrderAnswered("c", order.number, True, "primary of generation 2"))
     bench.feed(ms.MapCommitted(bench.lsn))
-    (answer,) = answers_since(bench, said)
+    (answer,) = bench.answers(said)
     assert answer.done
     assert lost in answer.text
     assert any(text.startswith("c leads instead of b") and lost in text for text in bench.controller_history("orders"))
@@ -688,23 +690,23 @@ def test_who_waits_for_a_promotion_hears_of_it_also_when_the_broker_refuses_fail
 
     order, said = wanted_of(bench, "orders", "c", force=True), len(bench.said)
     bench.feed(ms.OrderAnswered("c", order.number, False, "two brokers are called c"))
-    assert [(each.done, each.text) for each in answers_since(bench, said)] == [
+    assert [(each.done, each.text) for each in bench.answers(said)] == [
         (False, "c does not lead orders, not even by force: two brokers are called c")
     ]
     assert wanted_of(bench, "orders", "c", force=True).number > order.number, "the pause after a refusal is not for him"
     said = len(bench.said)
     bench.ask(ms.FailBroker("c"))
-    assert "has failed meanwhile" in answers_since(bench, said)[0].text
+    assert "has failed meanwhile" in bench.answers(said)[0].text
 
-    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=6)))
+    bench.hosts("c", ms.ReplicaReport("orders", "connecting", "", 1, 4))
     order, said = wanted_of(bench, "orders", "c", force=True), len(bench.said)
-    while not answers_since(bench, said):
+    while not bench.answers(said):
         bench.now_s += 1.0
         assert bench.now_s < 60.0
-        bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", "", 1, 4), number=7)))
-        bench.feed(ms.TimePassed())
+        bench.hosts("c", ms.ReplicaReport("orders", "connecting", "", 1, 4))
+        bench.wait()
         bench.feed(ms.MapCommitted(bench.lsn))
-    assert "nothing was heard of it within 20 s" in answers_since(bench, said)[0].text
+    assert "nothing was heard of it within 20 s" in bench.answers(said)[0].text
 
 
 # --- placement
@@ -827,32 +829,19 @@ def test_a_failed_replica_stays_where_there_is_no_broker_to_make_up_for_it() -> 
 def test_a_primary_that_says_it_has_failed_is_replaced_at_once_and_shown_with_its_reason() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
-    empty = bench.map.sets["orders"].record
-    bench.feed(
-        ms.RecordRequested("b", 1, "orders", empty, empty._replace(generation=1, primary="b", members=("b", "c")))
-    )
-    bench.feed(ms.ReportReceived(report("b", ms.ReplicaReport("orders", "primary", generation=1, lsn=5))))
-    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", generation=1, lsn=5), number=2)))
+    bench.lead("b", "orders", members=("b", "c"))
+    bench.hosts("b", ms.ReplicaReport("orders", "primary", generation=1, lsn=5))
+    bench.hosts("c", ms.ReplicaReport("orders", "connecting", generation=1, lsn=5))
+    bench.said.clear()
 
-    gone = ms.ReplicaReport("orders", "failed", problem="its disk is broken")
-    effects = bench.feed(ms.ReportReceived(report("b", gone, number=2)))
+    bench.hosts("b", ms.ReplicaReport("orders", "failed", problem="its disk is broken"))
 
-    orders = [each for each in effects if isinstance(each, ms.GiveOrder)]
-    assert [(order.broker, order.kind) for order in orders] == [("c", ms.OrderKind.PROMOTE)]
-    bench.feed(ms.ReportReceived(report("c", ms.ReplicaReport("orders", "connecting", generation=1), number=3)))
-    bench.feed(
-        ms.RecordRequested(
-            "c",
-            1,
-            "orders",
-            bench.map.sets["orders"].record,
-            empty._replace(generation=2, primary="c", members=("b", "c")),
-        )
-    )
-    led = ms.ReplicaReport("orders", "primary", generation=2, lsn=6)
-    effects = bench.feed(ms.ReportReceived(report("c", led, number=4)))
-    drops = [(each.broker, each.to) for each in effects if isinstance(each, ms.GiveOrder)]
-    assert drops == [("c", "b")]  # nobody waits for its acknowledgements
+    assert [(order.broker, order.kind) for order in bench.given()] == [("c", ms.OrderKind.PROMOTE)]
+    bench.hosts("c", ms.ReplicaReport("orders", "connecting", generation=1))
+    bench.lead("c", "orders", members=("b", "c"))
+    bench.said.clear()
+    bench.hosts("c", ms.ReplicaReport("orders", "primary", generation=2, lsn=6))
+    assert [(order.broker, order.to) for order in bench.given()] == [("c", "b")], "nobody waits for it"
     rows = bench.ask(ms.ShowCluster()).result["sets"]
     assert isinstance(rows, list)
     assert [row["problem"] for row in rows] == ["b: its disk is broken"]
@@ -883,7 +872,7 @@ def test_a_set_that_lacks_a_replica_gets_it_elsewhere_than_at_a_broker_that_said
     bench = Bench("a", "b", "c", "d")
     led(bench, "orders", "b", "a")
     bench.ask(ms.LeaveBroker("c"))
-    bench.feed(ms.TimePassed())
+    bench.wait()
     assert bench.map.sets["orders"].replicas == ("b", "a", "d")
 
 
@@ -896,8 +885,9 @@ def test_an_order_of_which_nothing_is_heard_is_given_again_and_each_time_later()
         bench.now_s += 0.5
         for name in ("a", "b", "c"):
             hosted = () if number > 2 else (ms.ReplicaReport("orders", "connecting"),)
-            bench.feed(ms.ReportReceived(report(name, *hosted, number=number)._replace(full=False)))
-        bench.feed(ms.TimePassed())
+            changed = report(name, *hosted)._replace(number=number, full=False)
+            bench.feed(ms.ReportReceived(changed))
+        bench.wait()
         given_s += [bench.now_s] * (len(orders(bench, OrderKind.PROMOTE)) - before)
 
     assert [later - earlier for earlier, later in pairwise(given_s)] == [2.0, 4.0, 8.0, 8.0]
@@ -978,10 +968,8 @@ def led_sets(bench: Bench, **primaries: str) -> None:
     """Sets by name, each led by that broker."""
     for name, broker in primaries.items():
         bench.ask(ms.CreateSet(name, ("a", "b", "c")))
-        empty = bench.map.sets[name].record
-        first = empty._replace(generation=1, primary=broker, members=("a", "b", "c"))
-        bench.feed(ms.RecordRequested(broker, 1, name, empty, first))
-        bench.feed(ms.ReportReceived(report(broker, ms.ReplicaReport(name, "primary", generation=1))))
+        bench.lead(broker, name, members=("a", "b", "c"))
+        bench.hosts(broker, ms.ReplicaReport(name, "primary", generation=1))
 
 
 def test_hundreds_of_sets_are_led_anew_in_turn_and_the_first_do_not_wait_for_the_last() -> None:
@@ -990,21 +978,19 @@ def test_hundreds_of_sets_are_led_anew_in_turn_and_the_first_do_not_wait_for_the
     led_sets(bench, **dict.fromkeys(names, "b"))
     for name in ("a", "c"):
         replicas = [ms.ReplicaReport(each, "connecting", "", 1, 5) for each in names]
-        bench.feed(ms.ReportReceived(report(name, *replicas, number=2)))
+        bench.hosts(name, *replicas)
     bench.said.clear()
     bench.feed(ms.RequestReceived(1, ms.FailBroker("b")))
-    given = [each for each in bench.said if isinstance(each, ms.GiveOrder) and each.kind is OrderKind.PROMOTE]
+    given = [order for order in bench.given() if order.kind is OrderKind.PROMOTE]
     assert Counter(each.broker for each in given) == dict.fromkeys("ac", PROMOTED_AT_ONCE)
 
     begun = 0
     while begun < len(given):
         order = given[begun]
-        record = bench.map.sets[order.set].record
         begun += 1
-        wanted = record._replace(generation=2, primary=order.broker, members=("a", "c"))
-        bench.feed(ms.RecordRequested(order.broker, begun, order.set, record, wanted))
+        bench.lead(order.broker, order.set, members=("a", "c"))
         bench.feed(ms.OrderAnswered(order.broker, order.number, True, "leads"))
-        given = [each for each in bench.said if isinstance(each, ms.GiveOrder) and each.kind is OrderKind.PROMOTE]
+        given = [order for order in bench.given() if order.kind is OrderKind.PROMOTE]
         under_way = Counter(each.broker for each in given[begun:])
         assert max(under_way.values(), default=0) <= PROMOTED_AT_ONCE
 
@@ -1019,14 +1005,14 @@ def test_a_broker_that_answers_nothing_is_told_to_lead_the_rest_all_the_same() -
         bench.ask(ms.CreateSet(name, ("a", "b"), "b"))
     ready = [ms.ReplicaReport(each, "connecting") for each in names]
     for name in "ab":
-        bench.feed(ms.ReportReceived(report(name, *ready, number=2)))
+        bench.hosts(name, *ready)
     assert len(orders(bench, OrderKind.PROMOTE)) == PROMOTED_AT_ONCE
 
     bench.said.clear()
-    for number in range(25):
+    for _ in range(25):
         bench.now_s += 0.1
-        bench.feed(ms.ReportReceived(report("b", *ready, number=3 + number)))
-        bench.feed(ms.TimePassed())
+        bench.hosts("b", *ready)
+        bench.wait()
 
     assert {name for _, name, _ in orders(bench, OrderKind.PROMOTE)} == set(names)
 
@@ -1043,7 +1029,7 @@ def test_sets_end_before_the_cluster_does_and_nobody_is_told_to_lead_them_again(
         ("b", "orders", ms.OrderKind.SHUT_DOWN, "u1"), ("c", "bills", ms.OrderKind.SHUT_DOWN, "u1"),
     }  # fmt: skip
     bench.feed(ms.OrderAnswered("b", given["orders"].number, True, "level"))
-    bench.feed(ms.ReportReceived(report("b", number=2)))
+    bench.hosts("b")
     bench.feed(ms.OrderAnswered("c", given["bills"].number, False, "c is not level"))
     bench.feed(ms.MapCommitted(bench.lsn))
     (answer,) = [each for each in bench.said if isinstance(each, ms.AnswerRequest) and each.number == 77]
@@ -1053,8 +1039,8 @@ def test_sets_end_before_the_cluster_does_and_nobody_is_told_to_lead_them_again(
     assert sorted(problems) == ["bills", "lost"]
     said = len(bench.said)
     bench.now_s += 5
-    bench.feed(ms.TimePassed())
-    assert not [each for each in bench.said[said:] if isinstance(each, ms.GiveOrder)]
+    bench.wait()
+    assert bench.given(said) == []
 
 
 def test_a_shutdown_does_not_wait_for_ever_and_one_that_came_to_nothing_has_the_sets_led_again() -> None:
@@ -1062,7 +1048,7 @@ def test_a_shutdown_does_not_wait_for_ever_and_one_that_came_to_nothing_has_the_
     led_sets(bench, orders="b")
     bench.feed(ms.RequestReceived(77, ms.ShutDownSets("u1")))
     bench.now_s += LIMIT_S
-    bench.feed(ms.TimePassed())
+    bench.wait()
     bench.feed(ms.MapCommitted(bench.lsn))
     (answer,) = [each for each in bench.said if isinstance(each, ms.AnswerRequest) and each.number == 77]
     assert answer.result["problems"] == {"orders": f"it did not end within {LIMIT_S:g} s"}
@@ -1070,9 +1056,9 @@ def test_a_shutdown_does_not_wait_for_ever_and_one_that_came_to_nothing_has_the_
     bench.now_s += RESUME_S
     for name in "abc":
         hosted = ms.ReplicaReport("orders", "connecting", generation=1)
-        bench.feed(ms.ReportReceived(report(name, hosted, number=10)))
-    bench.feed(ms.TimePassed())
-    assert [each.kind for each in bench.said if isinstance(each, ms.GiveOrder)][-1] is ms.OrderKind.PROMOTE
+        bench.hosts(name, hosted)
+    bench.wait()
+    assert bench.given()[-1].kind is ms.OrderKind.PROMOTE
 
 
 @pytest.mark.parametrize(
@@ -1087,7 +1073,7 @@ def test_no_primary_moves_while_the_cluster_is_shut_down(request_: ms.ClusterReq
 
     assert not answer.done
     assert "being shut down" in answer.text
-    assert [each.kind for each in bench.said if isinstance(each, ms.GiveOrder)] == [ms.OrderKind.SHUT_DOWN]
+    assert [order.kind for order in bench.given()] == [ms.OrderKind.SHUT_DOWN]
 
 
 # --- queues of other sets: when it is answered that they are there, or gone
@@ -1098,20 +1084,16 @@ def asked_to_wait(bench: Bench, request: ms.ClusterRequest) -> list[ms.AnswerReq
     before = len(bench.said)
     bench.feed(ms.RequestReceived(len(bench.said) + 1, request))
     bench.feed(ms.MapCommitted(bench.lsn))
-    return answers_since(bench, before)
+    return bench.answers(before)
 
 
-def answers_since(bench: Bench, before: int) -> list[ms.AnswerRequest]:
-    return [each for each in bench.said[before:] if isinstance(each, ms.AnswerRequest)]
-
-
-def told_by_primary(bench: Bench, number: int, **said: object) -> list[ms.AnswerRequest]:
+def told_by_primary(bench: Bench, **said: object) -> list[ms.AnswerRequest]:
     """What is answered when `b` reports this of queues."""
     before = len(bench.said)
     leading = ms.ReplicaReport("orders", "primary", "active", 1, 5)
-    bench.feed(ms.ReportReceived(report("b", leading, number=number)._replace(**said)))  # type: ignore[arg-type]
+    bench.feed(ms.ReportReceived(report("b", leading)._replace(**said)))  # type: ignore[arg-type]
     bench.feed(ms.MapCommitted(bench.lsn))
-    return answers_since(bench, before)
+    return bench.answers(before)
 
 
 def test_who_waits_for_a_queue_hears_of_it_when_the_primary_has_it() -> None:
@@ -1119,7 +1101,7 @@ def test_who_waits_for_a_queue_hears_of_it_when_the_primary_has_it() -> None:
     led(bench, "orders", "b", "c")
     assert asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True)) == []
 
-    (answer,) = told_by_primary(bench, 3, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
+    (answer,) = told_by_primary(bench, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
     assert (answer.done, answer.result) == (True, {"set": "orders", "created": True})
     assert len(asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True))) == 1, "it is there"
 
@@ -1130,10 +1112,10 @@ def test_who_waits_for_long_hears_that_the_queue_is_pending() -> None:
     assert asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True)) == []
     before = len(bench.said)
     bench.now_s = 6.0
-    bench.feed(ms.TimePassed())
+    bench.wait()
     bench.feed(ms.MapCommitted(bench.lsn))
 
-    (answer,) = answers_since(bench, before)
+    (answer,) = bench.answers(before)
     assert answer.done
     assert answer.result == {"set": "orders", "created": True, "pending": True}
     assert "as soon as there is one" in answer.text
@@ -1146,7 +1128,7 @@ def test_a_new_controller_answers_that_a_queue_is_there_once_its_primary_has_sai
     bench.feed(ms.ControllerBegan(bench.map, "a", 2, 0))
     assert asked_to_wait(bench, ms.SettleQueue("q", {}, "orders", wait=True)) == []
 
-    (answer,) = told_by_primary(bench, 1, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
+    (answer,) = told_by_primary(bench, declared_queues=(ms.DeclaredQueues("orders", bench.map.queues["q"].id),))
     assert (answer.done, answer.result) == (True, {"set": "orders", "created": False})
 
 
@@ -1161,20 +1143,20 @@ def test_a_condition_that_does_not_hold_withdraws_the_deletion_and_the_answer_sa
     assert placed.arguments == {"qpid.max_count": 5, "qpid.if-empty": True, "qpid.deletion": deletion}
 
     kept = ms.KeptQueue(placed.id, deletion, 1, "queue q holds 2 messages")
-    assert told_by_primary(bench, 3, kept_queues=(kept._replace(generation=0),)) == [], "it led before another one did"
-    (answer,) = told_by_primary(bench, 4, kept_queues=(kept,))
+    assert told_by_primary(bench, kept_queues=(kept._replace(generation=0),)) == [], "it led before another one did"
+    (answer,) = told_by_primary(bench, kept_queues=(kept,))
     assert answer[1:] == (False, "queue q holds 2 messages", {"reason": "in-use"})
     assert bench.map.queues["q"] == placed._replace(deleting=False, arguments={"qpid.max_count": 5})
 
     assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True, wait=True)) == []
-    assert told_by_primary(bench, 5, kept_queues=(kept,)) == [], "that is of the first deletion"
+    assert told_by_primary(bench, kept_queues=(kept,)) == [], "that is of the first deletion"
     (refused,) = asked_to_wait(bench, ms.DeleteQueue("q", if_unused=True, wait=True))
     assert "is being deleted on other conditions: try again" in refused.text
 
     assert asked_to_wait(bench, ms.DeleteQueue("q", wait=True)) == []
     last = kept._replace(deletion=deletion_of(bench.map.queues["q"]))
     assert last.deletion == "", "what is deleted in any case has no conditions"
-    assert told_by_primary(bench, 6, kept_queues=(last,)) == []
-    both = told_by_primary(bench, 7, deleted_queues=(placed.id,))
+    assert told_by_primary(bench, kept_queues=(last,)) == []
+    both = told_by_primary(bench, deleted_queues=(placed.id,))
     assert [answer.done for answer in both] == [True, True]
     assert not bench.map.queues

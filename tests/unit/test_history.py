@@ -15,6 +15,7 @@ def entries(*lines: tuple[int, str, int]) -> list[GenerationEntry]:
 
 
 FIRST = (1, "a", 1)
+LARGEST = 2**64 - 1
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ FIRST = (1, "a", 1)
         ([FIRST, (2, "b", 8)], 20, [FIRST, (2, "c", 8)], 20, 7),
         ([FIRST, (2, "b", 8)], 20, [FIRST, (2, "b", 9)], 20, 7),
         ([FIRST, (2, "b", 8), (3, "c", 15)], 20, [FIRST, (2, "b", 8)], 30, 14),
+        ([FIRST, (2, "b", LARGEST - 10)], LARGEST, [FIRST, (2, "b", LARGEST - 10)], LARGEST - 5, LARGEST - 5),
         ([(1, "b", 1)], 20, [FIRST], 20, 0),
     ],
 )

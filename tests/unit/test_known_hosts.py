@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import proton
 
+from event_loops import in_event_loop
 from paired_engines import PairedBroker
 from qpid_ha_broker.amqp.connections.container import Container, Greeting
 from qpid_ha_broker.cluster.map import ClusterMap
@@ -107,62 +108,54 @@ class Noticing:
         return found
 
 
-def test_each_list_is_published_once_by_whoever_leads() -> None:
-    async def story() -> None:
-        broker = Noticing()
-        broker.notices.update(ABC, leads=False)
+@in_event_loop
+async def test_each_list_is_published_once_by_whoever_leads() -> None:
+    broker = Noticing()
+    broker.notices.update(ABC, leads=False)
+    await asyncio.sleep(0)
+    assert broker.told() == []
+    for addresses in (ABC[:1], ABC, ABC):
+        broker.notices.update(addresses, leads=True)
+    assert broker.told() == []  # not while an event is applied
+    await asyncio.sleep(0)
+    assert broker.told() == ["a:1,b:2,c:3"]
+    broker.notices.update(ABC, leads=True)
+    await asyncio.sleep(0)
+    assert broker.told() == ["a:1,b:2,c:3"]
+    broker.notices.update(ABC, leads=False)
+    broker.notices.update(ABC, leads=True)
+    await asyncio.sleep(0)
+    assert broker.told() == ["a:1,b:2,c:3"] * 2
+
+
+@in_event_loop
+async def test_a_notice_that_was_due_when_the_broker_stopped_leading_is_not_published() -> None:
+    broker = Noticing()
+    broker.notices.update(ABC, leads=True)
+    broker.notices.update(ABC, leads=False)
+    await asyncio.sleep(0)
+    assert broker.told() == []
+
+
+@in_event_loop
+async def test_a_notice_is_neither_durable_nor_kept_for_long() -> None:
+    broker = Noticing()
+    broker.notices.update(ABC, leads=True)
+    await asyncio.sleep(0)
+    (entry,) = broker.queue.messages
+    assert not entry.header.durable
+    assert entry.header.expires_at_ms == 65_000
+
+
+@in_event_loop
+async def test_a_full_queue_keeps_the_notice_until_there_is_room(monkeypatch: Any) -> None:
+    monkeypatch.setattr("qpid_ha_broker.server.clients.known_hosts.RETRY_S", 0.0)
+    broker = Noticing()
+    for addresses in (ABC[:1], ABC[:2], ABC):
+        broker.notices.update(addresses, leads=True)
         await asyncio.sleep(0)
-        assert broker.told() == []
-        for addresses in (ABC[:1], ABC, ABC):
-            broker.notices.update(addresses, leads=True)
-        assert broker.told() == []  # not while an event is applied
+    assert broker.told() == ["a:1", "a:1,b:2"]
+    broker.configuration.update_queue("listening", {"qpid.max_count": 3})
+    while len(broker.told()) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0)
-        assert broker.told() == ["a:1,b:2,c:3"]
-        broker.notices.update(ABC, leads=True)
-        await asyncio.sleep(0)
-        assert broker.told() == ["a:1,b:2,c:3"]
-        broker.notices.update(ABC, leads=False)
-        broker.notices.update(ABC, leads=True)
-        await asyncio.sleep(0)
-        assert broker.told() == ["a:1,b:2,c:3"] * 2
-
-    asyncio.run(story())
-
-
-def test_a_notice_that_was_due_when_the_broker_stopped_leading_is_not_published() -> None:
-    async def story() -> None:
-        broker = Noticing()
-        broker.notices.update(ABC, leads=True)
-        broker.notices.update(ABC, leads=False)
-        await asyncio.sleep(0)
-        assert broker.told() == []
-
-    asyncio.run(story())
-
-
-def test_a_notice_is_neither_durable_nor_kept_for_long() -> None:
-    async def story() -> None:
-        broker = Noticing()
-        broker.notices.update(ABC, leads=True)
-        await asyncio.sleep(0)
-        (entry,) = broker.queue.messages
-        assert not entry.header.durable
-        assert entry.header.expires_at_ms == 65_000
-
-    asyncio.run(story())
-
-
-def test_a_full_queue_keeps_the_notice_until_there_is_room(monkeypatch: Any) -> None:
-    async def story() -> None:
-        monkeypatch.setattr("qpid_ha_broker.server.clients.known_hosts.RETRY_S", 0.0)
-        broker = Noticing()
-        for addresses in (ABC[:1], ABC[:2], ABC):
-            broker.notices.update(addresses, leads=True)
-            await asyncio.sleep(0)
-        assert broker.told() == ["a:1", "a:1,b:2"]
-        broker.configuration.update_queue("listening", {"qpid.max_count": 3})
-        while len(broker.told()) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        assert broker.told()[-1] == "a:1,b:2,c:3"
-
-    asyncio.run(story())
+    assert broker.told()[-1] == "a:1,b:2,c:3"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from event_loops import in_event_loop
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
@@ -77,60 +78,53 @@ async def answers(requests: RecordRequests, fed: asyncio.Queue[Input]) -> tuple[
     return first, await fed.get()
 
 
-def test_every_request_to_a_coordinator_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_every_request_to_a_coordinator_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ClusterRecord("c", 1, "a", 1, ("a",))
-
-    async def story() -> None:
-        fed: asyncio.Queue[Input] = asyncio.Queue()
-        read, written = await answers(RecordRequests(NoCoordinator(), fed.put_nowait), fed)
-        assert (read, written) == (RecordRead(1, ClusterRecord()), RecordWritten(2, True, wanted))
-        read, written = await answers(RecordRequests(Unwilling(), fed.put_nowait), fed)
-        assert read == RecordRead(1, None, "the directory is gone")
-        hanging = Hanging()
-        monkeypatch.setattr(record_requests, "LIMIT_S", 0.05)
-        read, written = await answers(RecordRequests(hanging, fed.put_nowait), fed)
-        assert written == RecordWritten(2, False, None, "the coordinator gave no answer within 0.05 s")
-        hanging.release.set()
-
-    asyncio.run(story())
+    fed: asyncio.Queue[Input] = asyncio.Queue()
+    read, written = await answers(RecordRequests(NoCoordinator(), fed.put_nowait), fed)
+    assert (read, written) == (RecordRead(1, ClusterRecord()), RecordWritten(2, True, wanted))
+    read, written = await answers(RecordRequests(Unwilling(), fed.put_nowait), fed)
+    assert read == RecordRead(1, None, "the directory is gone")
+    hanging = Hanging()
+    monkeypatch.setattr(record_requests, "LIMIT_S", 0.05)
+    read, written = await answers(RecordRequests(hanging, fed.put_nowait), fed)
+    assert written == RecordWritten(2, False, None, "the coordinator gave no answer within 0.05 s")
+    hanging.release.set()
 
 
-def test_a_coordinator_that_hangs_is_asked_again_and_again_by_a_few_threads(
+@in_event_loop
+async def test_a_coordinator_that_hangs_is_asked_again_and_again_by_a_few_threads(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        fed: asyncio.Queue[Input] = asyncio.Queue()
-        hanging, before = Hanging(), set(threading.enumerate())
-        requests = RecordRequests(hanging, fed.put_nowait)
-        monkeypatch.setattr(record_requests, "LIMIT_S", 0.01)
-        for number in range(20):
-            requests.write(WriteRecord(number, ClusterRecord(), ClusterRecord("c", 1, "a", 1, ("a",))))
-            assert await fed.get() == RecordWritten(number, False, None, "the coordinator gave no answer within 0.01 s")
-        waiting = set(threading.enumerate()) - before
-        assert len(waiting) == record_requests.HANGING_AT_MOST
-        hanging.release.set()
-        for thread in waiting:
-            thread.join()
-        requests.read(ReadRecord(20))
-        assert await fed.get() == RecordRead(20, ClusterRecord())
-
-    asyncio.run(story())
+    fed: asyncio.Queue[Input] = asyncio.Queue()
+    hanging, before = Hanging(), set(threading.enumerate())
+    requests = RecordRequests(hanging, fed.put_nowait)
+    monkeypatch.setattr(record_requests, "LIMIT_S", 0.01)
+    for number in range(20):
+        requests.write(WriteRecord(number, ClusterRecord(), ClusterRecord("c", 1, "a", 1, ("a",))))
+        assert await fed.get() == RecordWritten(number, False, None, "the coordinator gave no answer within 0.01 s")
+    waiting = set(threading.enumerate()) - before
+    assert len(waiting) == record_requests.HANGING_AT_MOST
+    hanging.release.set()
+    for thread in waiting:
+        thread.join()
+    requests.read(ReadRecord(20))
+    assert await fed.get() == RecordRead(20, ClusterRecord())
     assert caplog.text.count("the coordinator gave no answer") == 1
 
 
-def test_a_listener_that_does_not_read_is_let_go_and_the_others_hear_all() -> None:
-    async def story() -> None:
-        events = ClusterEvents()
-        lazy, keen = events.subscribe(), events.subscribe()
-        heard = 0
-        for _ in range(QUEUE_LENGTH + 1):
-            events.publish("state", {"state": "ready"})
-            assert (await anext(keen))["state"] == "ready"
-            heard += 1
-        assert heard == QUEUE_LENGTH + 1
-        assert events.listeners == 1
-        assert len([event async for event in lazy]) == QUEUE_LENGTH
-        events.close()
-        assert [event async for event in keen] == []
-
-    asyncio.run(story())
+@in_event_loop
+async def test_a_listener_that_does_not_read_is_let_go_and_the_others_hear_all() -> None:
+    events = ClusterEvents()
+    lazy, keen = events.subscribe(), events.subscribe()
+    heard = 0
+    for _ in range(QUEUE_LENGTH + 1):
+        events.publish("state", {"state": "ready"})
+        assert (await anext(keen))["state"] == "ready"
+        heard += 1
+    assert heard == QUEUE_LENGTH + 1
+    assert events.listeners == 1
+    assert len([event async for event in lazy]) == QUEUE_LENGTH
+    events.close()
+    assert [event async for event in keen] == []

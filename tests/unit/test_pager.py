@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from event_loops import in_event_loop
 from model_support import bodies, event_of, message
 from paged_core import PagedCore, paged
 from qpid_ha_broker.events.codec import LogRecord, encode_all
@@ -85,77 +86,70 @@ def texts(count: int, size: int = 1000) -> list[str]:
     return [f"{n} {'x' * size}" for n in range(count)]
 
 
-def test_a_backlog_leaves_memory_and_comes_back_to_a_consumer(core: PagedCore) -> None:
-    async def story() -> None:
-        queue = published(core, 20_000)
-        loop = Loop(core, 14_000_000)
-        loop.pager.closed([core.close_file(), *closed(core)])
-        await loop.until(lambda: core.catalog.memory_bytes < 14_000_000)
-        assert len(paged(queue)) > 11_000
-        Taker(core, queue)
-        await loop.until(lambda: queue.messages.count == 0)
-        assert loop.got == texts(20_000)
-        assert (core.catalog.memory_bytes, loop.pager.facts()["paged_bytes"]) == (0, 0)
-        loop.pager.stop()
-
-    asyncio.run(story())
+@in_event_loop
+async def test_a_backlog_leaves_memory_and_comes_back_to_a_consumer(core: PagedCore) -> None:
+    queue = published(core, 20_000)
+    loop = Loop(core, 14_000_000)
+    loop.pager.closed([core.close_file(), *closed(core)])
+    await loop.until(lambda: core.catalog.memory_bytes < 14_000_000)
+    assert len(paged(queue)) > 11_000
+    Taker(core, queue)
+    await loop.until(lambda: queue.messages.count == 0)
+    assert loop.got == texts(20_000)
+    assert (core.catalog.memory_bytes, loop.pager.facts()["paged_bytes"]) == (0, 0)
+    loop.pager.stop()
 
 
 def closed(core: PagedCore) -> list[str]:
     return [segment_path(each.number) for each in core.journal.closed_segments()]
 
 
-def test_paging_works_in_slices_and_lets_the_loop_serve_others_in_between(
+@in_event_loop
+async def test_paging_works_in_slices_and_lets_the_loop_serve_others_in_between(
     core: PagedCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pager_module, "SLICE_S", 0.0)  # or a fast machine would do with a few
+    published(core, 20_000, 100)
+    loop = Loop(core, 100_000)
+    core.close_file()
+    loop.pager.closed(closed(core))
+    slices = 0
+    served_before: list[int] = []
+    step = loop.pager._work
 
-    async def story() -> None:
-        published(core, 20_000, 100)
-        loop = Loop(core, 100_000)
-        core.close_file()
-        loop.pager.closed(closed(core))
-        slices = 0
-        served_before: list[int] = []
-        step = loop.pager._work
+    def counted(visit: object) -> None:
+        nonlocal slices
+        step(visit)  # type: ignore[arg-type]
+        slices += 1
+        asyncio.get_running_loop().call_soon(served_before.append, slices)
 
-        def counted(visit: object) -> None:
-            nonlocal slices
-            step(visit)  # type: ignore[arg-type]
-            slices += 1
-            asyncio.get_running_loop().call_soon(served_before.append, slices)
-
-        loop.pager._work = counted  # type: ignore[method-assign]
-        await loop.until(lambda: loop.pager.freed_total > 1_000_000)
-        loop.pager.stop()
-        assert slices > 5
-        assert len(set(served_before)) > 5
-
-    asyncio.run(story())
+    loop.pager._work = counted  # type: ignore[method-assign]
+    await loop.until(lambda: loop.pager.freed_total > 1_000_000)
+    loop.pager.stop()
+    assert slices > 5
+    assert len(set(served_before)) > 5
 
 
-def test_what_a_snapshot_replaces_is_read_until_all_points_to_the_snapshot(core: PagedCore) -> None:
-    async def story() -> None:
-        queue = published(core, 5000)
-        loop = Loop(core, 3_500_000)
-        core.close_file()
-        old = closed(core)
-        loop.pager.closed(old)
-        await loop.until(lambda: core.catalog.memory_bytes < 3_500_000)
-        number = core.journal.number
-        snapshot_of(core, queue, number)
-        pinned = loop.pager.replaced(number)
-        assert pinned
-        assert pinned <= set(old)
-        for name in old:
-            core.disk.remove(name)
-        await loop.until(lambda: not any(name in core.bodies.names for name in old))
-        Taker(core, queue)
-        await loop.until(lambda: queue.messages.count == 0)
-        assert loop.got == texts(5000)
-        loop.pager.stop()
-
-    asyncio.run(story())
+@in_event_loop
+async def test_what_a_snapshot_replaces_is_read_until_all_points_to_the_snapshot(core: PagedCore) -> None:
+    queue = published(core, 5000)
+    loop = Loop(core, 3_500_000)
+    core.close_file()
+    old = closed(core)
+    loop.pager.closed(old)
+    await loop.until(lambda: core.catalog.memory_bytes < 3_500_000)
+    number = core.journal.number
+    snapshot_of(core, queue, number)
+    pinned = loop.pager.replaced(number)
+    assert pinned
+    assert pinned <= set(old)
+    for name in old:
+        core.disk.remove(name)
+    await loop.until(lambda: not any(name in core.bodies.names for name in old))
+    Taker(core, queue)
+    await loop.until(lambda: queue.messages.count == 0)
+    assert loop.got == texts(5000)
+    loop.pager.stop()
 
 
 def snapshot_of(core: PagedCore, queue: Queue, number: int) -> None:
@@ -167,51 +161,47 @@ def snapshot_of(core: PagedCore, queue: Queue, number: int) -> None:
     writer.finish(SnapshotEnd(core.log.last_lsn, 1 << 63, core.log.last_lsn, 1 << 63, len(entries), 0))
 
 
-def test_damage_is_told_and_what_comes_before_it_is_given_out(core: PagedCore, tmp_path: Path) -> None:
-    async def story() -> None:
-        queue = published(core, 5000)
-        loop = Loop(core, 3_500_000)
-        core.close_file()
-        loop.pager.closed(closed(core))
-        await loop.until(lambda: core.catalog.memory_bytes < 3_500_000)
-        entry = list(queue.messages)[2000]
-        place = entry.ref()
-        with (tmp_path / place.source.name).open("r+b") as file:
-            file.seek(place.offset + 100)
-            file.write(b"?")
-        Taker(core, queue)
-        await loop.until(lambda: bool(loop.problems) and len(loop.got) == 2000)
-        (problem,) = loop.problems
-        assert (problem.file, problem.offset) == (place.source.name, place.offset)
-        assert loop.got == texts(2000)
-        assert queue.messages.count == 3000
-        assert loop.pager.facts()["unreadable_messages"] == 1
-        loop.pager.stop()
-
-    asyncio.run(story())
+@in_event_loop
+async def test_damage_is_told_and_what_comes_before_it_is_given_out(core: PagedCore, tmp_path: Path) -> None:
+    queue = published(core, 5000)
+    loop = Loop(core, 3_500_000)
+    core.close_file()
+    loop.pager.closed(closed(core))
+    await loop.until(lambda: core.catalog.memory_bytes < 3_500_000)
+    entry = list(queue.messages)[2000]
+    place = entry.ref()
+    with (tmp_path / place.source.name).open("r+b") as file:
+        file.seek(place.offset + 100)
+        file.write(b"?")
+    Taker(core, queue)
+    await loop.until(lambda: bool(loop.problems) and len(loop.got) == 2000)
+    (problem,) = loop.problems
+    assert (problem.file, problem.offset) == (place.source.name, place.offset)
+    assert loop.got == texts(2000)
+    assert queue.messages.count == 3000
+    assert loop.pager.facts()["unreadable_messages"] == 1
+    loop.pager.stop()
 
 
-def test_what_a_browser_brought_back_leaves_again(core: PagedCore) -> None:
-    async def story() -> None:
-        queue = published(core, 20_000)
-        loop = Loop(core, 12_000_000)
-        core.close_file()
-        loop.pager.closed(closed(core))
-        await loop.until(lambda: core.catalog.memory_bytes < 12_000_000)
-        core.commit()
-        browser = core.browser(queue)
-        seen: list[str] = []
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while len(seen) < 20_000:
-            assert asyncio.get_running_loop().time() < deadline
-            core.give_credit(queue, browser, 500)
-            handouts = core.resources.hand_out(core.now_ms, 500)
-            seen += [text for handout in handouts for text in bodies(handout.entries)]
-            loop.pager.turn()
-            await asyncio.sleep(0)
-        assert seen == texts(20_000)
-        core.leave(queue, browser)
-        await loop.until(lambda: core.catalog.memory_bytes < 12_000_000)
-        loop.pager.stop()
-
-    asyncio.run(story())
+@in_event_loop
+async def test_what_a_browser_brought_back_leaves_again(core: PagedCore) -> None:
+    queue = published(core, 20_000)
+    loop = Loop(core, 12_000_000)
+    core.close_file()
+    loop.pager.closed(closed(core))
+    await loop.until(lambda: core.catalog.memory_bytes < 12_000_000)
+    core.commit()
+    browser = core.browser(queue)
+    seen: list[str] = []
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while len(seen) < 20_000:
+        assert asyncio.get_running_loop().time() < deadline
+        core.give_credit(queue, browser, 500)
+        handouts = core.resources.hand_out(core.now_ms, 500)
+        seen += [text for handout in handouts for text in bodies(handout.entries)]
+        loop.pager.turn()
+        await asyncio.sleep(0)
+    assert seen == texts(20_000)
+    core.leave(queue, browser)
+    await loop.until(lambda: core.catalog.memory_bytes < 12_000_000)
+    loop.pager.stop()

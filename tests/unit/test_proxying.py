@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from event_loops import in_event_loop
 from qpid_ha_broker.server.proxies import proxying
 from qpid_ha_broker.server.proxies.proxying import AGAIN_LINKS, Proxying
 
@@ -40,52 +41,47 @@ class Lost:
         self.set_name = set_name
 
 
-def test_a_lost_link_is_placed_before_the_next_tick_and_again_when_it_is_refused() -> None:
-    async def story() -> None:
-        addresses = Addresses()
-        proxy, link = without_ticks(addresses), Lost(set_name="orders")
-        pauses = 0
-        while proxy._again_s < proxying.TICK_S:
-            proxy.attach_again(link)  # type: ignore[arg-type]
-            assert await addresses.next_asked() == "orders"
-            pauses += 1
-        assert pauses > 1
-        proxy.attach_again(link)  # type: ignore[arg-type]
-        assert not proxy._lost  # from here on, ticks do
-
-    asyncio.run(story())
-
-
-def test_a_primary_that_becomes_known_is_gone_to_at_once_and_short_pauses_begin_anew() -> None:
-    async def story() -> None:
-        addresses = Addresses()
-        proxy, link = without_ticks(addresses), Lost(set_name="orders")
-        proxy._again_s = proxying.TICK_S
-        proxy.attach_again(link)  # type: ignore[arg-type]
-        proxy.look_soon()
-        proxy.look_soon()
-        assert await addresses.next_asked() == "orders"
-        assert addresses.asked.empty()
+@in_event_loop
+async def test_a_lost_link_is_placed_before_the_next_tick_and_again_when_it_is_refused() -> None:
+    addresses = Addresses()
+    proxy, link = without_ticks(addresses), Lost(set_name="orders")
+    pauses = 0
+    while proxy._again_s < proxying.TICK_S:
         proxy.attach_again(link)  # type: ignore[arg-type]
         assert await addresses.next_asked() == "orders"
-
-    asyncio.run(story())
-
-
-def test_of_very_many_lost_links_most_wait_for_the_tick() -> None:
-    async def story() -> None:
-        addresses = Addresses()
-        proxy = without_ticks(addresses)
-        for number in range(AGAIN_LINKS + 50):
-            proxy.attach_again(Lost(set_name=f"set{number}"))  # type: ignore[arg-type]
-        found = [await addresses.next_asked() for _ in range(AGAIN_LINKS)]
-        assert found == [f"set{number}" for number in range(AGAIN_LINKS)]
-        assert addresses.asked.empty()
-
-    asyncio.run(story())
+        pauses += 1
+    assert pauses > 1
+    proxy.attach_again(link)  # type: ignore[arg-type]
+    assert not proxy._lost  # from here on, ticks do
 
 
-def test_a_link_whose_clients_attach_is_looked_at_again_is_attached_nowhere_meanwhile() -> None:
+@in_event_loop
+async def test_a_primary_that_becomes_known_is_gone_to_at_once_and_short_pauses_begin_anew() -> None:
+    addresses = Addresses()
+    proxy, link = without_ticks(addresses), Lost(set_name="orders")
+    proxy._again_s = proxying.TICK_S
+    proxy.attach_again(link)  # type: ignore[arg-type]
+    proxy.look_soon()
+    proxy.look_soon()
+    assert await addresses.next_asked() == "orders"
+    assert addresses.asked.empty()
+    proxy.attach_again(link)  # type: ignore[arg-type]
+    assert await addresses.next_asked() == "orders"
+
+
+@in_event_loop
+async def test_of_very_many_lost_links_most_wait_for_the_tick() -> None:
+    addresses = Addresses()
+    proxy = without_ticks(addresses)
+    for number in range(AGAIN_LINKS + 50):
+        proxy.attach_again(Lost(set_name=f"set{number}"))  # type: ignore[arg-type]
+    found = [await addresses.next_asked() for _ in range(AGAIN_LINKS)]
+    assert found == [f"set{number}" for number in range(AGAIN_LINKS)]
+    assert addresses.asked.empty()
+
+
+@in_event_loop
+async def test_a_link_whose_clients_attach_is_looked_at_again_is_attached_nowhere_meanwhile() -> None:
     """It would have two far ends: that one, and the one that the second look leads to."""
 
     class Refused(Lost):
@@ -96,18 +92,15 @@ def test_a_link_whose_clients_attach_is_looked_at_again_is_attached_nowhere_mean
         def look_again(self) -> None:
             self.looked_at.set()
 
-    async def story() -> None:
-        addresses = Addresses()
-        proxy, link = without_ticks(addresses), Refused()
-        proxy.try_again(link)  # type: ignore[arg-type]
-        proxy._look()
-        assert addresses.asked.empty()
-        assert proxy.count == 1
-        async with asyncio.timeout(PATIENCE_S):
-            await link.looked_at.wait()
-        forgotten = Refused()
-        proxy.try_again(forgotten)  # type: ignore[arg-type]
-        proxy.forget(forgotten)  # type: ignore[arg-type]
-        assert proxy.count == 0
-
-    asyncio.run(story())
+    addresses = Addresses()
+    proxy, link = without_ticks(addresses), Refused()
+    proxy.try_again(link)  # type: ignore[arg-type]
+    proxy._look()
+    assert addresses.asked.empty()
+    assert proxy.count == 1
+    async with asyncio.timeout(PATIENCE_S):
+        await link.looked_at.wait()
+    forgotten = Refused()
+    proxy.try_again(forgotten)  # type: ignore[arg-type]
+    proxy.forget(forgotten)  # type: ignore[arg-type]
+    assert proxy.count == 0

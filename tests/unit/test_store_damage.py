@@ -122,9 +122,13 @@ def test_a_file_that_was_cut_off_anywhere_is_damage_and_never_a_torn_end(written
 
 
 @STORES
-def test_a_file_that_is_missing_is_damage(written: Written) -> None:
+def test_a_file_that_is_missing_is_damage_and_named(written: Written) -> None:
     for path in files_of(written.disk):
         assert is_refused(copied(written.disk, without=(path,)), written, f"no {path}")
+    for number in segment_numbers(written.disk):
+        with pytest.raises(StoreDamaged) as raised:
+            recovered(copied(written.disk, without=(segment_path(number),)))
+        assert raised.value.file == segment_path(number)
 
 
 @STORES
@@ -156,10 +160,11 @@ def test_a_file_of_another_store_is_damage(written: Written) -> None:
     other = copied(written.disk)
     for path in files_of(other)[:-1]:
         data = content(other, path)
-        header = decode_header(data)._replace(store="another store")
-        disk = copied(written.disk)
-        disk.put(path, encode_header(header) + data[FILE_HEADER_BYTES:])
-        assert is_refused(disk, written, f"{path} of another store")
+        header = decode_header(data)
+        for foreign in (header._replace(store="another store"), header._replace(cluster="another cluster")):
+            disk = copied(written.disk)
+            disk.put(path, encode_header(foreign) + data[FILE_HEADER_BYTES:])
+            assert is_refused(disk, written, f"{path} of {foreign}")
     status = read_status(other)
     assert status is not None
     disk = copied(written.disk)
@@ -285,13 +290,16 @@ def test_before_a_copy_is_whole_nothing_behind_it_counts() -> None:
     core = with_everything()
     before = durable_picture(core.sets)
     last = core.log.last_lsn
-    core.journal.roll(needs_base=True, last_lsn=last + 500)
+    number = core.journal.roll(needs_base=True, last_lsn=last + 500)
     far = encode_all([LogRecord(last + 501, QueueDeclared("far away", {}), False)])
     core.journal.stage(BlockKind.EVENTS, last + 501, last + 501, last, 0, far)
     core.journal.roll()
     core.status.change(role="catchup")
     core.status.write()
-    assert not is_refused(copied(core.disk), Written(core, before), "a crash before the copy is whole")
+    disk = copied(core.disk)
+    assert not is_refused(copied(disk), Written(core, before), "a crash before the copy is whole")
+    _, facts = recovered(disk)
+    assert (facts.next_number, segment_numbers(disk)[-1], len(facts.notes)) == (number, number - 1, 1)
 
 
 # --- stores of format 1 -----------------------------------------------------------------------------------------------

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
-from model_support import TextReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
-from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.best import Standing, Winner, best
-from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, FORMAT_VERSION
+from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES
 from qpid_ha_broker.store.checking import check
-from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.facts import Integrity
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.inspection import examine
 from qpid_ha_broker.store.layout import segment_path
-from qpid_ha_broker.store.recovery import recover
 from qpid_ha_broker.store.survey import survey
 from store_writing import CLUSTER, QUEUE, StoreWriter, message, opening
 
@@ -143,61 +136,3 @@ def test_a_torn_tail_is_no_damage(disk: LocalDisk, tmp_path: Path) -> None:
     assert (facts.integrity, facts.last_lsn) == (Integrity.TORN, 3)
     assert [flaw.integrity for flaw in check(disk)] == [Integrity.TORN]
     assert examine(disk, "here", is_running=True).integrity is Integrity.OK
-
-
-def test_a_missing_segment_is_damage_that_names_the_file(disk: LocalDisk, tmp_path: Path) -> None:
-    writer = StoreWriter(disk).write(opening())
-    writer.journal.roll()
-    writer.write([message()])
-    writer.journal.roll()
-    writer.write([message()]).kill()
-    (tmp_path / segment_path(2)).unlink()
-    facts = examine(disk, "here")
-    assert facts.integrity is Integrity.DAMAGED
-    assert segment_path(2) in facts.detail
-    assert facts.last_lsn == 3
-
-
-def test_a_newer_format_is_told_from_damage(disk: LocalDisk, tmp_path: Path) -> None:
-    StoreWriter(disk).write(opening()).kill()
-    path = tmp_path / segment_path(1)
-    data = bytearray(path.read_bytes())
-    data[8:10] = (FORMAT_VERSION + 1).to_bytes(2, "little")
-    data[12:16] = crc32(bytes(data[16:512]), crc32(bytes(data[:12]))).to_bytes(4, "little")
-    path.write_bytes(data)
-    assert examine(disk, "here").integrity is Integrity.NEWER
-
-
-def flips(path: Path) -> Iterator[int]:
-    """Each byte of the part that is in use, wrong and then right again."""
-    data = path.read_bytes()
-    with path.open("r+b", buffering=0) as file:
-        for offset in range(used_bytes(path)):
-            os.pwrite(file.fileno(), bytes([data[offset] ^ 0x10]), offset)
-            yield offset
-            os.pwrite(file.fileno(), data[offset : offset + 1], offset)
-
-
-def test_whatever_recovery_refuses_is_found_and_nothing_else(disk: LocalDisk, tmp_path: Path) -> None:
-    """Every byte of a small journal: where the broker would start, the facts are those with which it would."""
-    writer = StoreWriter(disk).write(opening()).write([message(), message()], 3)
-    writer.journal.roll()
-    writer.write([ev.Dequeued(QUEUE, (4,), DequeueReason.CONSUMED)], 5).write([message()], 6).kill()
-    refusals = 0
-    for number in (1, 2):
-        path = tmp_path / segment_path(number)
-        for offset in flips(path):
-            resources = Resources(TextReader())
-            try:
-                found = recover(disk, resources.sets, apply_all=True)
-            except StoreError:
-                refusals += 1
-                facts = examine(disk, "here")
-                assert not facts.is_readable, (number, offset)
-                assert check(disk), (number, offset)
-                continue
-            facts = examine(disk, "here")
-            assert facts.is_readable, (number, offset, facts.detail)
-            assert (facts.last_lsn, facts.messages) == (found.last_lsn, found.messages), (number, offset)
-            assert all(flaw.integrity is Integrity.TORN for flaw in check(disk)), (number, offset)
-    assert refusals > 100

@@ -13,17 +13,27 @@ from kept_journal import IDENTITY, SEGMENT_BYTES, begin, content, keep, last_blo
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind
 from qpid_ha_broker.store.errors import JournalDead, StoreError
-from qpid_ha_broker.store.journal import ClosedSegment, tied
+from qpid_ha_broker.store.journal import ClosedSegment, Journal, tied
 from qpid_ha_broker.store.layout import SPARE, segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.reading import BlockReader, Ending, end_facts, read_header
 from simulated_disk import SimulatedDisk
 
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk(Random(1))
+
+
+@pytest.fixture
+def journal(disk: SimulatedDisk) -> Journal:
+    """The first one on that disk."""
+    return begin(disk)
+
+
 # --- keeping ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_flushed_survives_a_power_cut_and_is_read_in_its_order() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_what_was_flushed_survives_a_power_cut_and_is_read_in_its_order(disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1, 2, 3)
     keep(journal, 4)
     stage(journal, 5)
@@ -33,9 +43,7 @@ def test_what_was_flushed_survives_a_power_cut_and_is_read_in_its_order() -> Non
     assert found.verdicts[-1].ending is Ending.CLEAN
 
 
-def test_a_flush_is_one_write_and_one_sync_however_much_was_staged() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_a_flush_is_one_write_and_one_sync_however_much_was_staged(disk: SimulatedDisk, journal: Journal) -> None:
     before = len(disk.trace)
     keep(journal, *range(1, 21))
     assert disk.trace[before:] == [f"write {SPARE}", f"sync {SPARE}"]  # the name under which it was opened
@@ -43,18 +51,14 @@ def test_a_flush_is_one_write_and_one_sync_however_much_was_staged() -> None:
     assert len(disk.trace) == before + 2
 
 
-def test_each_group_knows_what_was_on_disk_before_it() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_each_group_knows_what_was_on_disk_before_it(disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1, 2)
     second = journal.position
     keep(journal, 3)
     assert [block.synced for block in read_journal(disk).blocks] == [FILE_HEADER_BYTES, FILE_HEADER_BYTES, second]
 
 
-def test_a_full_segment_is_followed_by_the_next_which_knows_its_length() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_a_full_segment_is_followed_by_the_next_which_knows_its_length(disk: SimulatedDisk, journal: Journal) -> None:
     for lsn in range(1, 31):
         keep(journal, lsn, length=900)
         journal.prepare_spare()
@@ -68,9 +72,7 @@ def test_a_full_segment_is_followed_by_the_next_which_knows_its_length() -> None
     assert (header.previous_bytes, header.first_lsn) == (closed[0].bytes, closed[0].last_lsn + 1)
 
 
-def test_a_block_larger_than_a_segment_gets_a_larger_segment() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_a_block_larger_than_a_segment_gets_a_larger_segment(disk: SimulatedDisk, journal: Journal) -> None:
     journal.prepare_spare()
     keep(journal, 1)
     keep(journal, 2, length=3 * SEGMENT_BYTES)
@@ -80,9 +82,7 @@ def test_a_block_larger_than_a_segment_gets_a_larger_segment() -> None:
     assert found.blocks[1].length == 3 * SEGMENT_BYTES
 
 
-def test_both_logs_go_on_in_the_headers_of_later_segments() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_both_logs_go_on_in_the_headers_of_later_segments(disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1, 2)
     journal.stage(BlockKind.EVENTS, LOCAL_BASE, LOCAL_BASE + 4, 2, 0, b"local")
     journal.stage(BlockKind.TAKEN_BACK, 1, 1, 1, 0, b"")
@@ -95,9 +95,7 @@ def test_both_logs_go_on_in_the_headers_of_later_segments() -> None:
     assert not read_header(disk.open(segment_path(3))).needs_base
 
 
-def test_a_journal_that_ends_in_order_says_so_and_takes_nothing_more() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_a_journal_that_ends_in_order_says_so_and_takes_nothing_more(disk: SimulatedDisk, journal: Journal) -> None:
     stage(journal, 1)
     number, length = journal.end()
     after = disk.after_power_cut()
@@ -122,9 +120,7 @@ def test_a_segment_that_is_there_already_is_not_written_over() -> None:
 # --- a mark ----------------------------------------------------------------------------------------------------------
 
 
-def test_damage_to_the_last_group_shows_once_a_mark_follows_it() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_damage_to_the_last_group_shows_once_a_mark_follows_it(disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1)
     assert ending_with_flip(disk, FILE_HEADER_BYTES) is Ending.TORN
     assert journal.mark()
@@ -132,9 +128,7 @@ def test_damage_to_the_last_group_shows_once_a_mark_follows_it() -> None:
     assert ending_with_flip(disk, FILE_HEADER_BYTES) is Ending.DAMAGED
 
 
-def test_a_mark_takes_no_room_and_gives_way_to_the_next_group() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_a_mark_takes_no_room_and_gives_way_to_the_next_group(disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1)
     journal.mark()
     keep(journal, 2)
@@ -145,9 +139,7 @@ def test_a_mark_takes_no_room_and_gives_way_to_the_next_group() -> None:
     assert journal.position == FILE_HEADER_BYTES + 3 * (BLOCK_HEADER_BYTES + 100)
 
 
-def test_the_end_and_a_mark_say_what_is_committed_of_the_last_group_too() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_the_end_and_a_mark_say_what_is_committed_of_the_last_group_too(disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1, 2, 3)
     assert journal.mark(2)
     assert last_block(disk)[:4] == (BlockKind.MARK, 3, 3, 2)
@@ -155,9 +147,9 @@ def test_the_end_and_a_mark_say_what_is_committed_of_the_last_group_too() -> Non
     assert last_block(disk)[:4] == (BlockKind.END, 3, 3, 3)
 
 
-def test_what_was_committed_of_a_log_that_is_given_up_is_not_said_of_the_next_one() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_what_was_committed_of_a_log_that_is_given_up_is_not_said_of_the_next_one(
+    disk: SimulatedDisk, journal: Journal
+) -> None:
     keep(journal, *range(1, 9))
     journal.roll(needs_base=True, last_lsn=4)
     journal.mark()
@@ -176,9 +168,7 @@ def ending_with_flip(disk: SimulatedDisk, at: int) -> Ending:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_what_found_no_room_is_kept_once_there_is_some(code: int) -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_what_found_no_room_is_kept_once_there_is_some(code: int, disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1)
     stage(journal, 2)
     disk.fail(1, code, of=("write",), times=2)
@@ -211,9 +201,9 @@ def test_a_disk_without_room_for_the_next_segment_is_waited_for() -> None:
 
 @pytest.mark.parametrize("kind", ["create", "write", "rename"])
 @pytest.mark.parametrize("which", [1, 2, 3])
-def test_room_that_goes_in_the_middle_of_a_change_of_segments_loses_nothing(kind: str, which: int) -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_room_that_goes_in_the_middle_of_a_change_of_segments_loses_nothing(
+    kind: str, which: int, disk: SimulatedDisk, journal: Journal
+) -> None:
     keep(journal, 1, 2, length=3000)
     stage(journal, 3, 3000)
     disk.fail(which, errno.ENOSPC, of=(kind,))
@@ -231,10 +221,10 @@ def test_room_that_goes_in_the_middle_of_a_change_of_segments_loses_nothing(kind
     ("kind", "code"),
     [("write", errno.EIO), ("sync", errno.EIO), ("sync", errno.ENOSPC), ("write", errno.EROFS)],
 )
-def test_after_a_failure_nothing_is_said_to_be_kept_any_more(kind: str, code: int) -> None:
+def test_after_a_failure_nothing_is_said_to_be_kept_any_more(
+    kind: str, code: int, disk: SimulatedDisk, journal: Journal
+) -> None:
     """A sync that failed once may succeed the next time, although the data are gone."""
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
     keep(journal, 1)
     stage(journal, 2)
     disk.fail(1, code, of=(kind,))
@@ -251,18 +241,14 @@ def test_after_a_failure_nothing_is_said_to_be_kept_any_more(kind: str, code: in
     assert read_journal(disk.after_power_cut()).lsns[:1] == [1]
 
 
-def test_a_name_that_could_not_be_synced_is_a_failure() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_a_name_that_could_not_be_synced_is_a_failure(disk: SimulatedDisk, journal: Journal) -> None:
     disk.fail(1, errno.ENOSPC, of=("sync_directory",))
     with pytest.raises(OSError):
         journal.roll()
     assert journal.is_dead
 
 
-def test_a_disk_that_became_read_only_is_a_failure() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_a_disk_that_became_read_only_is_a_failure(disk: SimulatedDisk, journal: Journal) -> None:
     stage(journal, 1)
     disk.read_only = True
     with pytest.raises(OSError):
@@ -273,9 +259,7 @@ def test_a_disk_that_became_read_only_is_a_failure() -> None:
 # --- segments that are not wanted any more ---------------------------------------------------------------------------
 
 
-def test_old_segments_and_snapshots_are_dropped_and_one_is_used_again() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_old_segments_and_snapshots_are_dropped_and_one_is_used_again(disk: SimulatedDisk, journal: Journal) -> None:
     for number in (1, 3):
         disk.put(snapshot_path(number), b"a snapshot")
     for lsn in (1, 2, 3):
@@ -308,9 +292,7 @@ def test_a_spare_of_an_earlier_life_is_not_trusted() -> None:
     assert content(3, 100) not in disk.peek(segment_path(1))
 
 
-def test_the_segment_that_is_being_written_is_never_dropped() -> None:
-    disk = SimulatedDisk(Random(1))
-    journal = begin(disk)
+def test_the_segment_that_is_being_written_is_never_dropped(disk: SimulatedDisk, journal: Journal) -> None:
     keep(journal, 1)
     journal.drop_before(9)
     assert segment_numbers(disk) == [1]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from event_loops import in_event_loop
 from limits import LIMIT_S
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
@@ -29,7 +30,7 @@ from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.segment import SegmentEnd
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from simulated_disk import SimulatedDisk
-from store_owner import SEGMENT_BYTES, Held, Owner, Reader, run
+from store_owner import SEGMENT_BYTES, Held, Owner, Reader
 
 
 def after_power_cut(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
@@ -43,23 +44,20 @@ def payloads(resources: Resources, name: str) -> list[bytes]:
     return [entry.resident_body() for entry in resources.catalog.queues[name].messages]
 
 
-def test_what_was_told_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_what_was_told_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_writer, "IDLE_S", 10 * LIMIT_S)  # a mark must not be written while the disk is copied
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    for number in range(50):
+        token = owner.publish(queue, b"%d" % number)
+        assert not owner.turn()
+        await owner.committed(token)
 
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        queue = owner.queue("q")
-        for number in range(50):
-            token = owner.publish(queue, b"%d" % number)
-            assert not owner.turn()
-            await owner.committed(token)
-
-            resources, _ = after_power_cut_copy(owner.disk)
-            assert payloads(resources, "q")[-1] == b"%d" % number
-        await owner.store.close("")
-
-    run(story)
+        resources, _ = after_power_cut_copy(owner.disk)
+        assert payloads(resources, "q")[-1] == b"%d" % number
+    await owner.store.close("")
 
 
 def after_power_cut_copy(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
@@ -70,111 +68,102 @@ def after_power_cut_copy(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
         disk.is_off = False
 
 
-def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path) -> None:
-    async def story() -> None:
-        held = Held(SimulatedDisk(Random(1)))
-        owner = Owner(tmp_path, held)
-        owner.start()
-        queue = owner.queue("q")
-        held.hold()
+@in_event_loop
+async def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path) -> None:
+    held = Held(SimulatedDisk(Random(1)))
+    owner = Owner(tmp_path, held)
+    owner.start()
+    queue = owner.queue("q")
+    held.hold()
+    owner.turn()
+    await asyncio.to_thread(held.arrived.wait, LIMIT_S)
+    before = held.syncs
+    for number in range(100):
+        owner.publish(queue, b"%d" % number)
         owner.turn()
-        await asyncio.to_thread(held.arrived.wait, LIMIT_S)
-        before = held.syncs
-        for number in range(100):
-            owner.publish(queue, b"%d" % number)
-            owner.turn()
-        assert owner.told == []
-        assert owner.store.writer.waiting_bytes > 100 * BLOCK_HEADER_BYTES
-        held.is_open.set()
-        await owner.committed(owner.resources.default.log.written)
+    assert owner.told == []
+    assert owner.store.writer.waiting_bytes > 100 * BLOCK_HEADER_BYTES
+    held.is_open.set()
+    await owner.committed(owner.resources.default.log.written)
 
-        assert owner.store.writer.waiting_bytes == 0
-        assert held.syncs == before + 1
-        assert len(owner.told) == 2
-        await owner.store.close("")
-
-    run(story)
+    assert owner.store.writer.waiting_bytes == 0
+    assert held.syncs == before + 1
+    assert len(owner.told) == 2
+    await owner.store.close("")
 
 
-def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Path) -> None:
-    async def story() -> None:
-        held = Held(SimulatedDisk(Random(1)))
-        owner = Owner(tmp_path, held)
-        owner.start()
-        queue = owner.queue("q")
-        owner.turn()
-        await owner.committed(owner.resources.default.log.written)
-        syncs = held.syncs
+@in_event_loop
+async def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Path) -> None:
+    held = Held(SimulatedDisk(Random(1)))
+    owner = Owner(tmp_path, held)
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    syncs = held.syncs
 
-        owner.publish(queue, b"passing", durable=False)
-        assert owner.turn()
-        assert held.syncs == syncs
+    owner.publish(queue, b"passing", durable=False)
+    assert owner.turn()
+    assert held.syncs == syncs
 
-        held.hold()
-        owner.publish(queue, b"staying")
-        assert not owner.turn()
-        token = owner.publish(queue, b"passing too", durable=False)
-        assert not owner.turn()
-        assert not token.is_committed
-        held.is_open.set()
-        await owner.committed(token)
-        await owner.store.close("")
+    held.hold()
+    owner.publish(queue, b"staying")
+    assert not owner.turn()
+    token = owner.publish(queue, b"passing too", durable=False)
+    assert not owner.turn()
+    assert not token.is_committed
+    held.is_open.set()
+    await owner.committed(token)
+    await owner.store.close("")
 
-        resources, found = after_power_cut(held.disk)
-        assert payloads(resources, "q") == [b"staying"]
-        assert found.last_lsn == token.lsn
-        assert found.lost_transient == 2
-
-    run(story)
+    resources, found = after_power_cut(held.disk)
+    assert payloads(resources, "q") == [b"staying"]
+    assert found.last_lsn == token.lsn
+    assert found.lost_transient == 2
 
 
-def test_both_logs_are_kept_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        for number in range(3):  # each log speaks of what the other one has just said, all in one turn
-            shared = owner.queue(f"shared{number}")
-            event = ev.ReplicationChanged(shared.id, False)
-            owner.resources.default.state.apply(owner.resources.default.log.append(event), event)
-            owner.publish(shared, b"half")
-            owner.publish(owner.queue(f"own{number}", local=True), b"own")
-        owner.turn()
-        assert owner.resources.written.log is owner.resources.sets.local_log
-        await owner.committed(owner.resources.written)
-        await owner.store.close("")
+@in_event_loop
+async def test_both_logs_are_kept_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    for number in range(3):  # each log speaks of what the other one has just said, all in one turn
+        shared = owner.queue(f"shared{number}")
+        event = ev.ReplicationChanged(shared.id, False)
+        owner.resources.default.state.apply(owner.resources.default.log.append(event), event)
+        owner.publish(shared, b"half")
+        owner.publish(owner.queue(f"own{number}", local=True), b"own")
+    owner.turn()
+    assert owner.resources.written.log is owner.resources.sets.local_log
+    await owner.committed(owner.resources.written)
+    await owner.store.close("")
 
-        resources, found = after_power_cut(owner.disk)
-        assert found.notes == ()
-        for number in range(3):
-            assert payloads(resources, f"shared{number}") == [b"half"]
-            assert payloads(resources, f"own{number}") == [b"own"]
-
-    run(story)
+    resources, found = after_power_cut(owner.disk)
+    assert found.notes == ()
+    for number in range(3):
+        assert payloads(resources, f"shared{number}") == [b"half"]
+        assert payloads(resources, f"own{number}") == [b"own"]
 
 
 @pytest.mark.parametrize("transient_first", [True, False])
-def test_what_is_durable_is_kept_however_a_turn_is_cut(tmp_path: Path, transient_first: bool) -> None:
+@in_event_loop
+async def test_what_is_durable_is_kept_however_a_turn_is_cut(tmp_path: Path, transient_first: bool) -> None:
     """The broker's own log has its place in the middle of a turn, with as many messages of each kind on either side."""
+    owner = Owner(tmp_path)
+    owner.start()
+    shared, own = owner.queue("shared"), owner.queue("own", local=True)
+    owner.turn()
+    for durable in (not transient_first, transient_first):
+        for number in range(2):
+            owner.publish(shared, f"{durable} {number}".encode(), durable)
+        owner.publish(own, b"own")
+    owner.turn()
+    await owner.committed(owner.resources.written)
+    await owner.store.close("")
 
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        shared, own = owner.queue("shared"), owner.queue("own", local=True)
-        owner.turn()
-        for durable in (not transient_first, transient_first):
-            for number in range(2):
-                owner.publish(shared, f"{durable} {number}".encode(), durable)
-            owner.publish(own, b"own")
-        owner.turn()
-        await owner.committed(owner.resources.written)
-        await owner.store.close("")
-
-        resources, found = after_power_cut(owner.disk)
-        assert payloads(resources, "shared") == [b"True 0", b"True 1"]
-        assert payloads(resources, "own") == [b"own", b"own"]
-        assert found.lost_transient == 2
-
-    run(story)
+    resources, found = after_power_cut(owner.disk)
+    assert payloads(resources, "shared") == [b"True 0", b"True 1"]
+    assert payloads(resources, "own") == [b"own", b"own"]
+    assert found.lost_transient == 2
 
 
 def test_what_was_written_in_both_logs_is_committed_when_both_are() -> None:
@@ -197,138 +186,128 @@ def test_what_was_written_in_both_logs_is_committed_when_both_are() -> None:
     assert resources.written == only_shared
 
 
-def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        queue = owner.queue("q")
-        owner.turn()
-        await owner.committed(owner.resources.default.log.written)
-        owner.disk.capacity = 0
-        token = owner.publish(queue, bytes(SEGMENT_BYTES))
-        owner.turn()
-        await owner.until(lambda: owner.store.health == "full")
-        assert not token.is_committed
-        owner.disk.capacity = None
-        await owner.committed(token)
-        assert owner.store.health == "ok"
-        await owner.store.close("")
+@in_event_loop
+async def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    owner.disk.capacity = 0
+    token = owner.publish(queue, bytes(SEGMENT_BYTES))
+    owner.turn()
+    await owner.until(lambda: owner.store.health == "full")
+    assert not token.is_committed
+    owner.disk.capacity = None
+    await owner.committed(token)
+    assert owner.store.health == "ok"
+    await owner.store.close("")
 
-        resources, _ = after_power_cut(owner.disk)
-        assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
-
-    run(story)
+    resources, _ = after_power_cut(owner.disk)
+    assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
     assert len([line for line in caplog.messages if line.startswith("no room")]) == 1
 
 
-def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
+@in_event_loop
+async def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        queue = owner.queue("q")
-        owner.turn()
-        await owner.committed(owner.resources.default.log.written)
-        owner.disk.fail(1, errno.EMFILE, of=("create",), times=3)
-        token = owner.publish(queue, bytes(SEGMENT_BYTES))
-        owner.turn()
-        await owner.until(lambda: owner.store.health == "full")
-        assert not token.is_committed
-        await owner.committed(token)
-        await owner.until(lambda: owner.store.health == "ok")
-        await owner.store.close("")
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    owner.disk.fail(1, errno.EMFILE, of=("create",), times=3)
+    token = owner.publish(queue, bytes(SEGMENT_BYTES))
+    owner.turn()
+    await owner.until(lambda: owner.store.health == "full")
+    assert not token.is_committed
+    await owner.committed(token)
+    await owner.until(lambda: owner.store.health == "ok")
+    await owner.store.close("")
 
-        resources, _ = after_power_cut(owner.disk)
-        assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
-
-    run(story)
+    resources, _ = after_power_cut(owner.disk)
+    assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
     (line,) = [line for line in caplog.messages if line.startswith("no room")]
     assert "Too many open files" in line
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
-def test_a_disk_that_fails_is_told_and_nothing_is_committed_any_more(tmp_path: Path, kind: str) -> None:
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        queue = owner.queue("q")
-        owner.turn()
-        await owner.committed(owner.resources.default.log.written)
-        owner.disk.fail(1, errno.EIO, of=(kind,))
-        token = owner.publish(queue, b"lost")
-        owner.turn()
-        await owner.until(lambda: owner.failure)
-        owner.turn()
+@in_event_loop
+async def test_a_disk_that_fails_is_told_and_nothing_is_committed_any_more(tmp_path: Path, kind: str) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    owner.disk.fail(1, errno.EIO, of=(kind,))
+    token = owner.publish(queue, b"lost")
+    owner.turn()
+    await owner.until(lambda: owner.failure)
+    owner.turn()
 
-        assert "cannot be written" in owner.failure
-        assert "start this broker again" in owner.failure
-        assert owner.store.health == "failed"
-        assert not token.is_committed
-        assert await owner.store.close("uuid") is False
-
-    run(story)
+    assert "cannot be written" in owner.failure
+    assert "start this broker again" in owner.failure
+    assert owner.store.health == "failed"
+    assert not token.is_committed
+    assert await owner.store.close("uuid") is False
 
 
-def test_status_is_dirty_while_it_runs_and_clean_after_a_close(tmp_path: Path) -> None:
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        owner.publish(owner.queue("q"), b"passing", durable=False)
-        owner.turn()
-        assert Status.decode(owner.disk.peek(STATUS_FILE)).clean == ""
-        owner.store.persist_vote(7, "node2", ())
-        assert Status.decode(owner.disk.peek(STATUS_FILE)).promised == 7
-        assert await owner.store.close("uuid") is True
+@in_event_loop
+async def test_status_is_dirty_while_it_runs_and_clean_after_a_close(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    owner.publish(owner.queue("q"), b"passing", durable=False)
+    owner.turn()
+    assert Status.decode(owner.disk.peek(STATUS_FILE)).clean == ""
+    owner.store.persist_vote(7, "node2", ())
+    assert Status.decode(owner.disk.peek(STATUS_FILE)).promised == 7
+    assert await owner.store.close("uuid") is True
 
-        _, found = after_power_cut(owner.disk)
-        assert found.was_clean == "uuid"
-        assert found.status is not None
-        assert (found.status.promised_to, found.last_lsn) == ("node2", 2)
-
-    run(story)
+    _, found = after_power_cut(owner.disk)
+    assert found.was_clean == "uuid"
+    assert found.status is not None
+    assert (found.status.promised_to, found.last_lsn) == ("node2", 2)
 
 
 @pytest.mark.parametrize("clean", ["uuid", ""])
-def test_all_of_a_store_that_is_closed_as_a_whole_one_counts(tmp_path: Path, clean: str) -> None:
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        owner.publish(owner.queue("q"), b"last")
-        owner.turn()
-        await owner.store.close(clean)
+@in_event_loop
+async def test_all_of_a_store_that_is_closed_as_a_whole_one_counts(tmp_path: Path, clean: str) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    owner.publish(owner.queue("q"), b"last")
+    owner.turn()
+    await owner.store.close(clean)
 
-        _, found = after_power_cut(owner.disk)
-        assert found.last_lsn == 2
-        assert found.committed_lsn == (2 if clean else 0)
-
-    run(story)
+    _, found = after_power_cut(owner.disk)
+    assert found.last_lsn == 2
+    assert found.committed_lsn == (2 if clean else 0)
 
 
-def test_a_checkpoint_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: Path) -> None:
-    async def story() -> None:
-        owner = Owner(tmp_path)
-        owner.start()
-        queue = owner.queue("q")
-        for number in range(2000):
-            owner.publish(queue, b"%d" % number)
-        owner.turn()
-        await owner.committed(owner.resources.default.log.written)
-        owner.store.checkpoints.begin(owner.resources.default.log.last_lsn)
-        done = asyncio.Event()
-        owner.store.checkpoints.write(done.set)
-        owner.publish(queue, b"meanwhile")
-        owner.turn()
-        async with asyncio.timeout(LIMIT_S):
-            await done.wait()
-        await owner.committed(owner.resources.default.log.written)
-        await owner.store.close("")
+@in_event_loop
+async def test_a_checkpoint_is_the_state_of_its_moment_and_counts_once_it_is_told(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    owner.start()
+    queue = owner.queue("q")
+    for number in range(2000):
+        owner.publish(queue, b"%d" % number)
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    owner.store.checkpoints.begin(owner.resources.default.log.last_lsn)
+    done = asyncio.Event()
+    owner.store.checkpoints.write(done.set)
+    owner.publish(queue, b"meanwhile")
+    owner.turn()
+    async with asyncio.timeout(LIMIT_S):
+        await done.wait()
+    await owner.committed(owner.resources.default.log.written)
+    await owner.store.close("")
 
-        resources, found = after_power_cut(owner.disk)
-        assert found.snapshot_number == found.next_number - 1
-        assert payloads(resources, "q") == [*(b"%d" % number for number in range(2000)), b"meanwhile"]
-
-    run(story)
+    resources, found = after_power_cut(owner.disk)
+    assert found.snapshot_number == found.next_number - 1
+    assert payloads(resources, "q") == [*(b"%d" % number for number in range(2000)), b"meanwhile"]
 
 
 # --- what goes into the journal

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from event_loops import in_event_loop
 from limits import LIMIT_S
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.log import CommitToken
@@ -28,7 +29,7 @@ from qpid_ha_broker.store.layout import segment_numbers, segment_path
 from qpid_ha_broker.store.recovery import recover
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
-from store_owner import SEGMENT_BYTES, Held, Owner, Reader, run
+from store_owner import SEGMENT_BYTES, Deaf, Held, Owner, Reader
 
 THREADS = "store writer"
 
@@ -97,203 +98,178 @@ def no_threads_stay() -> Iterator[None]:
     assert threads() == []
 
 
-def test_what_was_told_of_a_set_survives_a_power_cut_whatever_the_others_write(
+@in_event_loop
+async def test_what_was_told_of_a_set_survives_a_power_cut_whatever_the_others_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_writer, "IDLE_S", 10 * LIMIT_S)  # a mark must not be written while the disk is copied
-
-    async def story() -> None:
-        made, draw = owners(tmp_path, 3), Random(7)
-        await settle(made)
-        for number in range(60):
-            body = b"%d" % number
-            writing = draw.sample(made, draw.randint(1, 3))
-            tokens = [(owner, publish(owner, body)) for owner in writing]
-            for owner, token in tokens:
-                await owner.committed(token)
-            for owner in writing:  # nobody writes now: a disk is looked at by one thread at a time
-                assert bodies(owner.disk)[-1] == body
-        await close(made)
-
-    run(story)
+    made, draw = owners(tmp_path, 3), Random(7)
+    await settle(made)
+    for number in range(60):
+        body = b"%d" % number
+        writing = draw.sample(made, draw.randint(1, 3))
+        tokens = [(owner, publish(owner, body)) for owner in writing]
+        for owner, token in tokens:
+            await owner.committed(token)
+        for owner in writing:  # nobody writes now: a disk is looked at by one thread at a time
+            assert bodies(owner.disk)[-1] == body
+    await close(made)
 
 
-def test_the_syncs_of_ten_sets_run_at_the_same_time(tmp_path: Path) -> None:
-    async def story() -> None:
-        made = owners(tmp_path, 10, Held)
-        await settle(made)
-        for owner in made:
-            owner.disk.hold()
-        tokens = [publish(owner, b"x") for owner in made]
-        for owner in made:
-            assert await asyncio.to_thread(owner.disk.arrived.wait, LIMIT_S), "a sync waits for another one"
-        assert not any(token.is_committed for token in tokens)
-        for owner in made:
-            owner.disk.is_open.set()
-        await settle(made)
-        await close(made)
-
-    run(story)
+@in_event_loop
+async def test_the_syncs_of_ten_sets_run_at_the_same_time(tmp_path: Path) -> None:
+    made = owners(tmp_path, 10, Held)
+    await settle(made)
+    for owner in made:
+        owner.disk.hold()
+    tokens = [publish(owner, b"x") for owner in made]
+    for owner in made:
+        assert await asyncio.to_thread(owner.disk.arrived.wait, LIMIT_S), "a sync waits for another one"
+    assert not any(token.is_committed for token in tokens)
+    for owner in made:
+        owner.disk.is_open.set()
+    await settle(made)
+    await close(made)
 
 
 @pytest.mark.parametrize("sets", [2, LONG_WORK_MAX + 10])
-def test_however_many_sets_have_long_work_another_one_is_confirmed(tmp_path: Path, sets: int) -> None:
-    async def story() -> None:
-        *busy, quick = made = owners(tmp_path, sets)
-        await settle(made)
-        gate, done = threading.Event(), []
-        for owner in busy:
-            owner.store.writer.run(gate.wait, lambda: done.append(1))
-        for number in range(20):
-            await quick.committed(publish(quick, b"%d" % number))
-        late = [publish(owner, b"late") for owner in busy]
-        assert not done
-        gate.set()
-        await settle(made)
-        assert len(done) == len(busy)
-        assert all(token.is_committed for token in late)
-        await close(made)
-
-    run(story)
+@in_event_loop
+async def test_however_many_sets_have_long_work_another_one_is_confirmed(tmp_path: Path, sets: int) -> None:
+    *busy, quick = made = owners(tmp_path, sets)
+    await settle(made)
+    gate, done = threading.Event(), []
+    for owner in busy:
+        owner.store.writer.run(gate.wait, lambda: done.append(1))
+    for number in range(20):
+        await quick.committed(publish(quick, b"%d" % number))
+    late = [publish(owner, b"late") for owner in busy]
+    assert not done
+    gate.set()
+    await settle(made)
+    assert len(done) == len(busy)
+    assert all(token.is_committed for token in late)
+    await close(made)
 
 
-def test_a_set_whose_segment_is_full_begins_the_next_one_without_the_others(tmp_path: Path) -> None:
+@in_event_loop
+async def test_a_set_whose_segment_is_full_begins_the_next_one_without_the_others(tmp_path: Path) -> None:
     """To make a file and to sync names takes several syncs: that is not done where the others are written."""
-
-    async def story() -> None:
-        full, quick = made = owners(tmp_path, 2, Held)
-        await settle(made)
-        full.disk.hold()
-        token = publish(full, bytes(SEGMENT_BYTES))
-        await asyncio.to_thread(full.disk.arrived.wait, LIMIT_S)
-        for number in range(5):
-            await quick.committed(publish(quick, b"%d" % number))
-        assert not token.is_committed
-        full.disk.is_open.set()
-        await settle(made)
-        await close(made)
-
-    run(story)
+    full, quick = made = owners(tmp_path, 2, Held)
+    await settle(made)
+    full.disk.hold()
+    token = publish(full, bytes(SEGMENT_BYTES))
+    await asyncio.to_thread(full.disk.arrived.wait, LIMIT_S)
+    for number in range(5):
+        await quick.committed(publish(quick, b"%d" % number))
+    assert not token.is_committed
+    full.disk.is_open.set()
+    await settle(made)
+    await close(made)
 
 
-def test_a_set_without_room_waits_alone_says_so_once_and_goes_on_when_there_is_some(
+@in_event_loop
+async def test_a_set_without_room_waits_alone_says_so_once_and_goes_on_when_there_is_some(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        full, quick = made = owners(tmp_path, 2)
-        await settle(made)
-        full.disk.capacity = 0
-        token = publish(full, bytes(SEGMENT_BYTES))
-        await full.until(lambda: full.store.health == "full")
-        for number in range(5):
-            await quick.committed(publish(quick, b"%d" % number))
-        assert quick.store.health == "ok"
-        assert not token.is_committed
-        full.disk.capacity = None
-        await full.committed(token)
-        assert full.store.health == "ok"
-        await close(made)
-        assert bodies(full.disk) == [bytes(SEGMENT_BYTES)]
-
-    run(story)
+    full, quick = made = owners(tmp_path, 2)
+    await settle(made)
+    full.disk.capacity = 0
+    token = publish(full, bytes(SEGMENT_BYTES))
+    await full.until(lambda: full.store.health == "full")
+    for number in range(5):
+        await quick.committed(publish(quick, b"%d" % number))
+    assert quick.store.health == "ok"
+    assert not token.is_committed
+    full.disk.capacity = None
+    await full.committed(token)
+    assert full.store.health == "ok"
+    await close(made)
+    assert bodies(full.disk) == [bytes(SEGMENT_BYTES)]
     assert len([line for line in caplog.messages if "no room" in line]) == 1
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
-def test_a_disk_that_fails_ends_one_set_and_only_that_one_hears_of_it(tmp_path: Path, kind: str) -> None:
-    async def story() -> None:
-        failing, quick = made = owners(tmp_path, 2)
-        await settle(made)
-        failing.disk.fail(1, errno.EIO, of=(kind,))
-        token = publish(failing, b"lost")
-        await failing.until(lambda: failing.failure)
-        await quick.committed(publish(quick, b"kept"))
-        publish(failing, b"lost, too")
-        assert "cannot be written" in failing.failure
-        assert "start this broker again" in failing.failure
-        assert (quick.failure, quick.store.health) == ("", "ok")
-        assert failing.store.health == "failed"
-        assert not token.is_committed
-        assert await failing.store.close("uuid") is False
-        assert await quick.store.close("uuid") is True
-
-    run(story)
+@in_event_loop
+async def test_a_disk_that_fails_ends_one_set_and_only_that_one_hears_of_it(tmp_path: Path, kind: str) -> None:
+    failing, quick = made = owners(tmp_path, 2)
+    await settle(made)
+    failing.disk.fail(1, errno.EIO, of=(kind,))
+    token = publish(failing, b"lost")
+    await failing.until(lambda: failing.failure)
+    await quick.committed(publish(quick, b"kept"))
+    publish(failing, b"lost, too")
+    assert "cannot be written" in failing.failure
+    assert "start this broker again" in failing.failure
+    assert (quick.failure, quick.store.health) == ("", "ok")
+    assert failing.store.health == "failed"
+    assert not token.is_committed
+    assert await failing.store.close("uuid") is False
+    assert await quick.store.close("uuid") is True
 
 
-def test_a_bug_in_one_sets_work_ends_that_set_alone(tmp_path: Path) -> None:
-    async def story() -> None:
-        broken, quick = made = owners(tmp_path, 2)
-        await settle(made)
-        broken.store.writer.run(lambda: 1 // 0)
-        await broken.until(lambda: broken.failure)
-        assert "ZeroDivisionError" in broken.failure
-        await quick.committed(publish(quick, b"kept"))
-        assert quick.failure == ""
-        await close(made)
-
-    run(story)
+@in_event_loop
+async def test_a_bug_in_one_sets_work_ends_that_set_alone(tmp_path: Path) -> None:
+    broken, quick = made = owners(tmp_path, 2)
+    await settle(made)
+    broken.store.writer.run(lambda: 1 // 0)
+    await broken.until(lambda: broken.failure)
+    assert "ZeroDivisionError" in broken.failure
+    await quick.committed(publish(quick, b"kept"))
+    assert quick.failure == ""
+    await close(made)
 
 
-def test_a_set_that_is_given_up_for_want_of_room_does_not_keep_the_others(
+@in_event_loop
+async def test_a_set_that_is_given_up_for_want_of_room_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qpid_ha_broker.server.stores.store.CLOSE_LIMIT_S", 0.2)
-
-    async def story() -> None:
-        full, quick = made = owners(tmp_path, 2)
-        await settle(made)
-        full.disk.capacity = 0
-        publish(full, bytes(SEGMENT_BYTES))
-        await full.until(lambda: full.store.health == "full")
-        assert await full.store.close("uuid") is False
-        await quick.committed(publish(quick, b"kept"))
-        assert await quick.store.close("uuid") is True
-
-    run(story)
+    full, quick = made = owners(tmp_path, 2)
+    await settle(made)
+    full.disk.capacity = 0
+    publish(full, bytes(SEGMENT_BYTES))
+    await full.until(lambda: full.store.health == "full")
+    assert await full.store.close("uuid") is False
+    await quick.committed(publish(quick, b"kept"))
+    assert await quick.store.close("uuid") is True
 
 
-def test_one_set_alone_is_served_by_one_thread_also_when_others_have_ended(tmp_path: Path) -> None:
-    async def story() -> None:
-        (alone,) = owners(tmp_path, 1)
-        await settle([alone])
-        gate = threading.Event()
-        alone.store.writer.run(gate.wait)
-        gate.set()
-        await alone.committed(publish(alone, bytes(SEGMENT_BYTES)))
-        assert threads() == [THREADS]
-        await close([alone])
-
-    run(story)
+@in_event_loop
+async def test_one_set_alone_is_served_by_one_thread_also_when_others_have_ended(tmp_path: Path) -> None:
+    (alone,) = owners(tmp_path, 1)
+    await settle([alone])
+    gate = threading.Event()
+    alone.store.writer.run(gate.wait)
+    gate.set()
+    await alone.committed(publish(alone, bytes(SEGMENT_BYTES)))
+    assert threads() == [THREADS]
+    await close([alone])
 
 
-def test_there_are_no_more_threads_than_the_limit_however_many_sets_write(tmp_path: Path) -> None:
-    async def story() -> None:
-        made = owners(tmp_path, 3 * HELPERS_MAX)
-        await settle(made)
-        *busy, quick = made
-        gate = threading.Event()
-        for owner in busy:
-            owner.store.writer.run(gate.wait)
-        await quick.committed(publish(quick, b"x"))  # by then all that was given before was handed out
-        assert LONG_WORK_MAX < len(threads()) <= HELPERS_MAX + 1
-        gate.set()
-        await close(made)
-
-    run(story)
+@in_event_loop
+async def test_there_are_no_more_threads_than_the_limit_however_many_sets_write(tmp_path: Path) -> None:
+    made = owners(tmp_path, 3 * HELPERS_MAX)
+    await settle(made)
+    *busy, quick = made
+    gate = threading.Event()
+    for owner in busy:
+        owner.store.writer.run(gate.wait)
+    await quick.committed(publish(quick, b"x"))  # by then all that was given before was handed out
+    assert LONG_WORK_MAX < len(threads()) <= HELPERS_MAX + 1
+    gate.set()
+    await close(made)
 
 
-def test_a_set_may_be_opened_again_after_the_last_one_was_closed(tmp_path: Path) -> None:
-    async def story() -> None:
-        writer = StoreWriter()
-        for number in range(20):
-            owner = Owner(tmp_path, SimulatedDisk(Random(number)), "orders", writer)
-            owner.start()
-            owner.queue("q")
-            owner.turn()
-            await owner.committed(publish(owner, b"x"))
-            assert await owner.store.close("uuid")
-
-    run(story)
+@in_event_loop
+async def test_a_set_may_be_opened_again_after_the_last_one_was_closed(tmp_path: Path) -> None:
+    writer = StoreWriter()
+    for number in range(20):
+        owner = Owner(tmp_path, SimulatedDisk(Random(number)), "orders", writer)
+        owner.start()
+        owner.queue("q")
+        owner.turn()
+        await owner.committed(publish(owner, b"x"))
+        assert await owner.store.close("uuid")
 
 
 # --- real files
@@ -322,28 +298,16 @@ def test_the_store_of_another_set_is_refused_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "invoices" / "STATUS").read_bytes() == status
 
 
-class Deaf:
-    """Nobody waits."""
-
-    def persisted(self, local_lsn: int, number: int) -> None:
-        """On disk."""
-
-    def store_failed(self, text: str) -> None:
-        raise AssertionError(text)
-
-
-def test_an_idle_set_takes_little_room_and_two_descriptors(tmp_path: Path) -> None:
-    async def story() -> None:
-        real(tmp_path, "warm-up")
-        before = descriptors()
-        store, _ = real(tmp_path, "orders")
-        store.start(Deaf())
-        assert descriptors() - before == 2
-        files = [path.stat().st_size for path in (tmp_path / "orders").rglob("*") if path.is_file()]
-        assert FIRST_SEGMENT_BYTES <= sum(files) < FIRST_SEGMENT_BYTES + 4096
-        await store.close("")
-
-    run(story)
+@in_event_loop
+async def test_an_idle_set_takes_little_room_and_two_descriptors(tmp_path: Path) -> None:
+    real(tmp_path, "warm-up")
+    before = descriptors()
+    store, _ = real(tmp_path, "orders")
+    store.start(Deaf())
+    assert descriptors() - before == 2
+    files = [path.stat().st_size for path in (tmp_path / "orders").rglob("*") if path.is_file()]
+    assert FIRST_SEGMENT_BYTES <= sum(files) < FIRST_SEGMENT_BYTES + 4096
+    await store.close("")
 
 
 def test_default_has_segments_of_the_size_that_is_set_from_the_beginning(tmp_path: Path) -> None:
@@ -384,35 +348,32 @@ def test_a_small_store_that_finds_no_room_asks_for_the_same_again(tmp_path: Path
     assert bytes_of(disk, segment_path(2)) == 16 * 1024
 
 
-def test_a_journal_has_one_thread_at_a_time_also_when_it_is_busy_for_long(
+@in_event_loop
+async def test_a_journal_has_one_thread_at_a_time_also_when_it_is_busy_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_writer, "IDLE_S", 0.05)
+    busy, quick = made = owners(tmp_path, 2)
+    await settle(made)
+    gate, inside, met = threading.Event(), threading.Event(), []
+    journal = busy.store.files.journal
+    monkeypatch.setattr(journal, "mark", lambda: met.append(inside.is_set()))
 
-    async def story() -> None:
-        busy, quick = made = owners(tmp_path, 2)
-        await settle(made)
-        gate, inside, met = threading.Event(), threading.Event(), []
-        journal = busy.store.files.journal
-        monkeypatch.setattr(journal, "mark", lambda: met.append(inside.is_set()))
+    def work() -> None:
+        inside.set()
+        gate.wait(LIMIT_S)
+        inside.clear()
 
-        def work() -> None:
-            inside.set()
-            gate.wait(LIMIT_S)
-            inside.clear()
-
-        await busy.committed(publish(busy, b"x"))
-        busy.store.writer.run(work)
-        publish(busy, b"y")
-        rounds = 0
-        until = asyncio.get_running_loop().time() + 4 * store_writer.IDLE_S
-        while asyncio.get_running_loop().time() < until:
-            await quick.committed(publish(quick, b"x"))
-            rounds += 1
-        gate.set()
-        await settle(made)
-        assert rounds > 1
-        assert True not in met
-        await close(made)
-
-    run(story)
+    await busy.committed(publish(busy, b"x"))
+    busy.store.writer.run(work)
+    publish(busy, b"y")
+    rounds = 0
+    until = asyncio.get_running_loop().time() + 4 * store_writer.IDLE_S
+    while asyncio.get_running_loop().time() < until:
+        await quick.committed(publish(quick, b"x"))
+        rounds += 1
+    gate.set()
+    await settle(made)
+    assert rounds > 1
+    assert True not in met
+    await close(made)
