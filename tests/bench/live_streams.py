@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.figures import Measurement
 from bench.load_client import BenchError, LoadConnection, Publisher
+from bench.pipeline_growth import bench_session
 from bench.scenario import Measure, Scenario, fresh_broker
 from bench.throughput import QUEUE, fill, message
 from bench.usage import Usage
@@ -75,20 +76,14 @@ class SteadyLoad(threading.Thread):
 
 def measure_stream(scenario: Scenario) -> Iterator[Measurement]:
     """The publisher at its pace, and a stream with the trigger that Spark has by default."""
-    from qpid_ha_pipeline.session import session
-
-    spark = session("local[2]", name="bench")
-    try:
-        with fresh_broker() as broker:
-            fill(broker.port, scenario.messages // 4, SIZE)
-            query = start_query(spark, broker)
-            try:
-                query.processAllAvailable()  # Spark compiles, and starts its workers
-                yield from _measure_query(query, broker, scenario)
-            finally:
-                query.stop()
-    finally:
-        spark.stop()
+    with bench_session() as spark, fresh_broker() as broker:
+        fill(broker.port, scenario.messages // 4, SIZE)
+        query = start_query(spark, broker)
+        try:
+            query.processAllAvailable()  # Spark compiles, and starts its workers
+            yield from _measure_query(query, broker, scenario)
+        finally:
+            query.stop()
 
 
 def start_query(spark: SparkSession, broker: RunningBroker) -> StreamingQuery:
