@@ -91,7 +91,6 @@ STORE_TARGETS: Mapping[str, Target] = {
     "sets_kill_last": Target(1.0, at_least=False),
     "sets_kill_stored_first": Target(0.3, at_least=False),
     "sets_kill_stored_last": Target(1.0, at_least=False),
-    "store_sets_ratio": Target(80, at_least=True),
     "store_sets_load": Target(5, at_least=False),
     "store_sets_idle": Target(5, at_least=False),
     "store_sets_memory": Target(100, at_least=False),
