@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench.figures import Measurement
 from bench.latency import confirmations, run_pace
@@ -73,7 +74,7 @@ def check_everywhere(cluster: RunningCluster, expected: int) -> None:
         wait_depth(broker, expected, "query")
 
 
-def wait_depth(broker: LocalBroker, expected: int, method: str, **params: object) -> None:
+def wait_depth(broker: LocalBroker, expected: int, method: str, **params: Any) -> None:
     """Raises BenchError when it goes on answering another number of messages."""
     deadline_s = time.monotonic() + DEPTH_TIMEOUT_S
     while (held := broker.ask(method, **params)["messages"]) != expected:
