@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from bench.latency import percentile
 from bench.load_client import BenchError
 from bench.scenario import Scenario
 from bench.store import check_kept
+from bench.usage import processor_s
 
 
 def measured(key: str, *values: float) -> list[list[Measurement]]:
@@ -68,6 +71,12 @@ def test_a_percentile_is_a_value_that_was_measured() -> None:
     values = [float(value) for value in range(1000, 0, -1)]
     assert [percentile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
     assert percentile([7.0], 0.5) == 7.0
+
+
+def test_the_processor_time_of_a_process_is_what_that_process_has_used() -> None:
+    before_s = time.process_time()
+    counted_s = processor_s(os.getpid())
+    assert before_s <= counted_s <= time.process_time()
 
 
 def test_a_measurement_that_fails_is_told_and_does_not_cost_the_others() -> None:
