@@ -220,7 +220,7 @@ class Trouble:
         """What an operator asks for, of a set, a broker that may have a replica of it, or of all sets."""
         name, broker = self._sets[step.set], self._broker(step.brokers[0]).name
         wanted = REPLICAS[int(step.share * len(REPLICAS))]
-        target, method, params = {
+        requests: Mapping[str, tuple[str, str, dict[str, Any]]] = {
             "transfer": (f"{name} to {broker}", "sets", {"action": "transfer", "name": name, "to": broker}),
             "policy": (f"{wanted} replicas", "replicas", {"action": "policies", "policies": [["*", wanted]]}),
             "trim": ("", "replicas", {"action": "trim"}),
@@ -229,7 +229,8 @@ class Trouble:
                 f"{name} from {broker}", "sets", {"action": "remove-replica", "name": name, "broker": broker},
             ),
             "rebalance": ("", "rebalance", {}),
-        }[step.kind]  # fmt: skip
+        }  # fmt: skip
+        target, method, params = requests[step.kind]
         self._ask_soon(step.kind, target, method, **params)
 
     def kill_in_transfer(self, step: Step) -> None:
