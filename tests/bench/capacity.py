@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 from bench.figures import Measurement
 from bench.latency import PERCENTILES, Pace, percentile
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
-from bench.scenario import Scenario, fresh_broker
+from bench.scenario import Scenario, create_queues, fresh_broker
 from bench.throughput import QUEUE, WINDOW, check_depth, message, publish
-from bench.usage import resident_bytes
-from qpid_ha_agent.control import ControlClient
+from bench.usage import Work, resident_bytes
 
 MB = 1_000_000
 SMALL_BUFFER_BYTES = 4096
@@ -27,8 +25,7 @@ def measure_memory(scenario: Scenario) -> Iterator[Measurement]:
     """Fill one queue and look at the resident set."""
     count, payload = scenario.memory_messages, message(100)
     with fresh_broker() as broker, LoadConnection(broker.port) as connection:
-        publisher = Publisher(connection, QUEUE)
-        before = resident_bytes(broker.pid)
+        publisher, before = Publisher(connection, QUEUE), resident_bytes(broker.pid)
         publish(publisher, payload, count)
         check_depth(broker, count)
         after = resident_bytes(broker.pid)
@@ -44,15 +41,15 @@ def measure_memory(scenario: Scenario) -> Iterator[Measurement]:
 def measure_queues(scenario: Scenario) -> Iterator[Measurement]:
     """Create queues that nobody uses, one call after the other."""
     count = scenario.queues
-    with fresh_broker() as broker, ControlClient(broker.control_socket, timeout_s=60.0) as control:
-        before, began = resident_bytes(broker.pid), time.perf_counter()
-        for number in range(count):
-            control.call("queues", action="create", name=f"idle-{number}")
-        elapsed_s, after = time.perf_counter() - began, resident_bytes(broker.pid)
+    with fresh_broker() as broker:
+        before = resident_bytes(broker.pid)
+        with Work() as work:
+            create_queues(broker.control_socket, [f"idle-{number}" for number in range(count)])
+        after = resident_bytes(broker.pid)
     note = f"{(after - before) / count:,.0f} B each; {before / MB:.0f} MB without them"
     yield Measurement("queues_memory", f"broker with {count:,} idle queues", after / MB, "MB", note)
-    note = f"{count / elapsed_s:,.0f}/s through the control socket"
-    yield Measurement("queues_time", f"create {count:,} queues", elapsed_s, "s", note)
+    note = f"{count / work.elapsed_s:,.0f}/s through the control socket"
+    yield Measurement("queues_time", f"create {count:,} queues", work.elapsed_s, "s", note)
 
 
 def measure_connections(scenario: Scenario) -> Iterator[Measurement]:
@@ -63,13 +60,14 @@ def measure_connections(scenario: Scenario) -> Iterator[Measurement]:
         broker = stack.enter_context(fresh_broker({"max-connections": count + 2}))
         outgoing, incoming = (stack.enter_context(LoadConnection(broker.port)) for _ in range(2))
         pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), min(PROBES, count))
-        before, began = resident_bytes(broker.pid), time.perf_counter()
-        for _ in range(count):
-            stack.enter_context(LoadConnection(broker.port, SMALL_BUFFER_BYTES))
-        elapsed_s, after = time.perf_counter() - began, resident_bytes(broker.pid)
+        before = resident_bytes(broker.pid)
+        with Work() as work:
+            for _ in range(count):
+                stack.enter_context(LoadConnection(broker.port, SMALL_BUFFER_BYTES))
+        after = resident_bytes(broker.pid)
         pace.run()
-    note = f"{count / elapsed_s:,.0f}/s, one after the other, client included"
-    yield Measurement("connections_time", f"open {count:,} connections", elapsed_s, "s", note)
+    note = f"{count / work.elapsed_s:,.0f}/s, one after the other, client included"
+    yield Measurement("connections_time", f"open {count:,} connections", work.elapsed_s, "s", note)
     note = f"resident {after / MB:.0f} MB with {count:,}"
     yield Measurement("connections_memory", "memory for a connection", (after - before) / count / 1000, "kB", note)
     for name in ("p50", "max"):

@@ -7,17 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from bench import idle_clusters
-from bench.failover import calm_primary, outages, wait_not_primary
+from bench.failover import CRASH, KILL, PAUSE, Strike, calm_primary, outages
 from bench.figures import Measurement
 from bench.load_client import BenchError
 from bench.replication import fresh_cluster
 from bench.scenario import Measure, Scenario
+from bench.usage import Work
 from coordinator_ensembles import ENSEMBLES, Ensemble
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
@@ -30,36 +31,18 @@ _CLUSTERS_FOR_ONE: Final = {"zookeeper": 4, "etcd": 1}
 """The seven sessions of a cluster with ZooKeeper take many threads where the clients are, and little of the servers."""
 
 
-@contextmanager
-def _cluster_on(ensemble: Ensemble) -> Iterator[RunningCluster]:
-    with fresh_cluster(agents=True, settings={"ha": {"coordinator": ensemble.url("bench")}}) as cluster:
-        yield cluster
+def _cluster_on(ensemble: Ensemble) -> AbstractContextManager[RunningCluster]:
+    return fresh_cluster(agents=True, settings={"ha": {"coordinator": ensemble.url("bench")}})
 
 
-def _kill(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
-    """SIGKILL to the primary's broker; its agent lives, and lets the lock go."""
-    label = f"{name}: kill -9 of the primary to first confirmed publish"
-    with _cluster_on(ensemble) as cluster:
-        for _old, elapsed_s in outages(cluster, scenario.coordinator_kills, RunningCluster.kill):
-            yield Measurement(f"{name}_kill", label, elapsed_s, "s")
+def _outages(
+    kind: str, strike: Strike, times: Callable[[Scenario], int]
+) -> Callable[[str, Ensemble, Scenario], Iterator[Measurement]]:
+    def measure(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+        with _cluster_on(ensemble) as cluster:
+            yield from outages(cluster, times(scenario), strike, f"{name}_{kind}", f"{name}: ")
 
-
-def _crash(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
-    """SIGKILL to the primary's broker and its agent: nobody lets the lock go."""
-    label = f"{name}: kill -9 of broker and agent to first confirmed publish"
-    with _cluster_on(ensemble) as cluster:
-        for old, elapsed_s in outages(cluster, scenario.coordinator_pauses, RunningCluster.crash):
-            yield Measurement(f"{name}_crash", label, elapsed_s, "s")
-            cluster.restart(old)
-
-
-def _pause(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
-    """SIGSTOP to the primary's broker."""
-    label = f"{name}: SIGSTOP of the primary to first confirmed publish"
-    with _cluster_on(ensemble) as cluster:
-        for old, elapsed_s in outages(cluster, scenario.coordinator_pauses, RunningCluster.pause):
-            yield Measurement(f"{name}_pause", label, elapsed_s, "s")
-            wait_not_primary(cluster, old)
+    return measure
 
 
 def _record(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
@@ -70,12 +53,11 @@ def _record(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measu
         record = coordinator.read()
         for epoch in range(1, scenario.coordinator_changes + 1):
             wanted = ClusterRecord("bench", 1, "broker1", epoch, ("broker1", "broker2", "broker3"))
-            began_s = time.perf_counter()
-            written, record = coordinator.compare_and_set(record, wanted)
-            elapsed_ms = (time.perf_counter() - began_s) * 1000
+            with Work() as work:
+                written, record = coordinator.compare_and_set(record, wanted)
             if not written:
                 raise BenchError(f"somebody else wrote {record}")
-            yield Measurement(f"{name}_record", f"{name}: a change of the record", elapsed_ms, "ms")
+            yield Measurement(f"{name}_record", f"{name}: a change of the record", work.elapsed_s * 1000, "ms")
     finally:
         coordinator.close()
 
@@ -129,7 +111,14 @@ def _on(name: str, measure: Callable[[str, Ensemble, Scenario], Iterator[Measure
     return measured
 
 
-_KINDS: Final = {"kill": _kill, "crash": _crash, "pause": _pause, "record": _record, "idle": _idle, "fleet": _fleet}
+_KINDS: Final = {
+    "kill": _outages("kill", KILL, lambda scenario: scenario.coordinator_kills),  # its agent lets the lock go
+    "crash": _outages("crash", CRASH, lambda scenario: scenario.coordinator_pauses),  # nobody lets the lock go
+    "pause": _outages("pause", PAUSE, lambda scenario: scenario.coordinator_pauses),
+    "record": _record,
+    "idle": _idle,
+    "fleet": _fleet,
+}
 COORDINATOR_MEASURES: Final[Mapping[str, Measure]] = MappingProxyType(
     {f"coordinator-{kind}-{name}": _on(name, measure) for kind, measure in _KINDS.items() for name in ENSEMBLES}
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from bench.figures import Measurement
 from bench.load_client import BenchError, LoadConnection, Publisher
-from bench.replication import fill, fresh_cluster, port_of
-from bench.scenario import Scenario
-from bench.throughput import QUEUE, message, publish
-from qpid_ha_agent.control import ControlClient
+from bench.replication import fresh_cluster, port_of, primary_port
+from bench.scenario import Scenario, create_queues
+from bench.throughput import QUEUE, fill, message, publish
 from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 
@@ -68,7 +68,7 @@ def measure_promote(scenario: Scenario) -> Iterator[Measurement]:
     """With next to nothing queued, and with very much."""
     for key, depth in (("promote_shallow", 1), ("promote_deep", scenario.deep_messages)):
         with fresh_cluster() as cluster:
-            fill(cluster, depth)
+            fill(primary_port(cluster), depth)
             for _ in range(scenario.promotes):
                 label = f"promote to first confirmed publish, {depth:,} queued"
                 yield Measurement(key, label, promote_after_kill(cluster) * 1000, "ms", "the old primary was killed")
@@ -78,9 +78,7 @@ def measure_queues(scenario: Scenario) -> Iterator[Measurement]:
     """With many queues."""
     for key, count in zip(("promote_queues", "promote_many_queues"), scenario.cluster_queues, strict=True):
         with fresh_cluster() as cluster:
-            with ControlClient(cluster.the_primary().control_socket, timeout_s=60.0) as control:
-                for number in range(count):
-                    control.call("queues", action="create", name=f"idle-{number}")
+            create_queues(cluster.the_primary().control_socket, [f"idle-{number}" for number in range(count)])
             label = f"promote to first confirmed publish, {count:,} queues"
             yield Measurement(key, label, promote_after_kill(cluster), "s", "the old primary was killed")
 
@@ -95,27 +93,39 @@ def calm_primary(cluster: RunningCluster) -> LocalBroker:
     return cluster.the_primary()
 
 
-def outages(
-    cluster: RunningCluster, times: int, strike: Callable[[RunningCluster, LocalBroker], float]
-) -> Iterator[tuple[LocalBroker, float]]:
-    """Each time the primary was struck: that broker, and the seconds to the first confirmed publish."""
+class Strike(NamedTuple):
+    """What is done to a primary, and what has to be done before it can be done to the next one."""
+
+    label: str
+    hit: Callable[[RunningCluster, LocalBroker], float]
+    """When that was, by the monotonic clock."""
+    afterwards: Callable[[RunningCluster, LocalBroker], object] = lambda cluster, broker: None
+
+
+KILL = Strike("kill -9 of the primary", RunningCluster.kill)
+PAUSE = Strike("SIGSTOP of the primary", RunningCluster.pause, wait_not_primary)
+"""It keeps its sockets, and says nothing any more."""
+CRASH = Strike("kill -9 of broker and agent", RunningCluster.crash, RunningCluster.restart)
+
+
+def outages(cluster: RunningCluster, times: int, strike: Strike, key: str, of: str = "") -> Iterator[Measurement]:
+    """From each time that the primary of that cluster, which is under agents, was struck."""
     for _ in range(times):
         old = calm_primary(cluster)
         ports = [port_of(cluster, broker) for broker in others_than(cluster, old)]
-        struck_s = strike(cluster, old)
-        yield old, first_confirmed(ports) - struck_s
+        struck_s = strike.hit(cluster, old)
+        elapsed_s = first_confirmed(ports) - struck_s
+        yield Measurement(key, f"{of}{strike.label} to first confirmed publish", elapsed_s, "s")
+        strike.afterwards(cluster, old)
 
 
 def measure_kill(scenario: Scenario) -> Iterator[Measurement]:
-    """SIGKILL to the primary, again and again."""
+    """Again and again."""
     with fresh_cluster(agents=True) as cluster:
-        for _old, elapsed_s in outages(cluster, scenario.kills, RunningCluster.kill):
-            yield Measurement("kill", "kill -9 of the primary to first confirmed publish", elapsed_s, "s")
+        yield from outages(cluster, scenario.kills, KILL, "kill")
 
 
 def measure_pause(scenario: Scenario) -> Iterator[Measurement]:
-    """SIGSTOP to the primary: it keeps its sockets, and says nothing any more."""
+    """A few times."""
     with fresh_cluster(agents=True) as cluster:
-        for old, elapsed_s in outages(cluster, scenario.pauses, RunningCluster.pause):
-            yield Measurement("pause", "SIGSTOP of the primary to first confirmed publish", elapsed_s, "s")
-            wait_not_primary(cluster, old)
+        yield from outages(cluster, scenario.pauses, PAUSE, "pause")

@@ -38,6 +38,10 @@ class Target:
         return f"{'>=' if self.at_least else '<='} {shown(self.value)}"
 
 
+_WAYS = ("enqueue", "dequeue")
+_COORDINATOR_TARGETS: Mapping[str, float] = {
+    "kill": 0.3, "crash": 5.0, "pause": 3.0, "record": 15.0, "idle": 1.0, "fleet": 1.0,
+}  # fmt: skip
 TARGETS: Mapping[str, Target] = {
     "enqueue_100": Target(100_000, at_least=True),
     "enqueue_1024": Target(80_000, at_least=True),
@@ -71,9 +75,6 @@ TARGETS: Mapping[str, Target] = {
     "promote_many_queues": Target(1.5, at_least=False),
     "kill": Target(0.3, at_least=False),
     "pause": Target(3.0, at_least=False),
-}
-_WAYS = ("enqueue", "dequeue")
-STORE_TARGETS: Mapping[str, Target] = {
     "sets_three_cost": Target(1.1, at_least=False),
     "sets_memory": Target(100, at_least=False),
     "sets_idle": Target(5, at_least=False),
@@ -91,7 +92,6 @@ STORE_TARGETS: Mapping[str, Target] = {
     "sets_kill_last": Target(1.0, at_least=False),
     "sets_kill_stored_first": Target(0.3, at_least=False),
     "sets_kill_stored_last": Target(1.0, at_least=False),
-    "store_sets_ratio": Target(80, at_least=True),
     "store_sets_load": Target(5, at_least=False),
     "store_sets_idle": Target(5, at_least=False),
     "store_sets_memory": Target(100, at_least=False),
@@ -110,9 +110,6 @@ STORE_TARGETS: Mapping[str, Target] = {
     "total_crash_brokers": Target(5, at_least=False),
     "crashes_lost": Target(0, at_least=False),
     "crashes_unmarked": Target(0, at_least=False),
-}
-"""Of what is measured only when it is asked for, because it takes long, and much of a disk."""
-PIPELINE_TARGETS: Mapping[str, Target] = {
     "journal_count_1024": Target(600, at_least=True),
     "journal_count_1024_share": Target(50, at_least=True),
     "journal_count_100": Target(150, at_least=True),
@@ -122,27 +119,19 @@ PIPELINE_TARGETS: Mapping[str, Target] = {
     "pipeline_audit": Target(180, at_least=False),
     "amqp_stream_rate": Target(19_000, at_least=True),
     "amqp_stream_lag": Target(2.0, at_least=False),
-}
-"""The same, because it takes Spark."""
-LAB_TARGETS: Mapping[str, Target] = {
     "pacemaker_monitor_cpu": Target(60, at_least=False),
     "pacemaker_monitor": Target(100, at_least=False),
     "pacemaker_kill": Target(1.0, at_least=False),
     "pacemaker_power_off": Target(3.0, at_least=False),
     "pacemaker_move": Target(0.5, at_least=False),
     "pacemaker_move_errors": Target(0, at_least=False),
+    **{
+        f"{name}_{key}": Target(value, at_least=False)
+        for name in ("zookeeper", "etcd")
+        for key, value in _COORDINATOR_TARGETS.items()
+    },
 }
-"""Of what is measured only when it is asked for, because it takes root and a Pacemaker."""
-_COORDINATOR_TARGETS: Mapping[str, float] = {
-    "kill": 0.3, "crash": 5.0, "pause": 3.0, "record": 15.0, "idle": 1.0, "fleet": 1.0,
-}  # fmt: skip
-COORDINATOR_TARGETS: Mapping[str, Target] = {
-    f"{name}_{key}": Target(value, at_least=False)
-    for name in ("zookeeper", "etcd")
-    for key, value in _COORDINATOR_TARGETS.items()
-}
-"""Of what is measured only when it is asked for, because it takes their servers."""
-_ALL_TARGETS = (TARGETS, STORE_TARGETS, PIPELINE_TARGETS, LAB_TARGETS, COORDINATOR_TARGETS)
+"""By the key of a measurement."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +163,7 @@ class Figure:
     @property
     def target(self) -> Target | None:
         """What is wanted; None when nobody said."""
-        key = self.first.key
-        return next((targets[key] for targets in _ALL_TARGETS if key in targets), None)
+        return TARGETS.get(self.first.key)
 
     @property
     def verdict(self) -> str:

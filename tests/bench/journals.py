@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.figures import Measurement
-from bench.load_client import BenchError
 from bench.pipeline_fleets import measure_auditing, measure_planning
-from bench.pipeline_growth import measure_growth, worked_s
+from bench.pipeline_growth import CORES, bench_session, measure_growth, spark_works
 from bench.scenario import Scenario
 from bench.store import MB, disk_directory
 from bench.store_filling import begin_journal, fill_journal
+from bench.usage import Work, tree_processor_s
 from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
@@ -26,7 +25,7 @@ from qpid_ha_broker.store.journal import SEGMENT_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CORES, QUEUES, TURN, GROUP = 2, 10, 250, 16
+QUEUES, TURN, GROUP = 10, 250, 16
 WANTED = "queue-3"
 _COUNTED = f"queue = '{WANTED}'"
 
@@ -46,15 +45,9 @@ class Times(NamedTuple):
 
 def timed(count: Callable[[], int], expected: int, runs: int) -> Times:
     """Run it some times; the first one warms up and does not count. Raises BenchError for a wrong count."""
-    times, work = [], []
-    for _ in range(runs + 1):
-        began, worked = time.perf_counter(), worked_s()
-        found = count()
-        times.append(time.perf_counter() - began)
-        work.append(worked_s() - worked)
-        if found != expected:
-            raise BenchError(f"{found} rows were counted, of {expected}")
-    return Times(min(times[1:]), statistics.median(times[1:]), min(work[1:]), runs)
+    _, *works = spark_works(count, expected, runs + 1)
+    times = [work.elapsed_s for work in works]
+    return Times(min(times), statistics.median(times), min(work.processor_s for work in works), runs)
 
 
 def _runs(scenario: Scenario) -> int:
@@ -97,15 +90,10 @@ def _message(size: int) -> bytes:
 
 def measure_reading(scenario: Scenario) -> Iterator[Measurement]:
     """Counting the messages of one queue: a journal, and the same rows as Parquet."""
-    from qpid_ha_pipeline.session import session
-
-    spark = session(f"local[{CORES}]", name="bench", spark_sql_shuffle_partitions=str(CORES))
-    try:
+    with bench_session(spark_sql_shuffle_partitions=str(CORES)) as spark:
         for size, length_mb in ((1024, scenario.counted_mb), (100, scenario.folded_mb)):
             with disk_directory() as directory:
                 yield from _measure_size(spark, directory, length_mb * MB, size, _runs(scenario))
-    finally:
-        spark.stop()
 
 
 def _measure_size(
@@ -157,26 +145,20 @@ def _alone(path: Path) -> int:
 def measure_consolidating(scenario: Scenario) -> Iterator[Measurement]:
     """Several stores into snapshots, one task for each."""
     from qpid_ha_pipeline.jobs.consolidate import snapshots
-    from qpid_ha_pipeline.session import session
 
-    spark = session(f"local[{CORES}]", name="bench", spark_driver_memory="1g")
-    try:
-        with disk_directory() as directory:
-            paths: list[str] = []
-            for number in range(scenario.consolidated_stores):
-                events = 3 * scenario.consolidated_mb * MB // (2 * (1024 + 60) + 40)
-                store = directory / f"broker{number}" / "default"
-                fill_journal(store, events, 1024, consumed=0.5, segment_bytes=scenario.consolidated_mb * MB // 16)
-                paths.append(str(store.parent))
-            snapshots(spark, paths[:1], str(directory / "warm"))
-            began, worked = time.perf_counter(), worked_s()
-            found = snapshots(spark, paths, str(directory / "out"))
-            elapsed = time.perf_counter() - began
-            read = sum(each.bytes_read for each in found)
-            note = f"{elapsed:.2f} s, {worked_s() - worked:.2f} s of processors; {read / MB:,.0f} MB"
-            yield Measurement("pipeline_consolidate", "consolidate on Spark", read / MB / elapsed, "MB/s", note)
-    finally:
-        spark.stop()
+    with bench_session(spark_driver_memory="1g") as spark, disk_directory() as directory:
+        paths: list[str] = []
+        for number in range(scenario.consolidated_stores):
+            events = 3 * scenario.consolidated_mb * MB // (2 * (1024 + 60) + 40)
+            store = directory / f"broker{number}" / "default"
+            fill_journal(store, events, 1024, consumed=0.5, segment_bytes=scenario.consolidated_mb * MB // 16)
+            paths.append(str(store.parent))
+        snapshots(spark, paths[:1], str(directory / "warm"))
+        with Work(tree_processor_s) as work:
+            made = snapshots(spark, paths, str(directory / "out"))
+        read_mb = sum(snapshot.bytes_read for snapshot in made) / MB
+        note = f"{work}; {read_mb:,.0f} MB"
+        yield Measurement("pipeline_consolidate", "consolidate on Spark", read_mb / work.elapsed_s, "MB/s", note)
 
 
 PIPELINE_MEASURES = {

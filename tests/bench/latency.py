@@ -97,26 +97,42 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
 
 
+def run_pace(scenario: Scenario, port: int, usage: Usage, *, durable: bool = False) -> Pace:
+    """One publisher and one consumer over connections of their own; `usage` is around all of it."""
+    with LoadConnection(port) as outgoing, LoadConnection(port) as incoming:
+        publisher, subscriber = Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW)
+        pace = Pace(publisher, subscriber, int(scenario.latency_s * RATE_PER_S), durable=durable)
+        with usage:
+            pace.run()
+    return pace
+
+
+def counted_ms(times_s: Sequence[float], share: float) -> float:
+    """A percentile of what a pace noted, without its first tenth."""
+    return percentile(times_s[int(len(times_s) * WARM_UP) :], share) * 1000
+
+
 def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
     """One publisher, one consumer, and nothing else to do."""
-    count = int(scenario.latency_s * RATE_PER_S)
-    with (
-        fresh_broker() as broker,
-        LoadConnection(broker.port) as outgoing,
-        LoadConnection(broker.port) as incoming,
-    ):
-        pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count)
-        with scenario.profile(broker, "latency"), Usage(broker.pid) as usage:
-            pace.run()
-    counted = slice(int(count * WARM_UP), None)
-    late_ms = percentile(pace.late[counted], 0.999) * 1000
-    for key, label, values in (
+    with fresh_broker() as broker, scenario.profile(broker.pid, "latency"):
+        usage = Usage(broker.pid)
+        pace = run_pace(scenario, broker.port, usage)
+    late = f"client late: {counted_ms(pace.late, 0.999):.3g} ms"
+    notes = {"p50": usage.note_for(len(pace.late)), "p99.9": late}
+    for key, label, times_s in (
         ("delivery", "send to consumer", pace.to_consumer),
         ("confirmation", "send to confirmation", pace.to_confirmation),
     ):
         for name, share in PERCENTILES.items():
-            note = (
-                usage.note_for(count) if name == "p50" else f"client late: {late_ms:.3g} ms" if name == "p99.9" else ""
-            )
-            value = percentile(values[counted], share) * 1000
-            yield Measurement(f"latency_{key}_{name}", f"{RATE_PER_S:,}/s, {label}, {name}", value, "ms", note)
+            value_ms = counted_ms(times_s, share)
+            label_of = f"{RATE_PER_S:,}/s, {label}, {name}"
+            yield Measurement(f"latency_{key}_{name}", label_of, value_ms, "ms", notes.get(name, ""))
+
+
+def confirmations(key: str, what: str, pace: Pace, usage: Usage, note: str = "") -> Iterator[Measurement]:
+    """The median and the 99th percentile of a cluster's; `note` is told with the latter."""
+    late = f"{note}client late: {counted_ms(pace.late, 0.99):.3g} ms"
+    for name, its_note in (("p50", usage.note_for(len(pace.late))), ("p99", late)):
+        value_ms = counted_ms(pace.to_confirmation, PERCENTILES[name])
+        label = f"{what}, {RATE_PER_S:,}/s, send to confirmation, {name}"
+        yield Measurement(f"{key}_{name}", label, value_ms, "ms", its_note)

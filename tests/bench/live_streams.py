@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from bench.figures import Measurement
 from bench.load_client import BenchError, LoadConnection, Publisher
+from bench.pipeline_growth import bench_session
 from bench.scenario import Measure, Scenario, fresh_broker
-from bench.throughput import QUEUE, message, publish
+from bench.throughput import QUEUE, fill, message
 from bench.usage import Usage
 from qpid_ha_pipeline.amqp.brokers import Cluster, read_brokers
 from qpid_ha_pipeline.amqp.browsing import LiveQueue, QueuePlace
@@ -75,21 +76,14 @@ class SteadyLoad(threading.Thread):
 
 def measure_stream(scenario: Scenario) -> Iterator[Measurement]:
     """The publisher at its pace, and a stream with the trigger that Spark has by default."""
-    from qpid_ha_pipeline.session import session
-
-    spark = session("local[2]", name="bench")
-    try:
-        with fresh_broker() as broker:
-            with LoadConnection(broker.port) as connection:
-                publish(Publisher(connection, QUEUE), message(SIZE), scenario.messages // 4)
-            query = start_query(spark, broker)
-            try:
-                query.processAllAvailable()  # Spark compiles, and starts its workers
-                yield from _measure_query(query, broker, scenario)
-            finally:
-                query.stop()
-    finally:
-        spark.stop()
+    with bench_session() as spark, fresh_broker() as broker:
+        fill(broker.port, scenario.messages // 4, SIZE)
+        query = start_query(spark, broker)
+        try:
+            query.processAllAvailable()  # Spark compiles, and starts its workers
+            yield from _measure_query(query, broker, scenario)
+        finally:
+            query.stop()
 
 
 def start_query(spark: SparkSession, broker: RunningBroker) -> StreamingQuery:
@@ -157,8 +151,7 @@ def _committed_at(progress: Mapping[str, Any]) -> float:
 def measure_client(scenario: Scenario) -> Iterator[Measurement]:
     """What the stream's client alone can read, without Spark."""
     with fresh_broker() as broker:
-        with LoadConnection(broker.port) as connection:
-            publish(Publisher(connection, QUEUE), message(SIZE), scenario.messages)
+        fill(broker.port, scenario.messages, SIZE)
         with PrimaryConnection(Cluster(read_brokers(broker.url)[0])) as primary, Usage(broker.pid) as usage:
             queue = LiveQueue(primary, QUEUE)
             facts = queue.facts()

@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Final, NamedTuple
 
 from bench.figures import Measurement
 from bench.scenario import Scenario
-from bench.usage import resident_bytes
+from bench.usage import Work, resident_bytes
 from cluster_in_process import InProcessCluster
 from hosted_sets import HostedSets
 from model_support import message
@@ -112,18 +111,18 @@ async def published(sets: HostedSets, places: list[Place], messages: int) -> tup
     logs = [place.hosted.resources.default.log for place in places]
     one = message(BODY)
     gc.collect()
-    began, worked = time.perf_counter(), time.process_time()
-    for number in range(messages // TURN_MESSAGES):
-        place = places[number % len(places)]
-        for _ in range(TURN_MESSAGES):
-            place.hosted.resources.publish(place.queue, one, 0)
-        place.hosted.touch()
-        brokers[place.broker].schedule_turn()
-        await asyncio.sleep(0)
-        if number % 100 == 0:
-            await committed(logs, WINDOW)
-    await committed(logs, 0)
-    return messages / (time.perf_counter() - began), (time.process_time() - worked) / messages * 1e6
+    with Work() as work:
+        for number in range(messages // TURN_MESSAGES):
+            place = places[number % len(places)]
+            for _ in range(TURN_MESSAGES):
+                place.hosted.resources.publish(place.queue, one, 0)
+            place.hosted.touch()
+            brokers[place.broker].schedule_turn()
+            await asyncio.sleep(0)
+            if number % 100 == 0:
+                await committed(logs, WINDOW)
+        await committed(logs, 0)
+    return messages / work.elapsed_s, work.processor_s / messages * 1e6
 
 
 def measure_three(scenario: Scenario) -> Iterator[Measurement]:
@@ -150,15 +149,14 @@ def measure_many(scenario: Scenario) -> Iterator[Measurement]:
     async def story(sets: HostedSets) -> list[Measurement]:
         gc.collect()
         before = resident_bytes(os.getpid())
-        began = time.perf_counter()
-        places = await placed(sets, [f"set{number}" for number in range(count)], "abc")
-        placed_s = time.perf_counter() - began
+        with Work() as placing:
+            places = await placed(sets, [f"set{number}" for number in range(count)], "abc")
         await asyncio.sleep(REST_S)
         gc.collect()
         held = (resident_bytes(os.getpid()) - before) / (count * len(BROKERS))
-        began, worked = time.perf_counter(), time.process_time()
-        await asyncio.sleep(IDLE_S)
-        share = 100 * (time.process_time() - worked) / (time.perf_counter() - began) / len(BROKERS)
+        with Work() as idling:
+            await asyncio.sleep(IDLE_S)
+        share = 100 * idling.processor_s / idling.elapsed_s / len(BROKERS)
         rates: dict[int, list[float]] = {1: [], count: []}
         for _ in range(ROUNDS):
             for used in rates:
@@ -166,7 +164,7 @@ def measure_many(scenario: Scenario) -> Iterator[Measurement]:
         one, many = median(rates[1]), median(rates[count])
         of = f"{count:,} sets on three brokers"
         return [
-            Measurement("sets_placed", f"{of}: until all are in sync", placed_s, "s", "all in one process"),
+            Measurement("sets_placed", f"{of}: until all are in sync", placing.elapsed_s, "s", "all in one process"),
             Measurement("sets_memory", f"{of}: memory of a replica", held / 1000, "kB", "with one queue"),
             Measurement("sets_idle", f"{of}: processor of a broker at rest", share, "%", "of a core"),
             Measurement("sets_in_turn", f"{of}: published to in turn, of one's rate", 100 * many / one, "%",
@@ -199,14 +197,13 @@ def measure_map(scenario: Scenario) -> Iterator[Measurement]:
         cluster.brokers["a"].schedule_turn()
         log = default.resources.default.log
         await committed([log], 0)
-        began, worked = time.perf_counter(), time.process_time()
-        await cluster.start("c")
-        there = cluster.brokers["c"].container.default.resources.default.state.map
-        while len(there.sets) < sets or len(there.queues) < queues:  # noqa: ASYNC110 - looking costs next to nothing
-            await asyncio.sleep(0.001)
-        elapsed_s = time.perf_counter() - began
-        note = f"from its start; {time.process_time() - worked:.2f} s of a processor for all three brokers"
+        with Work() as work:
+            await cluster.start("c")
+            there = cluster.brokers["c"].container.default.resources.default.state.map
+            while len(there.sets) < sets or len(there.queues) < queues:  # noqa: ASYNC110 - looking costs next to nothing
+                await asyncio.sleep(0.001)
+        note = f"from its start; {work.processor_s:.2f} s of a processor for all three brokers"
         label = f"map of {sets:,} sets and {queues:,} queues to a new broker"
-        return [Measurement("sets_map", label, elapsed_s, "s", note)]
+        return [Measurement("sets_map", label, work.elapsed_s, "s", note)]
 
     yield from measured(story)

@@ -7,19 +7,18 @@ import gc
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
-import psutil
 import uvloop
 
 from bench.figures import Measurement
-from bench.latency import RATE_PER_S, Pace, percentile
-from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
-from bench.scenario import Scenario
-from bench.throughput import QUEUE, WINDOW
+from bench.latency import percentile, run_pace
+from bench.load_client import BenchError
+from bench.scenario import Scenario, create_queues
+from bench.usage import Usage, Work, processor_s
 from bench.watched import FIGURES, LIST, SCRAPE, SORTED, Questions, rounds_of, watching
 from http_port import HttpPort, http_url, write_tokens
-from qpid_ha_agent.control import ControlClient
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.command_line import tame_garbage_collector
 from qpid_ha_broker.server.http.http_admin import open_admin_port
@@ -44,34 +43,28 @@ def measure_metrics(scenario: Scenario) -> Iterator[Measurement]:
     with tempfile.TemporaryDirectory() as directory:
         tokens = write_tokens(Path(directory) / "tokens")
         settings = {"admin.listen": "http://127.0.0.1:0", "admin.tokens": f"{directory}/tokens"}
-        with RunningBroker(settings) as broker, ControlClient(broker.control_socket, timeout_s=60.0) as control:
+        with RunningBroker(settings) as broker:
             port = HttpPort(http_url(broker), tokens)
-            _make_queues(control, 0, many)
+            create_queues(broker.control_socket, [f"queue-{number}" for number in range(many)])
             yield _scrape(port, broker.pid, "scrape_1k", many)
-            _make_queues(control, many, most)
+            create_queues(broker.control_socket, [f"queue-{number}" for number in range(many, most)])
             yield _scrape(port, broker.pid, "scrape_10k", most)
             yield from _stall(broker, port, scenario, most)
         yield from uvloop.run(_held(Path(directory), tokens, most, scenario.held_s))
 
 
-def _make_queues(control: ControlClient, first: int, end: int) -> None:
-    for number in range(first, end):
-        control.call("queues", action="create", name=f"queue-{number}")
-
-
 def _scrape(port: HttpPort, pid: int, key: str, queues: int) -> Measurement:
-    times_s, size, process = [], 0, psutil.Process(pid)
+    scrapes, size = [], 0
     port.get("/metrics", TokenRole.METRICS)
-    before = process.cpu_times()
     for _ in range(SCRAPES):
-        began_s = time.perf_counter()
-        answer = port.get("/metrics", TokenRole.METRICS)
-        times_s.append(time.perf_counter() - began_s)
+        with Work(partial(processor_s, pid)) as work:
+            answer = port.get("/metrics", TokenRole.METRICS)
+        scrapes.append(work)
         if answer.status_code != 200:
             raise BenchError(f"no figures: {answer.status_code}")
         size = len(answer.content)
-    after = process.cpu_times()
-    cpu_ms = (after.user + after.system - before.user - before.system) / SCRAPES * 1000
+    times_s = [work.elapsed_s for work in scrapes]
+    cpu_ms = sum(work.processor_s for work in scrapes) / SCRAPES * 1000
     note = f"median of {SCRAPES}, worst {max(times_s) * 1000:.0f}; {cpu_ms:.0f} ms of processor; {size / 1000:,.0f} kB"
     return Measurement(key, f"scrape of {queues:,} queues", percentile(times_s, 0.5) * 1000, "ms", note)
 
@@ -133,8 +126,5 @@ async def _waits(for_s: float) -> list[float]:
 
 
 def _confirmations(broker: RunningBroker, scenario: Scenario) -> list[float]:
-    with LoadConnection(broker.port) as outgoing, LoadConnection(broker.port) as incoming:
-        count = int(scenario.latency_s * RATE_PER_S)
-        pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count)
-        pace.run()
-    return pace.to_confirmation[count // 10 :]
+    confirmed_s = run_pace(scenario, broker.port, Usage(broker.pid)).to_confirmation
+    return confirmed_s[len(confirmed_s) // 10 :]

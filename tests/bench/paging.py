@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 
 from bench.capacity import MB
@@ -11,7 +10,7 @@ from bench.figures import Measurement
 from bench.load_client import LoadConnection, Publisher, Subscriber
 from bench.scenario import Scenario, ask, fresh_broker
 from bench.throughput import QUEUE, WINDOW, consume, message, publish
-from bench.usage import resident_bytes
+from bench.usage import Work, resident_bytes
 
 BODY_BYTES = 1024
 MEMORY_SHARE = 8
@@ -31,14 +30,13 @@ def measure_paging(scenario: Scenario) -> Iterator[Measurement]:
             "store.segment-size": "16MB" if backlog > 256 * MB else "256KB",
         }
         with fresh_broker(settings) as broker, LoadConnection(broker.port) as connection:
-            publisher = Publisher(connection, QUEUE)
-            before, began = resident_bytes(broker.pid), time.perf_counter()
-            publish(publisher, payload, count)
-            in_s, after = time.perf_counter() - began, resident_bytes(broker.pid)
-            subscriber = Subscriber(connection, QUEUE, WINDOW)
-            began = time.perf_counter()
-            consume(subscriber, count)
-            out_s, facts = time.perf_counter() - began, ask(broker, "query")
+            publisher, before = Publisher(connection, QUEUE), resident_bytes(broker.pid)
+            with Work() as filling:
+                publish(publisher, payload, count)
+            after, subscriber = resident_bytes(broker.pid), Subscriber(connection, QUEUE, WINDOW)
+            with Work() as emptying:
+                consume(subscriber, count)
+            facts = ask(broker, "query")
     note = (
         f"{backlog / MB:,.0f} MB of messages, store.memory {memory_mb} MB, resident {before / MB:.0f} MB before;"
         f" peak {facts['peak_resident_bytes'] / MB:,.0f} MB"
@@ -47,6 +45,6 @@ def measure_paging(scenario: Scenario) -> Iterator[Measurement]:
     each = (after - before - memory_mb * MB) / count
     yield Measurement("paging_overhead", "memory for a 1 KiB message on disk", each, "B", "beyond store.memory")
     note = f"{facts['paged_out_total'] / MB:,.0f} MB left memory"
-    yield Measurement("paging_in", "enqueue durable 1024 B into it", count / in_s, "/s", note)
+    yield Measurement("paging_in", "enqueue durable 1024 B into it", count / filling.elapsed_s, "/s", note)
     note = f"{facts['paged_in_total'] / MB:,.0f} MB came back from disk"
-    yield Measurement("paging_out", "dequeue it from disk", count / out_s, "/s", note)
+    yield Measurement("paging_out", "dequeue it from disk", count / emptying.elapsed_s, "/s", note)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,9 +10,10 @@ from uuid import UUID
 
 from bench.figures import Measurement
 from bench.load_client import BenchError
-from bench.pipeline_growth import worked_s
+from bench.pipeline_growth import bench_session
 from bench.scenario import Scenario
 from bench.store import MB, disk_directory
+from bench.usage import Work, tree_processor_s
 from qpid_ha_broker.events import types as ev
 from written_journal import WrittenJournal, amqp
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _BROKERS: Final = ("one", "two", "three")
 _TURN: Final = 1000
 _BODY: Final = "x" * 60
-_CORES: Final = 2
 
 
 def measure_planning(scenario: Scenario) -> Iterator[Measurement]:
@@ -38,37 +37,28 @@ def measure_planning(scenario: Scenario) -> Iterator[Measurement]:
             _fill(directory / str(number), broker, str(UUID(int=number // len(_BROKERS) + 1)), range(200), b"x" * 1024)
         given = {"path": str(directory / "*"), "severalClusters": "true", "columns": "queue,lsn"}
         options = JournalOptions.parse(given)
-        began, worked = time.perf_counter(), time.process_time()
-        parts = JournalTableReader(options, schema_of(options.columns)).partitions()
-        elapsed = time.perf_counter() - began
-        note = (
-            f"{scenario.planned_stores} stores, {len(parts)} tasks, {time.process_time() - worked:.2f} s of processors"
-        )
-        yield Measurement("pipeline_plan", "plan a fleet of stores", elapsed, "s", note)
+        with Work() as work:
+            parts = JournalTableReader(options, schema_of(options.columns)).partitions()
+        note = f"{scenario.planned_stores} stores, {len(parts)} tasks, {work.processor_s:.2f} s of processors"
+        yield Measurement("pipeline_plan", "plan a fleet of stores", work.elapsed_s, "s", note)
 
 
 def measure_auditing(scenario: Scenario) -> Iterator[Measurement]:
     """A cluster's journal and what its clients saw, half of it consumed."""
     from qpid_ha_pipeline.jobs.audit import JOURNAL_COLUMNS, audit
-    from qpid_ha_pipeline.session import session
 
-    spark = session(f"local[{_CORES}]", name="bench", spark_driver_memory="4g")
-    try:
-        with disk_directory() as directory:
-            count = scenario.audited_messages
-            length = _fill(directory / "data", "one", str(UUID(int=1)), range(count))
-            history = _history(spark, count)
-            history.write.parquet(str(directory / "history"))
-            source = spark.read.format("qpid-journal").option("columns", ",".join(JOURNAL_COLUMNS))
-            began, worked = time.perf_counter(), worked_s()
-            found = audit(spark.read.parquet(str(directory / "history")), source.load(str(directory / "data")))
-            elapsed = time.perf_counter() - began
-            if (found.confirmed, found.waiting, found.lost) != (count, count - count // 2, 0):
-                raise BenchError(f"the audit found {json.dumps(found.counts())}")
-            note = f"{count:,} messages, {length / MB:,.0f} MB, {worked_s() - worked:.0f} s of processors"
-            yield Measurement("pipeline_audit", "audit", elapsed, "s", note)
-    finally:
-        spark.stop()
+    with bench_session(spark_driver_memory="4g") as spark, disk_directory() as directory:
+        count = scenario.audited_messages
+        length = _fill(directory / "data", "one", str(UUID(int=1)), range(count))
+        history = _history(spark, count)
+        history.write.parquet(str(directory / "history"))
+        source = spark.read.format("qpid-journal").option("columns", ",".join(JOURNAL_COLUMNS))
+        with Work(tree_processor_s) as work:
+            verdict = audit(spark.read.parquet(str(directory / "history")), source.load(str(directory / "data")))
+        if (verdict.confirmed, verdict.waiting, verdict.lost) != (count, count - count // 2, 0):
+            raise BenchError(f"the audit found {json.dumps(verdict.counts())}")
+        note = f"{count:,} messages, {length / MB:,.0f} MB, {work.processor_s:.0f} s of processors"
+        yield Measurement("pipeline_audit", "audit", work.elapsed_s, "s", note)
 
 
 def _fill(data_dir: Path, broker: str, cluster: str, numbers: range, payload: bytes | None = None) -> int:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-import psutil
 
 from bench.figures import Measurement
 from bench.load_client import BenchError
 from bench.scenario import Scenario
 from bench.store import MB, disk_directory
+from bench.usage import Work, tree_processor_s
 from qpid_ha_broker.events import types as ev
 from running_broker import RunningBroker
 from written_journal import WrittenJournal, amqp
@@ -165,44 +164,44 @@ JOBS: Final[dict[str, Callable[[SparkSession, Fleet], int]]] = {
 }
 
 
-def measure_growth(scenario: Scenario) -> Iterator[Measurement]:
-    """Each job over each fleet; the smallest one has a run before, which warms up."""
+@contextmanager
+def bench_session(**settings: str) -> Iterator[SparkSession]:
+    """Spark on the cores that figures are made for."""
     from qpid_ha_pipeline.session import session
 
-    is_quick = scenario.folded_mb < 100
-    factors, small = ((1,), 4 * TURN) if is_quick else ((1, 10, 100), SMALL)
-    spark = session(f"local[{CORES}]", name="bench", spark_sql_shuffle_partitions=str(CORES))
+    spark = session(f"local[{CORES}]", name="bench", **settings)
     try:
-        for factor in factors:
-            with disk_directory() as directory:
-                fleet = make_fleet(directory / "fleet", small * factor)
-                for name, job in JOBS.items():
-                    times = _times(lambda job=job, fleet=fleet: job(spark, fleet), fleet.messages, is_quick, factor)  # type: ignore[misc]
-                    label = f"{name}, {fleet.messages:,} messages, {fleet.bytes / MB:,.1f} MB"
-                    note = ", ".join(f"{each:.2f} s" for each, _ in times)
-                    worked = [each for _, each in times if each > 0]  # it is less when a worker has ended
-                    note += f"; {min(worked):.2f} s of processors" if worked else ""
-                    yield Measurement(f"growth_{name}_{factor}", label, min(each for each, _ in times), "s", note)
+        yield spark
     finally:
         spark.stop()
 
 
-def worked_s() -> float:
-    """Processor time of this process, Spark's machine and its workers: what a busy machine does not change."""
-    total = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        with suppress(psutil.Error):
-            total += sum(process.cpu_times()[:4])
-    return total
+def spark_works(run: Callable[[], int], expected: int, times: int) -> list[Work]:
+    """What it took each time, of all processes. Raises BenchError when it did not answer with `expected` messages."""
+    works = []
+    for _ in range(times):
+        with Work(tree_processor_s) as work:
+            count = run()
+        if count != expected:
+            raise BenchError(f"expected a job over {expected} messages, found {count}")
+        works.append(work)
+    return works
 
 
-def _times(run: Callable[[], int], expected: int, is_quick: bool, factor: int) -> list[tuple[float, float]]:
-    """Of each run, by the clock and of processors. Raises BenchError when a job did not do all of its work."""
-    times = []
-    for _ in range(1 if is_quick else 2 if factor == 100 else 3):
-        began, worked = time.perf_counter(), worked_s()
-        found = run()
-        times.append((time.perf_counter() - began, worked_s() - worked))
-        if found != expected:
-            raise BenchError(f"expected a job over {expected} messages, found {found}")
-    return times
+def measure_growth(scenario: Scenario) -> Iterator[Measurement]:
+    """Each job over each fleet; the smallest one has a run before, which warms up."""
+    is_quick = scenario.folded_mb < 100
+    factors, small = ((1,), 4 * TURN) if is_quick else ((1, 10, 100), SMALL)
+    with bench_session(spark_sql_shuffle_partitions=str(CORES)) as spark:
+        for factor in factors:
+            with disk_directory() as directory:
+                fleet = make_fleet(directory / "fleet", small * factor)
+                for name, job in JOBS.items():
+                    runs = 1 if is_quick else 2 if factor == 100 else 3
+                    works = spark_works(partial(job, spark, fleet), fleet.messages, runs)
+                    label = f"{name}, {fleet.messages:,} messages, {fleet.bytes / MB:,.1f} MB"
+                    note = ", ".join(f"{work.elapsed_s:.2f} s" for work in works)
+                    worked_s = [work.processor_s for work in works if work.processor_s > 0]  # less: a worker has ended
+                    note += f"; {min(worked_s):.2f} s of processors" if worked_s else ""
+                    best_s = min(work.elapsed_s for work in works)
+                    yield Measurement(f"growth_{name}_{factor}", label, best_s, "s", note)

@@ -5,58 +5,35 @@ The set has one replica, so the second broker has nothing else to do than to rel
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import proton
 
 from bench.figures import Measurement
-from bench.latency import RATE_PER_S, WARM_UP, Pace, percentile
-from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
+from bench.latency import RATE_PER_S, counted_ms, run_pace
+from bench.load_client import LoadConnection
 from bench.proxy_failover import measure_failover
-from bench.replication import port_of
-from bench.scenario import LAST_WORDS, Scenario
-from bench.throughput import QUEUE, SIZES, WINDOW, consume, message, publish
+from bench.replication import fresh_cluster, port_of, wait_depth
+from bench.scenario import Scenario
+from bench.throughput import QUEUE, SIZES, send_all, take_all
 from bench.usage import Usage, resident_bytes
 from running_cluster import RunningCluster
 from sets_cluster import create_queue, create_set, wait_whole
 
 SET = "relayed"
-_GLANCE_S = 0.005
 _CREDIT = 100
-_EMPTY_TIMEOUT_S = 10.0
 
 
 @contextmanager
 def two_brokers() -> Iterator[RunningCluster]:
     """The first leads everything, the second has no replica of the set of the queue."""
-    with (
-        TemporaryDirectory(prefix="qpid-ha-bench-") as directory,
-        RunningCluster(Path(directory), 2, settings={"ha": {"clients": "proxy", "min-replicas": 1}}) as cluster,
-    ):
-        try:
-            cluster.form()
-            create_set(cluster, SET, preferred=cluster.broker(0).name, replicas=[cluster.broker(0).name])
-            wait_whole(cluster, 0, SET)
-            create_queue(cluster, 0, QUEUE, SET)
-            yield cluster
-        except Exception as error:
-            for broker in cluster.brokers:
-                error.add_note(f"the last words of {broker.name}: {broker.log()[-LAST_WORDS:]}")
-            raise
-
-
-def _wait_depth(cluster: RunningCluster, expected: int) -> None:
-    """Raises BenchError when the primary goes on holding another number of messages than its answers say."""
-    deadline_s = time.monotonic() + _EMPTY_TIMEOUT_S
-    while (found := cluster.broker(0).ask("queues", action="read", name=QUEUE)["messages"]) != expected:
-        if time.monotonic() > deadline_s:
-            raise BenchError(f"the queue holds {found} messages, and should hold {expected}")
-        time.sleep(_GLANCE_S)
+    with fresh_cluster(count=2, settings={"ha": {"clients": "proxy", "min-replicas": 1}}) as cluster:
+        create_set(cluster, SET, preferred=cluster.broker(0).name, replicas=[cluster.broker(0).name])
+        wait_whole(cluster, 0, SET)
+        create_queue(cluster, 0, QUEUE, SET)
+        yield cluster
 
 
 def measure_proxy(scenario: Scenario) -> Iterator[Measurement]:
@@ -71,37 +48,29 @@ def _measure_rates(scenario: Scenario) -> Iterator[Measurement]:
     count = scenario.messages
     for size in SIZES:
         with two_brokers() as cluster:
-            rates: dict[tuple[str, str], float] = {}
-            for way, at in (("direct", 0), ("proxied", 1)):
-                port, payload = port_of(cluster, cluster.broker(at)), message(size)
-                pids = cluster.broker(0).pid, [cluster.broker(1).pid]
-                with LoadConnection(port) as connection:
-                    publisher = Publisher(connection, QUEUE)
-                    with scenario.profile_of(cluster.broker(at).pid, f"proxy-{way}-in-{size}"), Usage(*pids) as usage:
-                        publish(publisher, payload, count)
-                rates[way, "in"] = count / usage.elapsed_s
-                yield _rate(f"{way}_enqueue_{size}", f"{way} enqueue, {size} B", count, usage)
-                if at:
-                    yield from _relayed("enqueue", size, count, usage, rates["proxied", "in"] / rates["direct", "in"])
-                _wait_depth(cluster, count)
-                with LoadConnection(port) as connection:
-                    subscriber = Subscriber(connection, QUEUE, WINDOW)
-                    with scenario.profile_of(cluster.broker(at).pid, f"proxy-{way}-out-{size}"), Usage(*pids) as usage:
-                        consume(subscriber, count)
-                rates[way, "out"] = count / usage.elapsed_s
-                yield _rate(f"{way}_dequeue_{size}", f"{way} dequeue, {size} B", count, usage)
-                if at:
-                    yield from _relayed("dequeue", size, count, usage, rates["proxied", "out"] / rates["direct", "out"])
-                _wait_depth(cluster, 0)
+            direct: dict[str, Usage] = {}
+            primary, proxy = cluster.brokers
+            for way, broker in (("direct", primary), ("proxied", proxy)):
+                for what in ("enqueue", "dequeue"):
+                    usage = Usage(primary.pid, [proxy.pid], profiled=broker.pid)
+                    port, name = port_of(cluster, broker), f"proxy-{way}-{what}-{size}"
+                    if what == "enqueue":
+                        send_all(scenario, port, usage, name, size)
+                    else:
+                        take_all(scenario, port, usage, name)
+                    note = usage.note_for(count).replace("backup", "proxy")
+                    label = f"{way} {what}, {size} B"
+                    yield Measurement(f"{way}_{what}_{size}", label, count / usage.elapsed_s, "/s", note)
+                    if broker is proxy:
+                        yield from _relayed(what, size, count, usage, direct[what])
+                    direct.setdefault(what, usage)
+                    expected = count if what == "enqueue" else 0
+                    wait_depth(primary, expected, "queues", action="read", name=QUEUE)
 
 
-def _rate(key: str, label: str, count: int, usage: Usage) -> Measurement:
-    return Measurement(key, label, count / usage.elapsed_s, "/s", usage.note_for(count).replace("backup", "proxy"))
-
-
-def _relayed(what: str, size: int, count: int, usage: Usage, share: float) -> Iterator[Measurement]:
+def _relayed(what: str, size: int, count: int, usage: Usage, direct: Usage) -> Iterator[Measurement]:
+    share, cpu_us = direct.elapsed_s / usage.elapsed_s, usage.brokers_s[1] / count * 1e6
     yield Measurement(f"proxied_{what}_share_{size}", f"proxied {what}, {size} B, of the direct rate", 100 * share, "%")
-    cpu_us = usage.backups_s[0] / count * 1e6
     yield Measurement(f"proxy_{what}_cpu_{size}", f"processor time of the proxy, {what}, {size} B", cpu_us, "µs")
 
 
@@ -136,17 +105,13 @@ def _attach(connection: LoadConnection, first: int, count: int) -> list[Any]:
 
 
 def _measure_latency(scenario: Scenario) -> Iterator[Measurement]:
-    count = int(scenario.latency_s * RATE_PER_S)
-    counted = slice(int(count * WARM_UP), None)
     direct_ms: dict[str, float] = {}
     for way, at in (("direct", 0), ("proxied", 1)):
         with two_brokers() as cluster:
-            port = port_of(cluster, cluster.broker(at))
-            with LoadConnection(port) as outgoing, LoadConnection(port) as incoming:
-                pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count)
-                pace.run()
-        for what, values in (("delivery", pace.to_consumer), ("confirmation", pace.to_confirmation)):
-            value_ms = percentile(values[counted], 0.5) * 1000
+            usage = Usage(cluster.broker(0).pid, [cluster.broker(1).pid])
+            pace = run_pace(scenario, port_of(cluster, cluster.broker(at)), usage)
+        for what, times_s in (("delivery", pace.to_consumer), ("confirmation", pace.to_confirmation)):
+            value_ms = counted_ms(times_s, 0.5)
             yield Measurement(f"{way}_{what}_p50", f"{way}, {RATE_PER_S:,}/s, send to {what}, p50", value_ms, "ms")
             if at:
                 label = f"added by the proxy, send to {what}, p50"

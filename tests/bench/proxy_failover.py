@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from select import select
 from statistics import median
-from typing import Final
 
 from bench.failover import others_than
 from bench.figures import Measurement
@@ -20,9 +19,6 @@ from bench.replication import fresh_cluster, port_of
 from bench.scenario import Scenario
 from bench.set_failover import CALM_S, GLANCE_S, SERVED_TIMEOUT_S, LogTail, QueueClients, queue_of, wait_whole
 from qpid_ha_agent.control import ControlClient
-
-_BODY_BYTES: Final = 100
-_CREDIT: Final = 100
 
 
 def measure_failover(scenario: Scenario) -> Iterator[Measurement]:

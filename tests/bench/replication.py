@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench.figures import Measurement
-from bench.latency import PERCENTILES, RATE_PER_S, WARM_UP, Pace, percentile
-from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
+from bench.latency import confirmations, run_pace
+from bench.load_client import BenchError, LoadConnection, Publisher
 from bench.scenario import LAST_WORDS, Scenario
-from bench.throughput import QUEUE, SIZES, WINDOW, consume, message, publish, rate
+from bench.throughput import QUEUE, SIZES, fill, message, publish, rate, send_all, take_all
 from bench.usage import Usage
 from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
@@ -22,6 +23,7 @@ BURST = 500
 """Messages between two looks at the clock."""
 TRICKLE_PER_S = 1000
 READY_TIMEOUT_S = 120.0
+DEPTH_TIMEOUT_S = 10.0
 _GLANCE_S = 0.005
 
 
@@ -66,29 +68,27 @@ def usage_of(cluster: RunningCluster) -> Usage:
     return Usage(primary.pid, [broker.pid for broker in cluster.brokers if broker is not primary])
 
 
-def fill(cluster: RunningCluster, count: int, size: int = 100, *, durable: bool = False) -> None:
-    """Have that many messages confirmed."""
-    with LoadConnection(primary_port(cluster)) as connection:
-        publish(Publisher(connection, QUEUE), message(size, durable=durable), count)
-
-
 def check_everywhere(cluster: RunningCluster, expected: int) -> None:
     """Raises BenchError when a broker holds another number of messages than was confirmed."""
     for broker in cluster.brokers:
-        deadline = time.monotonic() + 10
-        while (found := broker.ask("query")["messages"]) != expected:
-            if time.monotonic() > deadline:
-                raise BenchError(f"{broker.name} holds {found} messages, and should hold {expected}")
-            time.sleep(_GLANCE_S)
+        wait_depth(broker, expected, "query")
+
+
+def wait_depth(broker: LocalBroker, expected: int, method: str, **params: Any) -> None:
+    """Raises BenchError when it goes on answering another number of messages."""
+    deadline_s = time.monotonic() + DEPTH_TIMEOUT_S
+    while (held := broker.ask(method, **params)["messages"]) != expected:
+        if time.monotonic() > deadline_s:
+            raise BenchError(f"{broker.name} holds {held} messages, and should hold {expected}")
+        time.sleep(_GLANCE_S)
 
 
 def measure_enqueue(scenario: Scenario) -> Iterator[Measurement]:
     """An empty queue, one publisher, nobody who consumes; confirmed after both backups."""
     for size in SIZES:
-        with fresh_cluster() as cluster, LoadConnection(primary_port(cluster)) as connection:
-            publisher = Publisher(connection, QUEUE)
-            with usage_of(cluster) as usage:
-                publish(publisher, message(size), scenario.messages)
+        with fresh_cluster() as cluster:
+            name = f"replicated-enqueue-{size}"
+            usage = send_all(scenario, primary_port(cluster), usage_of(cluster), name, size)
             check_everywhere(cluster, scenario.messages)
         label = f"replicated enqueue, 2 backups, {size} B"
         yield rate(f"replicated_enqueue_{size}", label, scenario.messages, usage)
@@ -98,11 +98,8 @@ def measure_dequeue(scenario: Scenario) -> Iterator[Measurement]:
     """A full queue, one consumer, nobody who publishes; an acknowledgement is settled after both backups."""
     for size in SIZES:
         with fresh_cluster() as cluster:
-            fill(cluster, scenario.messages, size)
-            with LoadConnection(primary_port(cluster)) as connection:
-                subscriber = Subscriber(connection, QUEUE, WINDOW)
-                with usage_of(cluster) as usage:
-                    consume(subscriber, scenario.messages)
+            fill(primary_port(cluster), scenario.messages, size)
+            usage = take_all(scenario, primary_port(cluster), usage_of(cluster), f"replicated-dequeue-{size}")
             check_everywhere(cluster, 0)
         label = f"replicated dequeue, 2 backups, {size} B"
         yield rate(f"replicated_dequeue_{size}", label, scenario.messages, usage)
@@ -110,20 +107,10 @@ def measure_dequeue(scenario: Scenario) -> Iterator[Measurement]:
 
 def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
     """One publisher, one consumer, 1,000 a second."""
-    count = int(scenario.latency_s * RATE_PER_S)
     with fresh_cluster() as cluster:
-        port = primary_port(cluster)
-        with LoadConnection(port) as outgoing, LoadConnection(port) as incoming:
-            pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count)
-            with usage_of(cluster) as usage:
-                pace.run()
-    counted = slice(int(count * WARM_UP), None)
-    late_ms = percentile(pace.late[counted], 0.99) * 1000
-    for name in ("p50", "p99"):
-        value = percentile(pace.to_confirmation[counted], PERCENTILES[name]) * 1000
-        note = usage.note_for(count) if name == "p50" else f"client late: {late_ms:.3g} ms"
-        label = f"replicated, {RATE_PER_S:,}/s, send to confirmation, {name}"
-        yield Measurement(f"replicated_latency_{name}", label, value, "ms", note)
+        usage = usage_of(cluster)
+        pace = run_pace(scenario, primary_port(cluster), usage)
+    yield from confirmations("replicated_latency", "replicated", pace, usage)
 
 
 # --- a backup that comes, or comes back
@@ -165,7 +152,7 @@ def measure_catch_up(scenario: Scenario) -> Iterator[Measurement]:
     with fresh_cluster() as cluster:
         joiner = cluster.brokers[2]
         cluster.kill(joiner)
-        fill(cluster, count)
+        fill(primary_port(cluster), count)
         with LoadConnection(primary_port(cluster)) as connection:
             publisher = Publisher(connection, QUEUE)
             calm_until_s = time.monotonic() + scenario.calm_s
@@ -214,7 +201,7 @@ def measure_replay(scenario: Scenario) -> Iterator[Measurement]:
     with fresh_cluster() as cluster:
         joiner, primary = cluster.brokers[2], cluster.the_primary()
         cluster.kill(joiner)
-        fill(cluster, count)
+        fill(primary_port(cluster), count)
         listening = [_Listening(primary), _Listening(joiner)]
         for each in listening:
             each.start()
@@ -234,7 +221,7 @@ def measure_replay(scenario: Scenario) -> Iterator[Measurement]:
 def measure_rejoin(scenario: Scenario) -> Iterator[Measurement]:
     """A backup is paused for five seconds, dropped after two, and comes back while publishers went on."""
     with fresh_cluster(settings={"ha": {"backup-timeout": "2s"}}) as cluster:
-        fill(cluster, scenario.deep_messages)
+        fill(primary_port(cluster), scenario.deep_messages)
         backup = cluster.brokers[2]
         with cluster.paused(backup):
             missed = trickle(cluster, scenario.absence_s)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.figures import Measurement
 from bench.profile import Profile
@@ -18,132 +18,85 @@ LAST_WORDS = 2000
 """Characters of a log."""
 
 
+_Amount = TypeVar("_Amount")
+
+
+def _amount(default: _Amount, *, quick: _Amount) -> _Amount:
+    """A field of `Scenario`: how much in earnest, and how much with `--quick`."""
+    amount: _Amount = field(default=default, metadata={"quick": quick})
+    return amount
+
+
 @dataclass(frozen=True)
 class Scenario:
     """How much to do. Each measurement starts brokers of its own, so that none inherits another's memory."""
 
-    messages: int = 200_000
-    memory_messages: int = 500_000
-    paged_messages: int = 2_000_000
+    messages: int = _amount(200_000, quick=1_000)
+    memory_messages: int = _amount(500_000, quick=1_000)
+    paged_messages: int = _amount(2_000_000, quick=8_000)
     """Of 1 KiB: 2 GB."""
-    queues: int = 10_000
-    connections: int = 1_000
-    starts: int = 5
-    latency_s: float = 10.0
-    held_s: float = 5.0
-    watched_rounds: int = 9
-    watched_idle_s: float = 24.0
-    proton_messages: int = 20_000
-    catch_up_messages: int = 500_000
-    replayed_messages: int = 250_000
+    queues: int = _amount(10_000, quick=20)
+    connections: int = _amount(1_000, quick=5)
+    starts: int = _amount(5, quick=1)
+    latency_s: float = _amount(10.0, quick=0.1)
+    held_s: float = _amount(5.0, quick=0.5)
+    watched_rounds: int = _amount(9, quick=1)
+    watched_idle_s: float = _amount(24.0, quick=0.1)
+    proton_messages: int = _amount(20_000, quick=50)
+    catch_up_messages: int = _amount(500_000, quick=1_000)
+    replayed_messages: int = _amount(250_000, quick=1_000)
     """What fits into the stream's tail, at 100 B."""
-    calm_s: float = 3.0
+    calm_s: float = _amount(3.0, quick=0.1)
     """How long the primary's own pace is measured before a backup joins."""
-    deep_messages: int = 1_000_000
-    absence_s: float = 5.0
-    promotes: int = 3
-    cluster_queues: tuple[int, int] = (1_000, 10_000)
-    kills: int = 20
-    pauses: int = 3
-    attack_s: float = 120.0
-    recovered_events: int = 1_000_000
-    queued_messages: int = 10_000_000
-    crashed_messages: int = 1_000_000
-    folded_mb: int = 512
-    folding_messages: int = 1_000_000
-    counted_mb: int = 4096
-    planned_stores: int = 1_000
-    audited_messages: int = 10_000_000
-    consolidated_stores: int = 10
-    consolidated_mb: int = 1024
-    idle_stores: int = 1_000
-    proxied_links: int = 1_000
-    proxied_sets: int = 10
-    hosted_sets: int = 1_000
-    failed_over_sets: int = 900
-    mapped_queues: int = 10_000
-    crashes: int = 50
-    monitors: int = 20
+    deep_messages: int = _amount(1_000_000, quick=1_000)
+    absence_s: float = _amount(5.0, quick=0.1)
+    promotes: int = _amount(3, quick=1)
+    cluster_queues: tuple[int, int] = _amount((1_000, 10_000), quick=(5, 10))
+    kills: int = _amount(20, quick=1)
+    pauses: int = _amount(3, quick=1)
+    attack_s: float = _amount(120.0, quick=4.0)
+    recovered_events: int = _amount(1_000_000, quick=2_000)
+    queued_messages: int = _amount(10_000_000, quick=1_000)
+    crashed_messages: int = _amount(1_000_000, quick=1_000)
+    folded_mb: int = _amount(512, quick=1)
+    folding_messages: int = _amount(1_000_000, quick=1_000)
+    counted_mb: int = _amount(4096, quick=1)
+    planned_stores: int = _amount(1_000, quick=4)
+    audited_messages: int = _amount(10_000_000, quick=2_000)
+    consolidated_stores: int = _amount(10, quick=2)
+    consolidated_mb: int = _amount(1024, quick=1)
+    idle_stores: int = _amount(1_000, quick=5)
+    proxied_links: int = _amount(1_000, quick=20)
+    proxied_sets: int = _amount(10, quick=2)
+    hosted_sets: int = _amount(1_000, quick=4)
+    failed_over_sets: int = _amount(900, quick=6)
+    mapped_queues: int = _amount(10_000, quick=20)
+    crashes: int = _amount(50, quick=1)
+    monitors: int = _amount(20, quick=1)
     """From here on: in the lab, under Pacemaker."""
-    cluster_kills: int = 10
-    power_offs: int = 5
-    cluster_pauses: int = 3
-    moves: int = 5
-    coordinator_kills: int = 20
+    cluster_kills: int = _amount(10, quick=1)
+    power_offs: int = _amount(5, quick=1)
+    cluster_pauses: int = _amount(3, quick=1)
+    moves: int = _amount(5, quick=1)
+    coordinator_kills: int = _amount(20, quick=1)
     """From here on: with ZooKeeper and etcd."""
-    coordinator_pauses: int = 5
-    coordinator_changes: int = 500
-    idle_clusters: int = 200
-    settled_s: float = 15.0
+    coordinator_pauses: int = _amount(5, quick=1)
+    coordinator_changes: int = _amount(500, quick=2)
+    idle_clusters: int = _amount(200, quick=2)
+    settled_s: float = _amount(15.0, quick=0.1)
     """After a start, agents look around more often."""
-    idle_s: float = 60.0
-    stream_rate: int = 20_000
-    stream_s: float = 15.0
+    idle_s: float = _amount(60.0, quick=1.0)
+    stream_rate: int = _amount(20_000, quick=500)
+    stream_s: float = _amount(15.0, quick=1.0)
     profile_directory: Path | None = None
 
     @classmethod
     def quick(cls) -> Scenario:
         """Enough to see that everything runs; the figures mean nothing."""
-        return cls(
-            messages=1_000,
-            memory_messages=1_000,
-            paged_messages=8_000,
-            queues=20,
-            connections=5,
-            starts=1,
-            latency_s=0.1,
-            held_s=0.5,
-            watched_rounds=1,
-            watched_idle_s=0.1,
-            proton_messages=50,
-            catch_up_messages=1_000,
-            replayed_messages=1_000,
-            calm_s=0.1,
-            deep_messages=1_000,
-            absence_s=0.1,
-            promotes=1,
-            cluster_queues=(5, 10),
-            kills=1,
-            pauses=1,
-            attack_s=4.0,
-            recovered_events=2_000,
-            queued_messages=1_000,
-            crashed_messages=1_000,
-            folded_mb=1,
-            folding_messages=1_000,
-            counted_mb=1,
-            planned_stores=4,
-            audited_messages=2_000,
-            consolidated_stores=2,
-            consolidated_mb=1,
-            idle_stores=5,
-            proxied_links=20,
-            proxied_sets=2,
-            hosted_sets=4,
-            failed_over_sets=6,
-            mapped_queues=20,
-            crashes=1,
-            monitors=1,
-            cluster_kills=1,
-            power_offs=1,
-            cluster_pauses=1,
-            moves=1,
-            coordinator_kills=1,
-            coordinator_pauses=1,
-            coordinator_changes=2,
-            idle_clusters=2,
-            settled_s=0.1,
-            idle_s=1.0,
-            stream_rate=500,
-            stream_s=1.0,
-        )
+        return cls(**{one.name: one.metadata["quick"] for one in fields(cls) if one.metadata})
 
-    def profile(self, broker: RunningBroker, name: str) -> AbstractContextManager[object]:
-        """Record where the broker spends its time, if that was asked for."""
-        return self.profile_of(broker.pid, name)
-
-    def profile_of(self, pid: int, name: str) -> AbstractContextManager[object]:
-        """The same of any process."""
+    def profile(self, pid: int, name: str) -> AbstractContextManager[object]:
+        """Record where that broker spends its time, if that was asked for."""
         if self.profile_directory is None:
             return nullcontext()
         return Profile(pid, self.profile_directory / f"{name}.folded")
@@ -163,6 +116,13 @@ def fresh_broker(
         except Exception as error:
             error.add_note(f"the broker's last words: {broker.log()[-LAST_WORDS:]}")
             raise
+
+
+def create_queues(control_socket: Path, names: Iterable[str], **arguments: object) -> None:
+    """One call after the other, on one connection."""
+    with ControlClient(control_socket, timeout_s=60.0) as control:
+        for name in names:
+            control.call("queues", action="create", name=name, **arguments)
 
 
 def ask(broker: RunningBroker, method: str, **params: object) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from bench.sets_trouble import Trouble
 from exact_load import ExactAccount, ExactLoad
 from qpid_ha_client import Guarantee
-from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
+from qpid_ha_demo.cluster import LocalBroker, LocalCluster
 
 SETS: Final = 6
 BROKERS: Final = 5
@@ -48,12 +48,12 @@ class SessionKills:
         names = [f"set-{number}" for number in range(1, SETS + 1)]
         for number, name in enumerate(names):
             preferred = cluster.brokers[number % len(cluster.brokers)].name
-            self._ask("sets", action="create", name=name, preferred=preferred)
+            self._trouble.ask("sets", action="create", name=name, preferred=preferred)
         self.wait_whole()
         for name in names:
-            self._ask("queues", action="create", name=f"queue-{name}", arguments={"qpid.resource-set": name})
+            self._trouble.ask("queues", action="create", name=f"queue-{name}", arguments={"qpid.resource-set": name})
         queues = [*(f"queue-{name}" for name in names), "queue-default"]
-        self._ask("queues", action="create", name="queue-default")
+        self._trouble.ask("queues", action="create", name="queue-default")
         self.traffic = [self._load(queue) for queue in queues]
         for each in self.traffic:
             each.start()
@@ -130,12 +130,6 @@ class SessionKills:
         primary, proxy = by_name[self._random.choice(primaries)], by_url[self._random.choice(clients)]
         chosen = {KINDS[0]: [primary], KINDS[1]: [proxy], KINDS[2]: [primary, proxy]}[kind]
         return list(dict.fromkeys(chosen))
-
-    def _ask(self, method: str, **params: Any) -> None:
-        primary = self._cluster.primary()
-        if primary is None:
-            raise ClusterFailed("default has no primary")
-        primary.ask(method, timeout_s=10.0, **params)
 
 
 def _is_told(reason: str) -> bool:

@@ -45,65 +45,45 @@ def _resume_s() -> float:
     consume(client, "q", HELD)
     client.vanish()
     again = open_session(broker)
-    timed = _Timed(again)
+    work: list[float] = []
+    _around_broker(again, lambda: work.append(-time.process_time()), lambda: work.append(time.process_time()))
     link = consume(again, "q", HELD)
     if held(link) != HELD:
         raise RuntimeError(f"{held(link)} messages are held, not {HELD}")
-    return timed.used_s
-
-
-class _Timed:
-    """The processor time that the broker's end of `client` takes, and its turns."""
-
-    def __init__(self, client: PairedClient) -> None:
-        self.used_s = 0.0
-        peer: Any = client.peer
-        broker: Any = client.broker
-        peer.receive, peer.take_output = self._timed(peer.receive), self._timed(peer.take_output)
-        broker.turn = self._timed(broker.turn)
-
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            began_s = time.process_time()
-            try:
-                return call(*arguments)
-            finally:
-                self.used_s += time.process_time() - began_s
-
-        return timed
+    return sum(work)
 
 
 def _calls_per_message(has_session: bool) -> float:
     """From the queue to the socket, and from the client's answer to the settlement."""
     broker = _filled(COUNTED)
     client = open_session(broker) if has_session else broker.connect()
-    counter = _Counter(client)
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    _around_broker(client, lambda: sys.setprofile(count), lambda: sys.setprofile(None))
     link = consume(client, "q", COUNTED)
     for delivery, _ in client.received(link):
         delivery.update(_ACCEPTED)
     broker.settle_down()
-    return counter.calls / COUNTED
+    return calls / COUNTED
 
 
-class _Counter:
-    """The Python functions that the broker's end of `client` calls."""
+def _around_broker(client: PairedClient, begin: Callable[[], object], end: Callable[[], object]) -> None:
+    """Have `begin` and `end` called around all that the broker's end of `client` does, and around its turns."""
 
-    def __init__(self, client: PairedClient) -> None:
-        self.calls = 0
-        peer: Any = client.peer
-        broker: Any = client.broker
-        peer.receive, peer.take_output = self._counted(peer.receive), self._counted(peer.take_output)
-        broker.turn = self._counted(broker.turn)
-
-    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any) -> Any:
-            sys.setprofile(self._count)
+    def wrapped(call: Callable[..., Any]) -> Callable[..., Any]:
+        def between(*arguments: Any) -> Any:
+            begin()
             try:
                 return call(*arguments)
             finally:
-                sys.setprofile(None)
+                end()
 
-        return counted
+        return between
 
-    def _count(self, frame: Any, event: str, argument: Any) -> None:
-        self.calls += event == "call"
+    peer: Any = client.peer
+    broker: Any = client.broker
+    peer.receive, peer.take_output, broker.turn = map(wrapped, (peer.receive, peer.take_output, broker.turn))

@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from select import select
 from statistics import median
@@ -185,12 +186,8 @@ def rows(control: ControlClient) -> list[dict[str, Any]]:
 def wait_whole(control: ControlClient, count: int) -> None:
     """Until each set has all it wants. Raises BenchError."""
     deadline_s = time.monotonic() + PLACED_TIMEOUT_S
-    while True:
-        found = rows(control)
-        if len(found) == count and all(row["state"] == "ok" for row in found):
-            return
+    while (states := Counter(str(row["state"]) for row in rows(control))) != {"ok": count}:
         if time.monotonic() > deadline_s:
-            states = Counter(str(row["state"]) for row in found)
             raise BenchError(f"sets are not in sync after {PLACED_TIMEOUT_S:g} s: {states}")
         time.sleep(0.5)
 
@@ -212,12 +209,12 @@ def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
     """SIGKILL to that broker; its agent starts it again. Raises BenchError."""
     lost = {name for name, primary in primaries(cluster).items() if primary == victim.name}
     heirs = others_than(cluster, victim)
-    pids = [broker.pid for broker in heirs]
+    counter = partial(processor_s, *(heir.pid for heir in heirs))
     publishers = {broker.name: QueueClients(port_of(cluster, broker), tries_again=True) for broker in heirs}
     tails = {broker.name: LogTail(broker.log_path) for broker in heirs}
     time.sleep(CALM_S)
     led_s: dict[str, float] = {}
-    used_s = sum(map(processor_s, pids))
+    used_s = counter()
     killed_s = cluster.kill(victim)
     while sum(len(each.confirmed_at_s) for each in publishers.values()) < len(lost):
         now_s = time.monotonic()
@@ -237,7 +234,7 @@ def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
             if each.connection in readable:
                 each.connection.read()
                 each.work()
-    used_s = sum(map(processor_s, pids)) - used_s
+    used_s = counter() - used_s
     confirmed = [at_s - killed_s for each in publishers.values() for at_s in each.confirmed_at_s.values()]
     for name, each in publishers.items():
         each.connection.close()

@@ -128,7 +128,7 @@ class Trouble:
         def is_done() -> bool:
             nonlocal last
             try:
-                self._ask(method, **params)
+                self.ask(method, **params)
             except (ControlFailure, ClusterFailed) as error:
                 last = str(error)
                 return False
@@ -161,10 +161,6 @@ class Trouble:
             return False
         return True
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Of the sets, as the controller tells; empty while there is none."""
-        return self._rows()
-
     # --- what steps do
 
     def kill(self, step: Step) -> None:
@@ -173,10 +169,7 @@ class Trouble:
 
     def kill_controller(self, step: Step) -> None:
         """The primary of `default`."""
-        controller = self._controller()
-        if controller is None:
-            raise ClusterFailed("default has no primary")
-        self._kill_all(step.kind, [controller])
+        self._kill_all(step.kind, [self._the_controller()])
 
     def kill_two(self, step: Step) -> None:
         """At once."""
@@ -184,9 +177,7 @@ class Trouble:
 
     def kill_controller_and_one(self, step: Step) -> None:
         """At once."""
-        controller = self._controller()
-        if controller is None:
-            raise ClusterFailed("default has no primary")
+        controller = self._the_controller()
         other = next(each for each in map(self._broker, step.brokers) if each is not controller)
         self._kill_all(step.kind, [controller, other])
 
@@ -225,14 +216,26 @@ class Trouble:
         broker.start()
         self._note(step.kind, broker.name, "")
 
-    def transfer(self, step: Step) -> None:
-        """A set to another broker, or the same."""
-        name, to = self._sets[step.set], self._broker(step.brokers[0]).name
-        self._ask_soon(step.kind, f"{name} to {to}", "sets", action="transfer", name=name, to=to)
+    def request(self, step: Step) -> None:
+        """What an operator asks for, of a set, a broker that may have a replica of it, or of all sets."""
+        name, broker = self._sets[step.set], self._broker(step.brokers[0]).name
+        wanted = REPLICAS[int(step.share * len(REPLICAS))]
+        requests: Mapping[str, tuple[str, str, dict[str, Any]]] = {
+            "transfer": (f"{name} to {broker}", "sets", {"action": "transfer", "name": name, "to": broker}),
+            "policy": (f"{wanted} replicas", "replicas", {"action": "policies", "policies": [["*", wanted]]}),
+            "trim": ("", "replicas", {"action": "trim"}),
+            "add replica": (name, "sets", {"action": "add-replica", "name": name}),
+            "remove replica": (
+                f"{name} from {broker}", "sets", {"action": "remove-replica", "name": name, "broker": broker},
+            ),
+            "rebalance": ("", "rebalance", {}),
+        }  # fmt: skip
+        target, method, params = requests[step.kind]
+        self._ask_soon(step.kind, target, method, **params)
 
     def kill_in_transfer(self, step: Step) -> None:
         """Whoever takes part in it, or decides it."""
-        row = next((row for row in self._rows() if row["name"] == self._sets[step.set]), None)
+        row = next((row for row in self.rows() if row["name"] == self._sets[step.set]), None)
         targets = [] if row is None else [name for name in row["in_sync"] if name != row["primary"]]
         if row is None or not row["primary"] or not targets:
             raise _Skipped(f"{self._sets[step.set]} cannot be moved now")
@@ -263,29 +266,6 @@ class Trouble:
 
     def _undrain(self, broker: LocalBroker) -> None:
         self._ask_soon("undrain", broker.name, "brokers", action="undrain", name=broker.name)
-
-    def change_policy(self, step: Step) -> None:
-        """More replicas, or fewer."""
-        wanted = REPLICAS[int(step.share * len(REPLICAS))]
-        self._ask_soon(step.kind, f"{wanted} replicas", "replicas", action="policies", policies=[["*", wanted]])
-
-    def trim(self, step: Step) -> None:
-        """Replicas that sets have beyond what they want."""
-        self._ask_soon(step.kind, "", "replicas", action="trim")
-
-    def add_replica(self, step: Step) -> None:
-        """Of a set, where the placement says."""
-        self._ask_soon(step.kind, self._sets[step.set], "sets", action="add-replica", name=self._sets[step.set])
-
-    def remove_replica(self, step: Step) -> None:
-        """Of a set, from a broker that may have one."""
-        name, broker = self._sets[step.set], self._broker(step.brokers[0]).name
-        target = f"{name} from {broker}"
-        self._ask_soon(step.kind, target, "sets", action="remove-replica", name=name, broker=broker)
-
-    def rebalance(self, step: Step) -> None:
-        """All primaries."""
-        self._ask_soon(step.kind, "", "rebalance")
 
     # --- how they do it
 
@@ -319,7 +299,7 @@ class Trouble:
         now_s = time.monotonic()
         unsure = {broker.name for broker in victims} | self._stopped.keys()
         unsure |= {name for name, at_s in self._disturbed_s.items() if now_s - at_s < UNSURE_S}
-        rows = self._rows()
+        rows = self.rows()
         if not rows:
             raise _Skipped("nobody tells where the sets are")
         for row in rows:
@@ -363,15 +343,20 @@ class Trouble:
                  if facts.get("state") == "primary"]  # fmt: skip
         return max(found, key=lambda item: item[0])[1] if found else None
 
-    def _ask(self, method: str, **params: Any) -> Any:
+    def _the_controller(self) -> LocalBroker:
         controller = self._controller()
         if controller is None:
             raise ClusterFailed("default has no primary")
-        return controller.ask(method, timeout_s=_ASK_S, **params)
+        return controller
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def ask(self, method: str, **params: Any) -> Any:
+        """The controller. Raises ControlFailure, and ClusterFailed while there is none."""
+        return self._the_controller().ask(method, timeout_s=_ASK_S, **params)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Of the sets, as the controller tells; empty while there is none."""
         try:
-            rows = self._ask("sets", action="list").get("answer")
+            rows = self.ask("sets", action="list").get("answer")
         except (ControlFailure, ClusterFailed):
             return []
         return rows if isinstance(rows, list) else []
@@ -382,7 +367,7 @@ class Trouble:
         def ask() -> None:
             text = ""
             try:
-                self._ask(method, **params)
+                self.ask(method, **params)
             except (ControlFailure, ClusterFailed) as error:
                 text = str(error).partition("\n")[0]
             self._note(kind, target, text)
@@ -410,15 +395,15 @@ def _kinds(trouble: Trouble, *, has_stores: bool) -> Mapping[str, Kind]:
         "stop": (trouble.stop_broker, 2),
         "stop with agent": (trouble.stop_with_agent, 3),
         "restart": (trouble.restart, 1),
-        "transfer": (trouble.transfer, 4),
+        "transfer": (trouble.request, 4),
         "kill in transfer": (trouble.kill_in_transfer, 3),
         "drain": (trouble.drain, 2),
         "kill in drain": (trouble.kill_in_drain, 1),
-        "policy": (trouble.change_policy, 2),
-        "trim": (trouble.trim, 1),
-        "add replica": (trouble.add_replica, 1),
-        "remove replica": (trouble.remove_replica, 1),
-        "rebalance": (trouble.rebalance, 2),
+        "policy": (trouble.request, 2),
+        "trim": (trouble.request, 1),
+        "add replica": (trouble.request, 1),
+        "remove replica": (trouble.request, 1),
+        "rebalance": (trouble.request, 2),
     }
     if has_stores:
         kinds |= {"wipe": (trouble.wipe, 2), "kill all": (trouble.kill_everything, 1)}

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from bench.failover import first_confirmed
 from bench.figures import Measurement
-from bench.latency import PERCENTILES, RATE_PER_S, WARM_UP, Pace, percentile
-from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
-from bench.replication import check_everywhere, fill, fresh_cluster, port_of, primary_port, usage_of
+from bench.latency import confirmations, percentile, run_pace
+from bench.load_client import BenchError
+from bench.replication import check_everywhere, fresh_cluster, port_of, primary_port, usage_of
 from bench.scenario import Scenario, fresh_broker
 from bench.store_filling import fill_snapshot
-from bench.throughput import QUEUE, SIZES, WINDOW, check_depth, consume, message, publish, publish_and_consume, rate
+from bench.throughput import SIZES, check_depth, fill, message, rate, send_all, send_and_take, take_all
 from bench.usage import Usage, processor_s, resident_bytes
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
@@ -82,7 +82,7 @@ def sync_times(directory: Path) -> SyncTimes:
     return SyncTimes(percentile(times, 0.5), percentile(times, 0.99))
 
 
-# --- one broker
+# --- in and out again
 
 
 def measure_single(scenario: Scenario) -> Iterator[Measurement]:
@@ -91,22 +91,14 @@ def measure_single(scenario: Scenario) -> Iterator[Measurement]:
     for size in SIZES:
         with disk_directory() as directory:
             with fresh_broker({"data-dir": str(directory)}) as broker:
-                with LoadConnection(broker.port) as connection:
-                    publisher, payload = Publisher(connection, QUEUE), message(size, durable=True)
-                    with scenario.profile(broker, f"durable-enqueue-{size}"), Usage(broker.pid) as usage:
-                        publish(publisher, payload, count)
+                names = [f"durable-{way}-{size}" for way in ("enqueue", "dequeue")]
+                usage = send_all(scenario, broker.port, Usage(broker.pid), names[0], size, durable=True)
                 check_depth(broker, count)
                 yield rate(f"durable_single_enqueue_{size}", f"durable enqueue, one broker, {size} B", count, usage)
-                with LoadConnection(broker.port) as connection:
-                    subscriber = Subscriber(connection, QUEUE, WINDOW)
-                    with scenario.profile(broker, f"durable-dequeue-{size}"), Usage(broker.pid) as usage:
-                        consume(subscriber, count)
+                usage = take_all(scenario, broker.port, Usage(broker.pid), names[1])
                 check_depth(broker, 0)
             check_kept(directory, count)
         yield rate(f"durable_single_dequeue_{size}", f"durable dequeue, one broker, {size} B", count, usage)
-
-
-# --- three brokers
 
 
 def measure_cluster(scenario: Scenario) -> Iterator[Measurement]:
@@ -115,23 +107,11 @@ def measure_cluster(scenario: Scenario) -> Iterator[Measurement]:
     for size in SIZES:
         with disk_directory() as stores:
             with fresh_cluster(stores=stores) as cluster:
-                with LoadConnection(primary_port(cluster)) as connection:
-                    publisher, payload = Publisher(connection, QUEUE), message(size, durable=True)
-                    primary = cluster.the_primary()
-                    with (
-                        scenario.profile_of(primary.pid, f"durable-cluster-enqueue-{size}"),
-                        usage_of(cluster) as usage,
-                    ):
-                        publish(publisher, payload, count)
+                names = [f"durable-cluster-{way}-{size}" for way in ("enqueue", "dequeue")]
+                usage = send_all(scenario, primary_port(cluster), usage_of(cluster), names[0], size, durable=True)
                 check_everywhere(cluster, count)
                 yield rate(f"durable_enqueue_{size}", f"durable enqueue, 3 brokers, {size} B", count, usage)
-                with LoadConnection(primary_port(cluster)) as connection:
-                    subscriber = Subscriber(connection, QUEUE, WINDOW)
-                    with (
-                        scenario.profile_of(primary.pid, f"durable-cluster-dequeue-{size}"),
-                        usage_of(cluster) as usage,
-                    ):
-                        consume(subscriber, count)
+                usage = take_all(scenario, primary_port(cluster), usage_of(cluster), names[1])
                 check_everywhere(cluster, 0)
             for broker in cluster.brokers:
                 check_kept(stores / broker.name, count)
@@ -140,23 +120,13 @@ def measure_cluster(scenario: Scenario) -> Iterator[Measurement]:
 
 def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
     """One publisher, one consumer, 1,000 a second, three brokers with stores."""
-    count = int(scenario.latency_s * RATE_PER_S)
     with disk_directory() as stores:
         syncs = sync_times(stores)
         with fresh_cluster(stores=stores) as cluster:
-            port = primary_port(cluster)
-            with LoadConnection(port) as outgoing, LoadConnection(port) as incoming:
-                pace = Pace(Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW), count, durable=True)
-                with usage_of(cluster) as usage:
-                    pace.run()
-        check_kept(stores / cluster.brokers[0].name, count)
-    counted = slice(int(count * WARM_UP), None)
-    late_ms = percentile(pace.late[counted], 0.99) * 1000
-    for name in ("p50", "p99"):
-        value = percentile(pace.to_confirmation[counted], PERCENTILES[name]) * 1000
-        note = usage.note_for(count) if name == "p50" else f"{syncs}; client late: {late_ms:.3g} ms"
-        label = f"durable, 3 brokers, {RATE_PER_S:,}/s, send to confirmation, {name}"
-        yield Measurement(f"durable_latency_{name}", label, value, "ms", note)
+            usage = usage_of(cluster)
+            pace = run_pace(scenario, primary_port(cluster), usage, durable=True)
+        check_kept(stores / cluster.brokers[0].name, len(pace.late))
+    yield from confirmations("durable_latency", "durable, 3 brokers", pace, usage, f"{syncs}; ")
 
 
 # --- folding while it works
@@ -165,19 +135,10 @@ def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
 def paced_rate(scenario: Scenario, consolidate_at: str) -> tuple[float, int]:
     """Messages a second in and out at once, 1 KiB, on one broker; and how many snapshots were made meanwhile."""
     count = scenario.folding_messages
-    settings = {"store": {"segment-size": "16MiB", "consolidate-at": consolidate_at}}
-    with disk_directory() as directory, fresh_broker({"data-dir": str(directory), **flat(settings)}) as broker:
-        with LoadConnection(broker.port) as outgoing, LoadConnection(broker.port) as incoming:
-            publisher, subscriber = Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW)
-            with Usage(broker.pid) as usage:
-                publish_and_consume(publisher, subscriber, message(1024, durable=True), count)
-        check_depth(broker, 0)
+    settings = {"store.segment-size": "16MiB", "store.consolidate-at": consolidate_at}
+    with disk_directory() as directory, fresh_broker({"data-dir": str(directory), **settings}) as broker:
+        usage = send_and_take(broker, message(1024, durable=True), count)
         return count / usage.elapsed_s, len(list((directory / "default" / "snapshots").glob("*.snap")))
-
-
-def flat(settings: dict[str, dict[str, str]]) -> dict[str, object]:
-    """As `--set` wants them."""
-    return {f"{section}.{key}": value for section, keys in settings.items() for key, value in keys.items()}
 
 
 def measure_folding_beside(scenario: Scenario) -> Iterator[Measurement]:
@@ -224,7 +185,7 @@ def measure_crash(scenario: Scenario) -> Iterator[Measurement]:
     """All three killed with many messages queued: their agents, too; or only the brokers, which the agents restart."""
     count = scenario.crashed_messages
     with disk_directory() as stores, fresh_cluster(agents=True, stores=stores) as cluster:
-        fill(cluster, count, durable=True)
+        fill(primary_port(cluster), count, durable=True)
         check_everywhere(cluster, count)
         ports = [port_of(cluster, broker) for broker in cluster.brokers]
         began_s = kill_brokers(cluster)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from bench.figures import Measurement
 from bench.load_client import BenchError
 from bench.scenario import Scenario
 from bench.store import MB, disk_directory
 from bench.store_filling import empty_resources, fill_journal, fill_snapshot
+from bench.usage import Work, tree_processor_s
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_numbers, segment_path
 from qpid_ha_broker.store.recovery import Recovered, recover
@@ -22,24 +20,14 @@ from qpid_ha_broker.store.recovery import Recovered, recover
 SMALL, LARGE = 100, 1024
 
 
-class Work(NamedTuple):
-    """What something took."""
-
-    elapsed_s: float
-    processor_s: float
-    """On a busy machine that is the one to compare."""
-
-    def __str__(self) -> str:
-        return f"{self.elapsed_s:.2f} s, {self.processor_s:.2f} s of them at work"
-
-
 def recovered(fill: Callable[[Path], object]) -> tuple[Work, Recovered]:
     """Fill a store, and read it back: how long that took, and what was found."""
     with disk_directory() as directory:
         fill(directory / "default")
-        resources, began, worked = empty_resources(), time.perf_counter(), time.process_time()
-        found = recover(LocalDisk(directory / "default"), resources.sets, apply_all=True)
-        return Work(time.perf_counter() - began, time.process_time() - worked), found
+        resources = empty_resources()
+        with Work() as work:
+            found = recover(LocalDisk(directory / "default"), resources.sets, apply_all=True)
+        return work, found
 
 
 def measure_recovery(scenario: Scenario) -> Iterator[Measurement]:
@@ -89,14 +77,8 @@ def measure_folding(scenario: Scenario) -> Iterator[Measurement]:
 def fold(store: Path, upto: int) -> Work:
     """Run the consolidator as the broker does. Raises BenchError."""
     command = [sys.executable, "-m", "qpid_ha_broker.store.consolidator", str(store), "--upto", str(upto)]
-    began, worked = time.perf_counter(), children_s()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with Work(tree_processor_s) as work:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
-    return Work(time.perf_counter() - began, children_s() - worked)
-
-
-def children_s() -> float:
-    """Processor time of the processes that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return work

@@ -42,6 +42,12 @@ def publish(publisher: Publisher, payload: bytes, count: int) -> None:
             confirmed += publisher.confirmed()
 
 
+def fill(port: int, count: int, size: int = 100, *, durable: bool = False) -> None:
+    """Have that many messages accepted over a connection of one's own."""
+    with LoadConnection(port) as connection:
+        publish(Publisher(connection, QUEUE), message(size, durable=durable), count)
+
+
 def consume(subscriber: Subscriber, count: int) -> None:
     """Have `count` messages accepted, and the broker have carried it out."""
     connection, received = subscriber.connection, 0
@@ -85,13 +91,29 @@ def check_depth(broker: RunningBroker, expected: int) -> None:
         raise BenchError(f"the queue holds {found} messages, and should hold {expected}")
 
 
+def send_all(scenario: Scenario, port: int, usage: Usage, name: str, size: int, *, durable: bool = False) -> Usage:
+    """Have all messages accepted over a connection of one's own; what that took."""
+    with LoadConnection(port) as connection:
+        publisher, payload = Publisher(connection, QUEUE), message(size, durable=durable)
+        with scenario.profile(usage.profiled, name), usage:
+            publish(publisher, payload, scenario.messages)
+    return usage
+
+
+def take_all(scenario: Scenario, port: int, usage: Usage, name: str) -> Usage:
+    """Have all messages consumed over a connection of one's own; what that took."""
+    with LoadConnection(port) as connection:
+        subscriber = Subscriber(connection, QUEUE, WINDOW)
+        with scenario.profile(usage.profiled, name), usage:
+            consume(subscriber, scenario.messages)
+    return usage
+
+
 def measure_enqueue(scenario: Scenario) -> Iterator[Measurement]:
     """An empty queue, one publisher, nobody who consumes."""
     for size in SIZES:
-        with fresh_broker() as broker, LoadConnection(broker.port) as connection:
-            publisher, payload = Publisher(connection, QUEUE), message(size)
-            with scenario.profile(broker, f"enqueue-{size}"), Usage(broker.pid) as usage:
-                publish(publisher, payload, scenario.messages)
+        with fresh_broker() as broker:
+            usage = send_all(scenario, broker.port, Usage(broker.pid), f"enqueue-{size}", size)
             check_depth(broker, scenario.messages)
         yield rate(f"enqueue_{size}", f"enqueue, {size} B", scenario.messages, usage)
 
@@ -100,12 +122,8 @@ def measure_dequeue(scenario: Scenario) -> Iterator[Measurement]:
     """A full queue, one consumer, nobody who publishes."""
     for size in SIZES:
         with fresh_broker() as broker:
-            with LoadConnection(broker.port) as connection:
-                publish(Publisher(connection, QUEUE), message(size), scenario.messages)
-            with LoadConnection(broker.port) as connection:
-                subscriber = Subscriber(connection, QUEUE, WINDOW)
-                with scenario.profile(broker, f"dequeue-{size}"), Usage(broker.pid) as usage:
-                    consume(subscriber, scenario.messages)
+            fill(broker.port, scenario.messages, size)
+            usage = take_all(scenario, broker.port, Usage(broker.pid), f"dequeue-{size}")
             check_depth(broker, 0)
         yield rate(f"dequeue_{size}", f"dequeue, {size} B", scenario.messages, usage)
 
@@ -113,16 +131,19 @@ def measure_dequeue(scenario: Scenario) -> Iterator[Measurement]:
 def measure_both(scenario: Scenario) -> Iterator[Measurement]:
     """One publisher and one consumer at once: messages that went all the way."""
     for size in SIZES:
-        with (
-            fresh_broker() as broker,
-            LoadConnection(broker.port) as outgoing,
-            LoadConnection(broker.port) as incoming,
-        ):
-            publisher, subscriber = Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW)
-            with scenario.profile(broker, f"both-{size}"), Usage(broker.pid) as usage:
-                publish_and_consume(publisher, subscriber, message(size), scenario.messages)
-            check_depth(broker, 0)
+        with fresh_broker() as broker, scenario.profile(broker.pid, f"both-{size}"):
+            usage = send_and_take(broker, message(size), scenario.messages)
         yield rate(f"both_{size}", f"both at once, {size} B", scenario.messages, usage)
+
+
+def send_and_take(broker: RunningBroker, payload: bytes, count: int) -> Usage:
+    """Have messages published and consumed at once, over two connections; what that took."""
+    with LoadConnection(broker.port) as outgoing, LoadConnection(broker.port) as incoming:
+        publisher, subscriber = Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW)
+        with Usage(broker.pid) as usage:
+            publish_and_consume(publisher, subscriber, payload, count)
+        check_depth(broker, 0)
+    return usage
 
 
 def rate(key: str, label: str, count: int, usage: Usage) -> Measurement:

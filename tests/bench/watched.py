@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -16,12 +17,11 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from bench.figures import Measurement, shown
-from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
-from bench.scenario import Scenario
-from bench.throughput import QUEUE, WINDOW, message, publish_and_consume
-from bench.usage import Usage
+from bench.load_client import BenchError
+from bench.scenario import Scenario, create_queues
+from bench.throughput import message, send_and_take
+from bench.usage import Work, processor_s
 from http_port import http_url, write_tokens
-from qpid_ha_agent.control import ControlClient
 from qpid_ha_config.tokens import TokenRole
 from running_broker import RunningBroker
 
@@ -127,15 +127,6 @@ def rounds_of(process: subprocess.Popen[str]) -> int:
     return 0 if process.stdout is None else process.stdout.read().count("asked")
 
 
-def on_processor_s(pid: int) -> float:
-    """Processor time of all threads that it has, to the nanosecond.
-
-    Source: Linux, Documentation/scheduler/sched-stats.
-    """
-    tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
-
-
 class Block(NamedTuple):
     """Of one broker in one round: microseconds of its processor for each message, and messages in a second."""
 
@@ -153,31 +144,24 @@ class WatchedBroker:
 
     def run(self, count: int) -> Block:
         """Messages that go all the way, as fast as they can."""
-        with ExitStack() as stack:
-            for questions in self._watchers():
-                stack.enter_context(watching(http_url(self._broker), self._tokens, questions))
-            outgoing = stack.enter_context(LoadConnection(self._broker.port))
-            incoming = stack.enter_context(LoadConnection(self._broker.port))
-            publisher, subscriber = Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW)
-            before_s = on_processor_s(self._broker.pid)
-            with Usage(self._broker.pid) as usage:
-                publish_and_consume(publisher, subscriber, message(100), count)
-            spent_s = on_processor_s(self._broker.pid) - before_s
-        return Block(spent_s / count * 1e6, count / usage.elapsed_s)
+        with self._watched():
+            usage = send_and_take(self._broker, message(100), count)
+        return Block(usage.brokers_s[0] / count * 1e6, count / usage.elapsed_s)
 
     def idle_share(self, for_s: float) -> float:
         """Of one core, in percent, that it takes while there are no messages."""
-        with ExitStack() as stack:
-            for questions in self._watchers():
-                stack.enter_context(watching(http_url(self._broker), self._tokens, questions))
-            before_s, began_s = on_processor_s(self._broker.pid), time.perf_counter()
+        with self._watched(), Work(partial(processor_s, self._broker.pid)) as work:
             time.sleep(for_s)
-            spent_s = on_processor_s(self._broker.pid) - before_s
-            return spent_s / (time.perf_counter() - began_s) * 100
+        return work.processor_s / work.elapsed_s * 100
 
-    def _watchers(self) -> Sequence[Questions]:
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
         scraped = [SCRAPE._replace(each_s=1.0)]
-        return {"alone": [], "again": [], "acl": [], "metrics": scraped, "page": [*scraped, *OPEN_PAGES]}[self.way]
+        watchers = {"metrics": scraped, "page": [*scraped, *OPEN_PAGES]}.get(self.way, [])
+        with ExitStack() as stack:
+            for questions in watchers:
+                stack.enter_context(watching(http_url(self._broker), self._tokens, questions))
+            yield
 
 
 def _settings(way: str, tokens: Path) -> dict[str, Any]:
@@ -199,9 +183,7 @@ def measure_watched(scenario: Scenario) -> Iterator[Measurement]:
         for way in WAYS:
             config = yaml.safe_dump(_settings(way, directory / "tokens"))
             broker = stack.enter_context(RunningBroker(config=config))
-            with ControlClient(broker.control_socket, timeout_s=60.0) as control:
-                for number in range(min(QUEUES, scenario.queues)):
-                    control.call("queues", action="create", name=f"queue-{number}")
+            create_queues(broker.control_socket, [f"queue-{number}" for number in range(min(QUEUES, scenario.queues))])
             watched.append(WatchedBroker(way, broker, tokens))
         for each in watched:  # the first messages cost more
             each.run(scenario.messages // 10)
