@@ -10,7 +10,6 @@ import pytest
 from lab.cluster import Cluster
 from lab.generations import history, wait_agreed
 from lab.load import Load
-from lab.on_node import Node
 
 MOVES = 2
 _HANDED_OVER = re.compile(r'host="(\w+)" value="\S+ (\d+):(\d+)"')
@@ -32,27 +31,6 @@ def handed_over(cluster: Cluster, node: str) -> tuple[int, int]:
     """Generation and position where this node's log ended when it was demoted, as it told the others."""
     told = cluster.lab.output(node, "attrd_updater", "--name", "qpid-ha-position-broker", "--query", "--all")
     return {host: (int(generation), int(lsn)) for host, generation, lsn in _HANDED_OVER.findall(told)}[node]
-
-
-def test_a_backups_node_goes_to_standby_and_no_client_notices(cluster: Cluster, load: Load) -> None:
-    before = wait_agreed(cluster)
-    backup, other = cluster.backups()
-    load.wait_confirmed(100)
-    connections = len(load.ask("report")["recoveries"])
-
-    away(cluster, backup)
-    wait_agreed(cluster, before.primary, other)
-    load.wait_confirmed(100)
-    said = len(Node(cluster, before.primary).broker_log())
-    cluster.unstandby(backup)
-    cluster.wait_well()
-
-    after = wait_agreed(cluster)
-    news = Node(cluster, before.primary).broker_log()[said:]
-    assert re.search(rf"backup {backup} connected at LSN [1-9]\d*; primary sends the \d+ events that it lacks", news)
-    assert (after.primary, after.generation) == (before.primary, before.generation)
-    assert len(load.ask("report")["recoveries"]) == connections, "nobody had to connect again"
-    assert problems(load) == []
 
 
 def test_a_planned_move_takes_over_at_the_last_position_and_clients_only_connect_again(
