@@ -265,6 +265,8 @@ def test_at_level_10_it_also_knocks_at_the_amqp_port(resource: Resource) -> None
     [
         ({"max_lag": "many"}, OcfCode.ERR_CONFIGURED, ["max_lag", "'many'"]),
         ({"start_timeout": "soon"}, OcfCode.ERR_CONFIGURED, ["start_timeout", "'soon'"]),
+        ({"hang_timeout": "soon"}, OcfCode.ERR_CONFIGURED, ["hang_timeout", "'soon'"]),
+        ({"watch": "perhaps"}, OcfCode.ERR_CONFIGURED, ["watch", "'perhaps'"]),
         ({"config": "x.yaml"}, OcfCode.ERR_CONFIGURED, ["config", "absolute"]),
         ({"virtual_ip": "10.0.0.300/24"}, OcfCode.ERR_CONFIGURED, ["virtual_ip", "10.0.0.300"]),
         ({"virtual_ip_nic": "eth0"}, OcfCode.ERR_CONFIGURED, ["virtual_ip_nic"]),

@@ -13,13 +13,6 @@ _TABLE: Final = "inet lab_amqp"
 
 
 @contextmanager
-def silenced(cluster: Cluster, node: str) -> Iterator[None]:
-    """Nothing that its broker and others say to each other arrives; connections stay, as with a cable that is cut."""
-    with _rule(cluster, node, "drop"):
-        yield
-
-
-@contextmanager
 def severed(cluster: Cluster, node: str) -> Iterator[None]:
     """Connections with its broker end at once, and new ones are refused."""
     with _rule(cluster, node, "reject with tcp reset"):

@@ -50,11 +50,6 @@ def refused_for_want_of(cluster: Cluster, missing: str, others: list[str]) -> No
     assert not cluster.holders()
 
 
-def lsn(cluster: Cluster, node: str) -> int:
-    """Where the node's broker said that its log ended when it came back."""
-    return int(cluster.broker(node)["last_lsn"])
-
-
 @pytest.mark.explains(MADE_WAY)
 def test_after_a_loss_of_all_power_the_cluster_comes_back_by_itself_with_all_that_was_confirmed(
     cluster: Cluster, load: Load
@@ -89,28 +84,6 @@ def test_after_a_loss_of_all_power_the_cluster_comes_back_by_itself_with_all_tha
     assert account.complaints() == [], str(account)
     assert account.facts["received"] >= 300
     load.wait_confirmed(100)
-
-
-@pytest.mark.explains(MADE_WAY, NOT_ALL_ARE_HERE)
-def test_while_one_of_the_last_in_sync_set_is_away_nobody_is_promoted_and_when_it_comes_somebody_is(
-    cluster: Cluster, load: Load
-) -> None:
-    before = wait_agreed(cluster)
-    load.wait_confirmed(100)
-    missing = before.primary
-    with staying_off(cluster, missing) as others:
-        refused_for_want_of(cluster, missing, others)
-        assert record(cluster, others[0]) == before
-
-        on_s = time.monotonic()
-        power_on(cluster, [missing])
-        started_s = cluster.wait(lambda: cluster.state(missing) != "down", "its broker has started")
-        confirmed_s = load.recovered_after(on_s)
-        print(f"with the last node's power: broker after {started_s:.1f} s, first confirmation {confirmed_s:.1f} s")
-
-        cluster.wait_well()
-        assert not any(each["forced"] for each in history(cluster, cluster.primary()))
-        load.wait_confirmed(100)
 
 
 @pytest.mark.explains(MADE_WAY, NOT_ALL_ARE_HERE)

@@ -152,19 +152,6 @@ def _has_lost(cluster: Cluster, node: str, lost: str) -> bool:
     return view.has_quorum and lost not in view.online()
 
 
-def test_the_record_survives_when_all_nodes_lose_power(nodes: Cluster) -> None:
-    with Talker(nodes.lab, "n1") as talker:
-        talker.tell("read")
-        assert talker.tell("set", record(7, "n1", 9, ["n1", "n3"]))["done"] is True
-    for member in EVERYBODY:
-        nodes.lab.power_off(member)
-    nodes.lab.power_on_all()
-    nodes.wait_formed()
-
-    with Talker(nodes.lab, "n2") as talker:
-        assert talker.tell("read")["record"] == record(7, "n1", 9, ["n1", "n3"])
-
-
 def test_what_it_costs_is_a_fraction_of_a_failover(nodes: Cluster) -> None:
     """With all nodes there, and with one that died and was not yet found out."""
     dc = nodes.view().dc

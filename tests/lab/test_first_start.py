@@ -21,9 +21,3 @@ def test_an_empty_cluster_comes_up_by_itself(stage: Stage, empty_cluster: Cluste
         account = load.finish()
     assert account.complaints() == []
     assert account.facts["received"] >= 200
-
-
-def test_clients_are_served_through_the_virtual_address(cluster: Cluster, load: Load) -> None:
-    load.wait_confirmed(100)
-
-    assert cluster.is_well()

@@ -167,12 +167,6 @@ def test_a_command_that_hangs_is_ended_inside_its_machine(machines: Lab) -> None
     assert machines.run("n1", "pgrep", "-f", "^sleep 4321", check=False).returncode == 1
 
 
-def test_fencing_pulls_the_plug(cluster: Cluster) -> None:
-    backup, other = cluster.backups()
-    cluster.lab.output(other, "stonith_admin", "--fence", backup, "--timeout", "20", timeout_s=40)
-    assert not cluster.lab.is_on(backup)
-
-
 def test_the_admin_tool_in_a_machine_says_what_its_broker_says_from_outside(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 import slow_store
-from lab.cluster import BROKER, Cluster
+from lab.cluster import Cluster
 from lab.generations import wait_agreed
 from lab.load import Load
 from lab.on_node import Node
@@ -65,29 +65,3 @@ def test_a_failover_does_not_wait_for_a_broker_that_loads_its_store(cluster: Clu
     cluster.wait_well()
     assert Node(cluster, slow).broker_pid() == broker, "it was left alone"
     assert Node(cluster, slow).failures() == {}
-
-
-def test_a_broker_that_loads_its_store_is_stopped_at_once_and_never_moved_to(cluster: Cluster, load: Load) -> None:
-    before = wait_agreed(cluster)
-    slow, _ = cluster.backups()
-    with loading(cluster, slow):
-        restarted_slowly(cluster, slow)
-        cluster.wait(lambda: "is loading its store" in explanation(cluster, slow), "crm_mon says what it does")
-
-        cluster.move(slow)
-        load.wait_confirmed(200)
-        assert cluster.primary() == before.primary, "a move to it costs the primary nothing"
-        cluster.unmove()
-
-        cluster.standby(slow)
-        assert cluster.wait(lambda: cluster.state(slow) == "down", "it ends in the middle of it") < 5
-        assert "was killed" not in cluster.lab.log(slow, "/var/log/pacemaker/pacemaker.log")
-    cluster.unstandby(slow)
-    cluster.wait_well()
-    assert wait_agreed(cluster).generation == before.generation
-
-
-def explanation(cluster: Cluster, node: str) -> str:
-    """What `crm_mon -A` shows beside the score."""
-    asked = ("attrd_updater", "--name", f"{BROKER}-not-promoted", "--query", "--node", node)
-    return cluster.lab.run(node, *asked, check=False).stdout

@@ -1,35 +1,15 @@
-"""Nodes lose their power: the primary's, a backup's, two of them. test_blackouts.py has the loss of all."""
+"""Nodes lose their power: a backup's, two of them. test_blackouts.py has the loss of all.
+
+The primary's is in test_partitions.py: who is cut off is fenced, which takes its power, and comes back as a backup.
+"""
 
 from __future__ import annotations
-
-import time
 
 from lab.blackout import BOOT_LIMIT_S, power_off, power_on
 from lab.cluster import Cluster
 from lab.generations import history, record, wait_agreed
 from lab.load import Load
 from lab.on_node import Node
-
-
-def test_the_primarys_node_loses_its_power_and_comes_back_as_a_backup(cluster: Cluster, load: Load) -> None:
-    before = wait_agreed(cluster)
-    others = cluster.backups()
-    load.wait_confirmed(100)
-
-    off_s = time.monotonic()
-    cluster.lab.power_off(before.primary)
-
-    load.recovered_after(off_s)
-    successor = cluster.wait_promoted(*others)
-    load.wait_confirmed(100)
-    cluster.wait_well(BOOT_LIMIT_S)  # fencing has switched it on again
-    after = wait_agreed(cluster)
-    assert after.primary == successor, "it does not go back by itself"
-    assert after.generation > before.generation
-    assert after.cluster == before.cluster
-    told = history(cluster, successor)
-    assert [each["forced"] for each in told if each["generation"] > before.generation] == [False]
-    load.wait_confirmed(100)
 
 
 def test_a_backups_node_loses_its_power_and_publishing_goes_on(cluster: Cluster, load: Load) -> None:
@@ -49,27 +29,6 @@ def test_a_backups_node_loses_its_power_and_publishing_goes_on(cluster: Cluster,
     after = wait_agreed(cluster)
     assert (after.generation, after.primary) == (before.generation, before.primary), "no failover"
     assert after.epoch >= before.epoch + 2, "it left, and came back"
-
-
-def test_the_primary_goes_on_alone_and_the_record_says_so_everywhere(cluster: Cluster, load: Load) -> None:
-    """The other two nodes stay, and give the quorum; only their brokers are gone."""
-    before = wait_agreed(cluster)
-    backups = cluster.backups()
-    load.wait_confirmed(100)
-
-    for node in backups:
-        cluster.standby(node)
-
-    cluster.wait(lambda: all(cluster.state(node) == "down" for node in backups), "both backups are stopped")
-    load.wait_confirmed(200)
-    alone = wait_agreed(cluster, before.primary)  # of each node's own copy of the CIB
-    assert alone.generation == before.generation
-    for node in backups:
-        cluster.unstandby(node)
-    cluster.wait_well()
-    after = wait_agreed(cluster)
-    assert (after.generation, after.primary) == (before.generation, before.primary)
-    load.wait_confirmed(100)
 
 
 def test_without_quorum_nobody_is_served_and_nothing_is_lost(cluster: Cluster, load: Load) -> None:

@@ -44,12 +44,6 @@ def unfenced_cluster(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@pytest.fixture(params=["with fencing", "without fencing"])
-def either_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
-    """Both kinds, one after the other."""
-    return request.getfixturevalue("unfenced_cluster") if request.param == "without fencing" else cluster
-
-
 class BesideIt(Load):
     """A producer on the very machine that is cut off, which sees the network as that machine does.
 
@@ -115,8 +109,9 @@ def test_without_fencing_the_primary_that_is_cut_off_steps_down_and_what_it_conf
 
 
 @EACH_CUT
-def test_a_backup_that_is_cut_off_costs_no_failover(either_cluster: Cluster, load: Load, cut: Cut) -> None:
-    cluster = either_cluster
+def test_a_backup_that_is_cut_off_costs_no_failover(unfenced_cluster: Cluster, load: Load, cut: Cut) -> None:
+    """With fencing, it loses its power: test_nodes.py."""
+    cluster = unfenced_cluster
     before = wait_agreed(cluster)
     lost, other = cluster.backups()
     load.wait_confirmed(100)

@@ -7,14 +7,11 @@ import time
 
 import pytest
 
-from lab.amqp_traffic import silenced
 from lab.cluster import Cluster
 from lab.generations import history, wait_agreed
 from lab.load import Load
-from lab.on_node import Node
 
 MOVES = 2
-BEHIND = 20
 _HANDED_OVER = re.compile(r'host="(\w+)" value="\S+ (\d+):(\d+)"')
 
 
@@ -34,45 +31,6 @@ def handed_over(cluster: Cluster, node: str) -> tuple[int, int]:
     """Generation and position where this node's log ended when it was demoted, as it told the others."""
     told = cluster.lab.output(node, "attrd_updater", "--name", "qpid-ha-position-broker", "--query", "--all")
     return {host: (int(generation), int(lsn)) for host, generation, lsn in _HANDED_OVER.findall(told)}[node]
-
-
-def test_the_primarys_node_goes_to_standby_and_comes_back_as_a_backup(cluster: Cluster, load: Load) -> None:
-    before = wait_agreed(cluster)
-    load.wait_confirmed(100)
-
-    at_s = time.monotonic()
-    away(cluster, before.primary)
-    load.recovered_after(at_s)
-    successor = cluster.primary()
-    assert not cluster.has_address(before.primary)
-    cluster.unstandby(before.primary)
-    cluster.wait_well()
-
-    after = wait_agreed(cluster)
-    assert after.primary == successor, "it stays where it is"
-    assert after.generation == before.generation + 1
-    assert problems(load) == []
-
-
-def test_a_backups_node_goes_to_standby_and_no_client_notices(cluster: Cluster, load: Load) -> None:
-    before = wait_agreed(cluster)
-    backup, other = cluster.backups()
-    load.wait_confirmed(100)
-    connections = len(load.ask("report")["recoveries"])
-
-    away(cluster, backup)
-    wait_agreed(cluster, before.primary, other)
-    load.wait_confirmed(100)
-    said = len(Node(cluster, before.primary).broker_log())
-    cluster.unstandby(backup)
-    cluster.wait_well()
-
-    after = wait_agreed(cluster)
-    news = Node(cluster, before.primary).broker_log()[said:]
-    assert re.search(rf"backup {backup} connected at LSN [1-9]\d*; primary sends the \d+ events that it lacks", news)
-    assert (after.primary, after.generation) == (before.primary, before.generation)
-    assert len(load.ask("report")["recoveries"]) == connections, "nobody had to connect again"
-    assert problems(load) == []
 
 
 def test_a_planned_move_takes_over_at_the_last_position_and_clients_only_connect_again(
@@ -97,30 +55,6 @@ def test_a_planned_move_takes_over_at_the_last_position_and_clients_only_connect
         assert handed_over(cluster, before.primary) == (before.generation, began[after.generation] - 1)
     assert problems(load) == []
     assert load.finish().facts["refused"] == 0
-
-
-@pytest.mark.explains("broker_promote_0 on n[123]: error: n[123] is the better choice")
-def test_a_planned_move_is_refused_by_a_target_that_lacks_what_the_old_primary_had(
-    cluster: Cluster, load: Load
-) -> None:
-    target, _ = cluster.backups()
-    load.wait_confirmed(100)
-
-    with silenced(cluster, target):
-        cluster.wait(lambda: load.unanswered() > BEHIND, "the target lacks something")
-        cluster.move(target)
-        cluster.wait(lambda: "handed over at" in refusal(cluster, target), f"{target} refuses, and crm_mon says why")
-
-    cluster.wait_promoted(target)  # it can hear the others again, and catches up with whoever was promoted meanwhile
-    cluster.wait_well()
-    cluster.unmove()
-    load.wait_confirmed(100)
-
-
-def refusal(cluster: Cluster, node: str) -> str:
-    """Why a promotion there failed, as crm_mon shows it."""
-    failed = cluster.view().failed_actions
-    return " ".join(action.reason for action in failed if action.node == node and "promote" in action.operation)
 
 
 def test_one_node_after_the_other_is_restarted_under_load(cluster: Cluster, load: Load) -> None:

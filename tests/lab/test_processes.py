@@ -1,4 +1,4 @@
-"""A process dies or hangs: the broker, its watch, the cluster's own."""
+"""A process dies or hangs: the broker, its watch."""
 
 from __future__ import annotations
 
@@ -95,37 +95,6 @@ def test_a_killed_watch_is_replaced_by_the_next_monitor_and_does_its_work(cluste
     load.recovered_after(killed_at_s)
     cluster.wait_well()
     assert_one_failure(primary, starts)
-
-
-@pytest.mark.explains(BROKER_DIED)
-def test_a_primary_that_dies_unwatched_is_found_by_the_next_monitor(cluster: Cluster, load: Load) -> None:
-    primary = Node(cluster, cluster.primary())
-    starts = primary.starts()
-    load.wait_confirmed(10)
-
-    assert primary.signal("KILL", primary.watcher_pid())
-    killed_at_s = cluster.kill_broker(primary.name)
-
-    load.recovered_after(killed_at_s)
-    assert cluster.wait_promoted() != primary.name
-    cluster.wait_well()
-    assert_one_failure(primary, starts)
-
-
-def test_a_node_whose_corosync_dies_is_fenced_and_its_primary_replaced(cluster: Cluster, load: Load) -> None:
-    primary = cluster.primary()
-    broker = Node(cluster, primary).broker_pid()
-    load.wait_confirmed(100)
-
-    cluster.lab.output(primary, "pkill", "-KILL", "-x", "corosync")
-
-    cluster.wait(lambda: not cluster.lab.is_on(primary), "the node is switched off")
-    assert cluster.wait_promoted() != primary
-    load.wait_confirmed(100)
-    cluster.lab.power_on_all()
-    cluster.wait_formed()
-    cluster.wait_well()
-    assert Node(cluster, primary).broker_pid() != broker
 
 
 def failure(cluster: Cluster, node: Node) -> str:

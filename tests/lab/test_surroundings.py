@@ -18,24 +18,6 @@ MADE_WAY = "broker_promote_0 on n[123]: error: n[123] is the better choice"
 """It holds more that was never confirmed, or it was not restarted."""
 
 
-def test_a_virtual_address_that_was_taken_away_is_put_back(cluster: Cluster) -> None:
-    primary = Node(cluster, cluster.primary())
-    broker = primary.broker_pid()
-    with Load(cluster.lab) as load:
-        load.wait_confirmed(100)
-
-        cluster.lab.output(primary.name, "ip", "addr", "del", f"{VIRTUAL_ADDRESS}/24", "dev", "eth0")
-
-        cluster.wait(lambda: cluster.holders() == [primary.name], "the next monitor puts it back")
-        load.wait_confirmed(100)
-        account = load.finish()
-    # In no order: for a moment the broker has the old connections, which were stuck, beside the new ones.
-    assert (account.facts["lost"], account.facts["duplicates_unmarked"]) == ([], [])
-    assert cluster.primary() == primary.name
-    assert primary.broker_pid() == broker
-    assert primary.failures() == {}
-
-
 @pytest.mark.explains(r"broker_monitor.* on n[123]: (promoted \(degraded\)|degraded)")
 def test_a_virtual_address_that_was_moved_to_another_node_by_hand_comes_back_without_a_failover(
     cluster: Cluster,

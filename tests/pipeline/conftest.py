@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 import spark_home
 import warm_daemon
-from blocking_client import BlockingClient
+from blocking_client import BlockingClient, Management
 from forked_brokers import have_brokers_forked
+from live_query import numbers, publish
 from qpid_ha_pipeline.session import session
 from running_broker import RunningBroker
 from written_journal import WrittenJournal
@@ -87,3 +88,17 @@ def client(broker: RunningBroker) -> Iterator[BlockingClient]:
     """An ordinary client."""
     with BlockingClient(broker.url) as found:
         yield found
+
+
+@pytest.fixture
+def management(client: BlockingClient) -> Management:
+    """Of the broker."""
+    return Management(client)
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
+    """Of this test's own, with ten messages."""
+    name = str(request.node.name)
+    publish(broker.url, name, *numbers(10))
+    return name

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.store.fold import fold
 from qpid_ha_pipeline.jobs.activity import (
     MOST_BUCKETS,
     PERCENTILES,
@@ -178,8 +177,7 @@ def test_what_a_snapshot_holds_was_there_at_the_beginning(spark: SparkSession, j
     journal.dequeue(queue, held[:2])
     journal.enqueue(queue, amqp("y"))
     journal.write_status()
-    fold(journal.disk, 2, journal.identity)
-    journal.segment(1).unlink()
+    journal.fold_away()
     (activity,) = activities(spark.read.format("qpid-journal").load(str(journal.data_dir)))
     (orders,) = activity.by_messages
     assert (orders.first_depth, orders.messages_in, orders.messages_out, orders.last_depth) == (5, 1, 2, 4)

@@ -80,12 +80,6 @@ class ConsumingQuery(LiveQuery):
         return [text for number in sorted(self.kept) for text in self.kept[number]]
 
 
-@pytest.fixture
-def management(client: BlockingClient) -> Management:
-    """Of the broker."""
-    return Management(client)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_wherever_it_dies_each_message_is_kept_once_and_none_stays(broker: RunningBroker, seed: int) -> None:
     random = Random(seed)

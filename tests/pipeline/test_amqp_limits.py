@@ -10,28 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from blocking_client import BlockingClient, Management
+from blocking_client import Management
 from live_query import LiveQuery, numbers, publish
 from qpid_ha_pipeline.amqp.options import ReadOptions
 from qpid_ha_pipeline.amqp.rows import live_schema
 from qpid_ha_pipeline.amqp_stream import AmqpReader
 from qpid_ha_pipeline.errors import PipelineError
 from running_broker import RunningBroker
-
-
-@pytest.fixture
-def management(client: BlockingClient) -> Management:
-    """Of the broker."""
-    return Management(client)
-
-
-@pytest.fixture
-def queue(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
-    """Of this test's own, with ten messages."""
-    name = str(request.node.name)
-    publish(broker.url, name, *numbers(10))
-    return name
-
 
 SENT_MORE = 11
 """Bytes that the broker adds to a message when it sends it: a header of its own."""

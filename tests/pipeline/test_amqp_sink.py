@@ -88,6 +88,14 @@ def test_rows_whose_order_would_drop_one_of_them_are_refused(
         ("value string, key string, subject string", "q", "give one of them"),
         ("value string", "", "target: missing"),
         ("value string, source string", "q", "give both, or none"),
+        ("payload binary, subject string", "q", "column payload is the whole message: subject beside it"),
+        ("payload binary, body binary", "q", "column payload is the whole message: body beside it"),
+        ("payload binary, to string", "q", "column to: beside payload it says where a message goes"),
+        ("payload binary", "", "target: missing"),
+        ("payload string", "q", "column payload: expected binary, found string"),
+        ("body_sections binary, value string", "q", "needs one column `body`"),
+        ("value string, amqp_message_id string, amqp_message_id_typed string", "q", "both are the same part"),
+        ("value string, message_annotations map<string,string>", "q", "did you mean message_annotations_typed"),
     ],
 )
 def test_a_table_that_cannot_be_sent_is_refused_with_the_reason(

@@ -1,21 +1,18 @@
-"""Live queues through Spark itself: options, plans, errors, a stream from queue to queue, and a failover in between."""
+"""Live queues through Spark itself: options, plans, errors, a stream from queue to queue."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
-from blocking_client import BlockingClient, Management, bodies
-from failover_load import FailoverLoad
+from blocking_client import BlockingClient, bodies
 from live_query import numbers, publish
 from qpid_ha_pipeline import register
 from qpid_ha_pipeline.amqp.brokers import PASSWORD_VARIABLE
@@ -24,18 +21,10 @@ from qpid_ha_pipeline.amqp.options import ReadOptions, WriteOptions
 from qpid_ha_pipeline.errors import PipelineError, reason_of
 from qpid_ha_pipeline.options import JournalOptions
 from running_broker import RunningBroker
-from running_cluster import RunningCluster
 
 LIMIT_S = 180
 """For what takes seconds: on a busy machine each batch waits for processes of Python to begin."""
 SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin")
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    """One for all that break nothing."""
-    with RunningBroker() as running:
-        yield running
 
 
 def read(spark: SparkSession, broker: RunningBroker, queue: str, **options: Any) -> DataFrame:
@@ -85,24 +74,6 @@ def test_a_stream_from_queue_to_queue_numbers_rows_that_say_what_they_are(
     assert [int(message.annotations[SEQUENCE]) for message in found] == ids
     (producer,) = {message.annotations[PRODUCER] for message in found}
     assert producer.startswith(f"spark-{query}/0/")
-
-
-def test_a_batch_that_is_sent_again_adds_nothing_and_leaves_nothing_out(
-    spark: SparkSession, broker: RunningBroker, tmp_path: Path
-) -> None:
-    """The query dies after a third of a batch was taken; some of that third is consumed before it begins again."""
-    publish(broker.url, "again-in", *numbers(3000))
-    with BlockingClient(broker.url) as client:
-        management = Management(client)
-        management.create_queue("again-out", {"qpid.max_count": 1000})
-        with pytest.raises(StreamingQueryException, match="full"):
-            copied(spark, broker, tmp_path, limit=3000, queue="again-in", target="again-out", failoverTimeout="500ms")
-        first = bodies(client.consume("again-out"))
-        assert first == numbers(1000)
-        assert bodies(client.fetch(client.receiver("again-in", 500), 500)) == numbers(500)
-        management.delete_queue("again-out")
-        copied(spark, broker, tmp_path, limit=3000, queue="again-in", target="again-out")
-        assert bodies(client.consume("again-out")) == numbers(2000, 1000)
 
 
 def test_what_cannot_work_is_one_line(spark: SparkSession, broker: RunningBroker) -> None:
@@ -165,23 +136,21 @@ def test_the_password_in_the_environment_is_that_of_the_process_that_asks(
     register(spark)
 
 
-@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"once": True}, {"processingTime": "1 second"}])
 def test_what_spark_hands_to_a_sink_of_its_own_accord_is_no_slip(
-    spark: SparkSession, broker: RunningBroker, tmp_path: Path, trigger: dict[str, Any]
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
-    name = next(iter(trigger))
-    publish(broker.url, f"all-{name}", *numbers(3))
-    live = spark.readStream.format("qpid-amqp").option("brokers", broker.url).load(f"all-{name}")
+    publish(broker.url, "all", *numbers(3))
+    live = spark.readStream.format("qpid-amqp").option("brokers", broker.url).load("all")
     writer = live.selectExpr("body_text as value").writeStream.format("qpid-amqp").outputMode("append")
-    writer = writer.queryName(f"copy_{name.lower()}").partitionBy("value").trigger(**trigger)
+    writer = writer.queryName("copy").partitionBy("value").trigger(processingTime="1 second")
     writer = writer.options(brokers=broker.url, checkpointLocation=str(tmp_path), truncate=False, numRows=2)
-    query = writer.start(f"all-{name}-copy")
+    query = writer.start("all-copy")
     try:
         query.processAllAvailable()
     finally:
         query.stop()
     with BlockingClient(broker.url) as client:
-        assert bodies(client.consume(f"all-{name}-copy")) == numbers(3)
+        assert bodies(client.consume("all-copy")) == numbers(3)
 
 
 def test_a_view_in_sql_has_the_options_of_a_table(spark: SparkSession, broker: RunningBroker) -> None:
@@ -204,49 +173,3 @@ def test_only_slips_are_refused(parse: Callable[[dict[str, str]], object]) -> No
     assert parse({**ours, **sparks}) == parse(ours)
     with pytest.raises(PipelineError, match=r"has no option 'pth'.*did you mean path"):
         parse({**ours, "pth": "x"})
-
-
-def test_a_stream_lives_through_a_failover_without_losing_or_repeating_a_row(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with RunningCluster(tmp_path) as cluster:
-        cluster.form(0)
-        urls = ",".join(cluster.urls)
-        with FailoverLoad(cluster.urls, rate=200, consume=False) as load:
-            load.wait_confirmed(10)
-            live = spark.readStream.format("qpid-amqp").options(brokers=urls, queue="load", columns="message_id,body")
-            query = live.load().writeStream.format("memory").queryName("rows").start()
-            try:
-                wait_for_rows(query, 50)
-                cluster.kill(0)
-                cluster.promote(1)
-                load.wait_confirmed(200)
-                load.publisher.stop()
-                query.processAllAvailable()
-            finally:
-                query.stop()
-            rows = spark.table("rows").orderBy("message_id").collect()
-            with BlockingClient(cluster.urls[1]) as client:
-                left = bodies(client.browse("load"))
-    assert [bytes(row.body) for row in rows] == left
-    assert len({row.message_id for row in rows}) == len(rows) >= len(load.ledger.confirmed_at_s) >= 260
-
-
-def wait_for_rows(query: StreamingQuery, count: int, timeout_s: float = LIMIT_S) -> None:
-    """Until the stream has given so many."""
-    deadline = time.monotonic() + timeout_s
-    while sum(progress["numInputRows"] for progress in query.recentProgress) < count:
-        assert time.monotonic() < deadline, f"the stream has not given {count} rows in {timeout_s:g} s"
-        time.sleep(0.1)
-
-
-def test_a_stream_whose_queue_is_deleted_ends_with_the_reason(spark: SparkSession, broker: RunningBroker) -> None:
-    publish(broker.url, "doomed", "a")
-    live = spark.readStream.format("qpid-amqp").options(brokers=broker.url, queue="doomed").load()
-    query = live.writeStream.format("memory").queryName("doomed").start()
-    query.processAllAvailable()
-    with BlockingClient(broker.url) as client:
-        Management(client).delete_queue("doomed")
-    with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(LIMIT_S)
-    assert str(reason_of(caught.value)).startswith("queue doomed was deleted; to go on with what is there")

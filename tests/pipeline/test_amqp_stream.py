@@ -18,20 +18,6 @@ from running_broker import RunningBroker
 from running_cluster import RunningCluster
 
 
-@pytest.fixture
-def management(client: BlockingClient) -> Management:
-    """Of the broker."""
-    return Management(client)
-
-
-@pytest.fixture
-def queue(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
-    """Of this test's own, with ten messages."""
-    name = str(request.node.name)
-    publish(broker.url, name, *numbers(10))
-    return name
-
-
 def test_what_comes_meanwhile_comes_with_the_next_batch(broker: RunningBroker, queue: str) -> None:
     query = LiveQuery(broker.url, queue)
     assert query.batch() == numbers(10)
@@ -96,12 +82,6 @@ def test_tasks_share_the_ids_and_every_row_is_read_by_one_of_them(broker: Runnin
             for part in parts]  # fmt: skip
     assert [text for part in rows for text in part] == numbers(100)
     assert min(map(len, rows)) > 20
-
-
-def test_several_queues_are_one_stream(broker: RunningBroker, queue: str) -> None:
-    publish(broker.url, f"{queue}-2", "other")
-    query = LiveQuery(broker.url, f"{queue},{queue}-2")
-    assert sorted(query.batch()) == sorted([*numbers(10), "other"])
 
 
 def test_what_was_consumed_before_it_was_read_is_no_row(

@@ -102,12 +102,6 @@ def test_what_a_sink_meets_on_an_executor_is_told_in_two_lines(spark: SparkSessi
     assert "Traceback" not in str(caught.value)
 
 
-def test_what_is_wrong_with_options_is_told_without_a_way_through_our_code(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException) as caught:
-        spark.read.format("qpid-journal").load(str(tmp_path / "absent"))
-    assert "Traceback" not in str(caught.value)
-
-
 def test_executors_that_lack_something_are_told_of() -> None:
     for text, reason in (
         ("ModuleNotFoundError: No module named 'pyarrow'", "the executors' Python has no pyarrow: install it there"),

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from blocking_client import BlockingClient
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.store.fold import fold
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.jobs.client_gaps import client_gaps
 from qpid_ha_pipeline.jobs.failovers import _confirming, timelines
@@ -110,7 +109,12 @@ def test_all_sums_agree(timeline: Timeline) -> None:
 def test_whatever_brokers_say_the_bounds_stay_bounds(timeline: Timeline, changes: list[StateChange]) -> None:
     ascending = sorted(timeline.generations, key=lambda generation: generation.started_s)
     changes = sorted(changes, key=lambda change: change.at_s)
-    check_sums(timeline._replace(generations=narrowed(ascending, timeline.memberships, changes)))
+    check_sums(with_changes(timeline._replace(generations=tuple(ascending)), changes))
+
+
+def with_changes(timeline: Timeline, changes: list[StateChange]) -> Timeline:
+    """What is known of it when brokers have told of these."""
+    return timeline._replace(generations=narrowed(timeline.generations, timeline.memberships, changes))
 
 
 # --- journals with hours without traffic
@@ -137,9 +141,9 @@ def write_cluster(directory: Path, quiet_ms: int) -> list[str]:
     return [str(alpha.data_dir), str(beta.data_dir)]
 
 
-def read(spark: SparkSession, stores: list[str], changes: list[StateChange] | None = None) -> Timeline:
+def read(spark: SparkSession, stores: list[str]) -> Timeline:
     journal = spark.read.format("qpid-journal").options(paths=json.dumps(stores), replicas="all").load()
-    (timeline,) = timelines(journal, changes or [])
+    (timeline,) = timelines(journal)
     return timeline
 
 
@@ -151,8 +155,14 @@ def event_line(broker: str, at_ms: int, before: str, after: str) -> str:
     }) + "\n"  # fmt: skip
 
 
-def test_quiet_hours_before_a_failover_are_no_outage_for_certain(spark: SparkSession, tmp_path: Path) -> None:
-    timeline = read(spark, write_cluster(tmp_path, 4 * HOUR_MS))
+@pytest.fixture(scope="module")
+def quiet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Timeline:
+    """Of a cluster that nobody used for four hours before its primary died."""
+    return read(spark, write_cluster(tmp_path_factory.mktemp("quiet"), 4 * HOUR_MS))
+
+
+def test_quiet_hours_before_a_failover_are_no_outage_for_certain(quiet: Timeline) -> None:
+    timeline = quiet
     (outage,) = timeline.outages
     assert outage.at_least_s == 0
     assert outage.at_most_s == pytest.approx(4 * 3600 + 0.5)
@@ -170,9 +180,8 @@ def test_quiet_hours_before_a_failover_are_no_outage_for_certain(spark: SparkSes
 
 
 @pytest.mark.parametrize("kind", ["event stream of a backup", "log of a backup", "event stream of the old primary"])
-def test_what_brokers_said_narrows_it_to_the_real_outage(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_what_brokers_said_narrows_it_to_the_real_outage(quiet: Timeline, tmp_path: Path, kind: str) -> None:
     """It died half a second before the next generation began."""
-    stores = write_cluster(tmp_path, 4 * HOUR_MS)
     died_ms = BEGAN_MS + 1000 + 4 * HOUR_MS
     file = tmp_path / "told"
     if kind == "log of a backup":
@@ -186,7 +195,7 @@ def test_what_brokers_said_narrows_it_to_the_real_outage(spark: SparkSession, tm
         file.write_text(status + event_line("beta", died_ms + 200, "ready", "connecting") + '{"torn')
     else:
         file.write_text(event_line("alpha", died_ms, "primary", "stopping"))
-    timeline = read(spark, stores, read_state_changes([str(file)]))
+    timeline = with_changes(quiet, read_state_changes([str(file)]))
     (outage,) = timeline.outages
     if kind == "event stream of the old primary":
         assert (outage.at_least_s, outage.at_most_s) == pytest.approx((0.5, 0.5))
@@ -199,11 +208,10 @@ def test_what_brokers_said_narrows_it_to_the_real_outage(spark: SparkSession, tm
     assert least > 0.999
 
 
-def test_a_backup_that_lost_its_own_cable_says_nothing_of_the_primary(spark: SparkSession, tmp_path: Path) -> None:
-    stores = write_cluster(tmp_path, 4 * HOUR_MS)
+def test_a_backup_that_lost_its_own_cable_says_nothing_of_the_primary(quiet: Timeline) -> None:
     lost = StateChange("beta", BEGAN_S + 600, "ready", "connecting")
     back = StateChange("beta", BEGAN_S + 660, "catchup", "ready")
-    timeline = read(spark, stores, [lost, back])
+    timeline = with_changes(quiet, [lost, back])
     assert [outage.gone for outage in timeline.outages] == [BoundSource.NEXT_GENERATION]
     assert timeline.availability[1] == 1
 
@@ -284,8 +292,7 @@ def test_a_generation_that_began_before_a_fold_goes_on_behind_it(spark: SparkSes
     journal.now_ms += 50_000
     journal.enqueue(queue, amqp("1"))
     journal.write_status()
-    fold(journal.disk, 2, journal.identity)
-    journal.segment(1).unlink()
+    journal.fold_away()
     timeline = read(spark, [str(journal.data_dir)])
     assert [(generation.number, generation.primary) for generation in timeline.generations] == [(2, "alpha")]
     assert list(timeline.availability) == [1, 1]

@@ -18,9 +18,7 @@ from amqp_values import MESSAGE_ANNOTATIONS, RandomMessages, message_in, values_
 from live_query import ALL, LiveQuery, cluster_of
 from qpid_ha_broker.amqp.wire.sections import MessageSections, find_section
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.fold import fold
-from qpid_ha_pipeline.amqp.encoding import Encoder, check_written_schema
+from qpid_ha_pipeline.amqp.encoding import Encoder
 from qpid_ha_pipeline.amqp.numbering import PRODUCER, SEQUENCE, renumbered
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.publishing import Publisher
@@ -40,14 +38,6 @@ def written(journal: WrittenJournal, payloads: Sequence[bytes]) -> None:
     for payload in payloads:
         header = MessageSections().header(payload)
         journal.write(ev.Enqueued((queue,), payload, header.durable, header.priority, 0, ""))
-
-
-def fold_away(journal: WrittenJournal) -> None:
-    """As a broker does: a snapshot with the messages in place of the segment."""
-    journal.roll()
-    journal.write_status()
-    fold(LocalDisk(journal.directory), 2, journal.identity)
-    journal.segment(1).unlink()
 
 
 def journal_batches(journal: WrittenJournal, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -88,7 +78,9 @@ def test_a_copy_of_a_copy_of_a_journals_messages_says_what_they_say(
     originals = [random.encoded() for _ in range(MESSAGES)]
     written(journal, originals)
     if seed % 2:
-        fold_away(journal)
+        journal.roll()
+        journal.write_status()
+        journal.fold_away()
     first, second = f"first-{uuid4()}", f"second-{uuid4()}"
     sent(broker.url, first, journal_batches(journal, columns))
     sent(broker.url, second, queue_batches(broker.url, first, columns))
@@ -209,31 +201,6 @@ def test_a_row_that_is_no_message_is_told(table: dict[str, list[Any]], text: str
     with pytest.raises(PipelineError) as caught:
         list(Encoder().messages(pa.RecordBatch.from_pydict(table)))
     assert caught.value.reason.startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("schema", "target", "text"),
-    [
-        ("payload binary, subject string", "q", "column payload is the whole message: subject beside it"),
-        ("payload binary, body binary", "q", "column payload is the whole message: body beside it"),
-        (
-            "payload binary, to string",
-            "q",
-            "column to: beside payload it says where a message goes",
-        ),
-        ("payload binary", "", "target: missing"),
-        ("payload string", "q", "column payload: expected binary, found string"),
-        ("body_sections binary, value string", "q", "needs one column `body`"),
-        ("value string, amqp_message_id string, amqp_message_id_typed string", "q", "both are the same part"),
-        ("value string, message_annotations map<string,string>", "q", "did you mean message_annotations_typed"),
-    ],
-)
-def test_columns_that_contradict_each_other_are_refused(
-    spark: SparkSession, schema: str, target: str, text: str
-) -> None:
-    columns = spark.createDataFrame([], schema).schema
-    with pytest.raises(PipelineError, match=text):
-        check_written_schema(columns, has_target=bool(target))
 
 
 def test_payloads_go_where_the_column_says_as_they_are(spark: SparkSession, broker: RunningBroker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -248,18 +247,6 @@ def test_a_snapshot_of_another_store_is_not_replaced(spark: SparkSession, old: W
     assert made.read_bytes() == before
 
 
-def test_rows_that_an_older_release_made_are_left_alone(
-    spark: SparkSession, old: WrittenJournal, tmp_path: Path
-) -> None:
-    """It wrote a table over the one before; the log of a query would hide its rows."""
-    out = tmp_path / "out" / "events"
-    spark.range(3).write.parquet(str(out))
-    result = run("consolidate", str(old.data_dir), "--output", str(tmp_path / "out"), "--what", "rows")
-    assert result.exit_code == 3
-    assert "move it away" in result.stderr
-    assert spark.read.parquet(str(out)).count() == 3
-
-
 def test_what_is_good_of_a_damaged_journal_is_a_table_of_its_own(
     spark: SparkSession, old: WrittenJournal, tmp_path: Path
 ) -> None:
@@ -435,24 +422,6 @@ def test_each_kind_of_broken_promise_is_found_and_proved(spark: SparkSession, to
     assert evidence["m77"].file is None
 
 
-def test_messages_that_are_queued_are_not_lost_because_a_journal_was_folded(
-    spark: SparkSession, journal: WrittenJournal
-) -> None:
-    journal.start(1)
-    queue = journal.declare("orders")
-    journal.enqueue(queue, *[amqp("body", id=f"m{number}") for number in range(4)])
-    journal.roll()
-    journal.write_status()
-    fold(LocalDisk(journal.directory), 2, journal.identity)
-    journal.segment(1).unlink()
-    history = History()
-    for number in range(4):
-        history.note("sent", number)
-        history.note("accepted", number)
-    found = judged(spark, history, journal)
-    assert (found.waiting, found.lost) == (4, 0)
-
-
 def test_what_a_forced_promotion_lost_is_lost_and_found_in_the_branch(spark: SparkSession, tmp_path: Path) -> None:
     history, alpha, beta = History(), WrittenJournal(tmp_path / "alpha"), WrittenJournal(tmp_path / "beta", "beta")
     for store in (alpha, beta):
@@ -493,12 +462,6 @@ def test_a_flawless_history_ends_with_0_and_any_other_with_1(
 
 
 # --- replay
-
-
-@pytest.fixture
-def broker() -> Iterator[RunningBroker]:
-    with RunningBroker() as running:
-        yield running
 
 
 def test_what_is_sent_again_has_no_number_any_more() -> None:

@@ -111,15 +111,6 @@ def test_a_segment_that_ends_too_early_is_damage(filled: WrittenJournal) -> None
         read_rows(filled.data_dir, "lsn")
 
 
-def test_a_missing_segment_is_damage(filled: WrittenJournal) -> None:
-    filled.roll()
-    filled.segment(2).unlink()
-    with pytest.raises(PipelineError, match="missing"):
-        read_rows(filled.data_dir, "lsn")
-    rows = read_rows(filled.data_dir, mode="permissive")
-    assert [row["file"] for row in rows if row["damage"]] == [str(filled.segment(2))]
-
-
 @pytest.mark.parametrize("place", [-1, 0, 30, 70])
 def test_a_last_segment_that_was_cut_off_is_no_torn_end(filled: WrittenJournal, place: int) -> None:
     filled.enqueue(1, b"confirmed, and cut off")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from failover_load import FailoverLoad
+from journal_query import Query
 from journal_rows import read_rows
 from running_broker import RunningBroker
 
@@ -49,8 +47,11 @@ def confirmed(load: FailoverLoad) -> set[str]:
 def test_whoever_reads_sees_all_that_was_confirmed_before_and_each_message_once(
     load: FailoverLoad, tmp_path: Path
 ) -> None:
+    stream = Query(tmp_path / "data", event="enqueued")
+    streamed = stream.batch()
     for _ in range(20):
         load.wait_confirmed(60)
+        streamed += stream.batch()
         before = confirmed(load)
         read = Counter(
             row["amqp_message_id"] for row in read_rows(tmp_path / "data", "amqp_message_id", event="enqueued")
@@ -58,48 +59,11 @@ def test_whoever_reads_sees_all_that_was_confirmed_before_and_each_message_once(
         assert before <= set(read)
         assert set(read.values()) == {1}
     everything = settle(load)
-    assert {row["amqp_message_id"] for row in read_rows(tmp_path / "data", event="enqueued")} == everything
-    assert len(list((tmp_path / "data" / "default" / "journal").glob("*.log"))) > 3
-
-
-@contextmanager
-def streaming(spark: SparkSession, data_dir: Path, output: Path) -> Iterator[StreamingQuery]:
-    """Ids of messages to Parquet, as they come."""
-    table = spark.readStream.format("qpid-journal").option("columns", "amqp_message_id").option("event", "enqueued")
-    sink = table.load(str(data_dir)).writeStream.format("parquet").option("checkpointLocation", f"{output}-checkpoint")
-    query = sink.trigger(processingTime="100 milliseconds").start(str(output))
-    try:
-        yield query
-    finally:
-        query.stop()
-
-
-def test_a_stream_keeps_up_with_a_broker_and_gives_each_message_once(
-    spark: SparkSession, load: FailoverLoad, tmp_path: Path
-) -> None:
-    load.wait_confirmed(1)
-    with streaming(spark, tmp_path / "data", tmp_path / "out") as query:
-        early = wait_for_ids(spark, query, tmp_path / "out", 1)
-        load.wait_confirmed(200)
-        everything = settle(load)
-        # The last one follows a moment later, when the journal says that it is committed.
-        read = wait_for_ids(spark, query, tmp_path / "out", len(everything))
-    assert len(early) < len(everything), "the load had ended before the stream began"
-    assert sorted(read) == sorted(everything)
-
-
-def wait_for_ids(spark: SparkSession, query: StreamingQuery, output: Path, count: int) -> list[str]:
-    """Once there are so many."""
+    rows = read_rows(tmp_path / "data", "lsn", "amqp_message_id", event="enqueued")
+    assert {row["amqp_message_id"] for row in rows} == everything
     deadline = time.monotonic() + IN_TIME_S
-    while len(found := ids_in(spark, output)) < count:
-        assert query.exception() is None
-        assert time.monotonic() < deadline, f"{len(found)} of {count} came: {query.lastProgress}"
-        time.sleep(0.1)
-    return found
-
-
-def ids_in(spark: SparkSession, output: Path) -> list[str]:
-    """Of the batches that are complete."""
-    if not (output / "_spark_metadata" / "0").exists():
-        return []
-    return [row.amqp_message_id for row in spark.read.parquet(str(output)).collect()]
+    while len(streamed) < len(rows):  # the last ones follow when the journal says that they are committed
+        assert time.monotonic() < deadline, f"{len(streamed)} of {len(rows)} came"
+        streamed += stream.batch()
+    assert streamed == [row["lsn"] for row in rows]
+    assert len(list((tmp_path / "data" / "default" / "journal").glob("*.log"))) > 3

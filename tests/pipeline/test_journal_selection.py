@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from journal_rows import read_rows
@@ -112,12 +110,3 @@ def test_a_journal_that_needs_a_base_counts_only_with_it(journal: WrittenJournal
     assert [row["lsn"] for row in read_rows(journal.data_dir, "lsn")] == [1]
     write_snapshot(journal, 2, last_lsn=1)
     assert [row["lsn"] for row in read_rows(journal.data_dir, "lsn")] == [2]
-
-
-def test_several_brokers_are_read_together_and_patterns_name_them(tmp_path: Path) -> None:
-    for broker in ("alpha", "beta"):
-        WrittenJournal(tmp_path / broker, broker).declare("orders")
-    rows = read_rows(tmp_path / "*", "broker", "queue")
-    assert [row["broker"] for row in rows] == ["alpha", "beta"]
-    one = read_rows(tmp_path / "alpha" / "default", "broker")
-    assert one == [{"broker": "alpha"}]

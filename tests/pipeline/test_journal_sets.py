@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from qpid_ha_pipeline.jobs.audit import HISTORY_COLUMNS, audit
 from qpid_ha_pipeline.jobs.failovers import timelines
 from qpid_ha_pipeline.jobs.overview import ALL, overview
 from qpid_ha_pipeline.jobs.stores import verdicts
+from qpid_ha_pipeline.jobs.timeline import Timeline
 from qpid_ha_pipeline.main import main
 from running_broker import RunningBroker
 from written_journal import BEGAN_MS, CLUSTER, WrittenJournal, amqp, write_snapshot
@@ -294,9 +296,8 @@ def journal_of(spark: SparkSession, directory: Path, **options: str) -> DataFram
     return spark.read.format("qpid-journal").options(**options).load(str(directory / "*"))
 
 
-@pytest.mark.usefixtures("alike")
-def test_failovers_are_those_of_each_set(spark: SparkSession, tmp_path: Path) -> None:
-    found = {each.set: each for each in timelines(journal_of(spark, tmp_path, replicas="all"))}
+def check_failovers(found: Mapping[str, Timeline]) -> None:
+    """By resource set."""
     led = {name: [(each.number, each.primary, each.forced) for each in found[name].generations] for name in found}
     assert led == {"default": [(1, "alpha", False)], "fast": [(1, "beta", False), (2, "gamma", True)]}
     assert [change.members for change in found["fast"].memberships] == [BROKERS, ("alpha", "gamma")]
@@ -310,22 +311,22 @@ def test_failovers_are_those_of_each_set(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("alike")
-def test_what_went_through_queues_is_told_of_each_set(spark: SparkSession, tmp_path: Path) -> None:
-    first, second = activities(journal_of(spark, tmp_path))
+def test_failovers_queues_and_reports_are_those_of_each_set(spark: SparkSession, tmp_path: Path) -> None:
+    """A report has a line for each set, and their sum."""
+    led, through = timelines(journal_of(spark, tmp_path, replicas="all")), activities(journal_of(spark, tmp_path))
+    check_failovers({each.set: each for each in led})
+    first, second = through
     assert (first.set, second.set) == ("default", "fast")
     totals = {each.set: [(row.queue, row.messages_in, row.messages_out, row.last_depth) for row in each.by_messages]
               for each in (first, second)}  # fmt: skip
     assert totals == {"default": [("orders", 4, 1, 3)], "fast": [("quick", 3, 1, 2)]}
     (took,) = (row.latencies_s[0] for row in second.by_messages)
     assert took == pytest.approx(5.0)
-    page = report((first, second), [])
+    page = report(through, led)
     assert f"<h2>Cluster {CLUSTER}</h2>" in page
     assert f"<h2>Set fast, {CLUSTER}</h2>" in page
+    assert "<h2>All sets</h2>" in page
 
-
-@pytest.mark.usefixtures("alike")
-def test_reports_have_a_line_for_each_set_and_their_sum(spark: SparkSession, tmp_path: Path) -> None:
-    led, through = timelines(journal_of(spark, tmp_path, replicas="all")), activities(journal_of(spark, tmp_path))
     *sets, whole = overview(led, through)
     assert {line.set: (line.messages_in, line.waiting, line.generations) for line in sets} == {
         "default": (4, 3, 1), "fast": (3, 2, 2)
@@ -336,7 +337,6 @@ def test_reports_have_a_line_for_each_set_and_their_sum(spark: SparkSession, tmp
         assert (line.availability_at_least, line.availability_at_most) == pytest.approx(timeline.availability)
     least = min(line.availability_at_least for line in sets)
     assert least <= whole.availability_at_least <= whole.availability_at_most <= 1.0
-    assert "<h2>All sets</h2>" in report(through, led)
 
     done = CliRunner().invoke(main, ["failovers", str(tmp_path / "*"), "--format", "json"])
     assert done.exit_code == 0, done.output

@@ -6,16 +6,15 @@ import json
 import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from journal_query import ALL, Query
+from journal_query import Query
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.files import Disk, LocalDisk
@@ -74,14 +73,6 @@ def test_a_store_without_events_yet_is_waited_for(tmp_path: Path) -> None:
     assert query.batch() == [1]
 
 
-def test_a_broker_that_joins_later_is_read_from_its_beginning(tmp_path: Path) -> None:
-    WrittenJournal(tmp_path / "alpha").declare("orders")
-    query = Query(tmp_path / "*")
-    assert query.batch() == [1]
-    messages(WrittenJournal(tmp_path / "beta", "beta"), 2)
-    assert query.batch() == [1, 2]
-
-
 def test_a_store_that_was_moved_is_read_on_where_it_was(tmp_path: Path) -> None:
     journal = WrittenJournal(tmp_path / "old" / "alpha")
     messages(journal, 2)
@@ -136,27 +127,6 @@ def test_what_is_not_committed_waits_and_what_is_taken_back_never_comes(journal:
     assert query.batch() == []
     messages(journal, 1)
     assert query.batch() == [2, 3]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_each_event_comes_once_however_batches_and_restarts_fall(tmp_path: Path, seed: int) -> None:
-    random, journal = Random(seed), WrittenJournal(tmp_path)
-    query, seen = Query(tmp_path), []
-    limits: list[ReadLimit] = [ALL, ReadMaxRows(7), ReadMaxBytes(2000), ReadMaxRows(1)]
-    for _ in range(60):
-        match random.randrange(6):
-            case 0 | 1 | 2:
-                messages(journal, random.randrange(1, 12), committed=random.random() < 0.7)
-            case 3:
-                journal.roll()
-            case 4:
-                seen += query.batch(random.choice(limits))
-            case 5:
-                query.restart()
-    messages(journal, 1)
-    for _ in range(200):
-        seen += query.batch(random.choice(limits))
-    assert seen == list(range(1, journal.lsn + 1))
 
 
 def test_a_batch_is_as_large_as_it_may_be(journal: WrittenJournal) -> None:

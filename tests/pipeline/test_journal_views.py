@@ -10,21 +10,8 @@ import pytest
 
 from journal_rows import Row, read_rows
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.fold import fold
 from qpid_ha_pipeline.errors import PipelineError
 from written_journal import WrittenJournal, amqp, blocks_of, spoil
-
-
-def fold_away(journal: WrittenJournal, number: int) -> None:
-    """As a broker does: a snapshot of what comes before that segment, which is then deleted."""
-    fold(LocalDisk(journal.directory), number, journal.identity)
-    for path in sorted((journal.directory / "journal").glob("*.log")):
-        if int(path.stem) < number:
-            path.unlink()
-    for path in (journal.directory / "snapshots").glob("*.snap"):
-        if int(path.stem) < number:
-            path.unlink()
 
 
 def replicas(directory: Path, *names: str) -> list[WrittenJournal]:
@@ -75,7 +62,7 @@ def folded(journal: WrittenJournal) -> WrittenJournal:
     journal.dequeue(orders, ids[3:4])
     journal.enqueue(orders, amqp("10"), amqp("11"))
     journal.write_status()
-    fold_away(journal, 2)
+    journal.fold_away()
     return journal
 
 
@@ -117,15 +104,6 @@ def test_a_queue_that_was_emptied_has_what_came_since(journal: WrittenJournal) -
     assert bodies(read_rows(journal.data_dir, view="state", event="enqueued")) == ["since"]
 
 
-def test_what_a_broker_keeps_for_itself_is_of_its_state(journal: WrittenJournal) -> None:
-    (own,) = journal.write_local(ev.QueueDeclared("own", {"qpid.replicate": "none"}))
-    journal.write_local(*(ev.Enqueued((own,), amqp(body), True, 4, 0, "") for body in ("1", "2")))
-    journal.write_local(ev.Dequeued(own, (own + 1,), ev.DequeueReason.CONSUMED))
-    journal.write_status()
-    rows = read_rows(journal.data_dir, view="state", event="enqueued")
-    assert [(row["queue"], row["body_text"], row["local"]) for row in rows] == [("own", "2", True)]
-
-
 def test_a_state_of_a_damaged_store_is_not_guessed(folded: WrittenJournal) -> None:
     begin, _ = blocks_of(folded, 2)[0]
     spoil(folded.segment(2), begin + 90)
@@ -136,17 +114,6 @@ def test_a_state_of_a_damaged_store_is_not_guessed(folded: WrittenJournal) -> No
 
 
 # --- replicas
-
-
-def test_each_event_of_a_cluster_is_one_row(tmp_path: Path) -> None:
-    stores = replicas(tmp_path, "alpha", "beta", "gamma")
-    all_write(stores, "one", "two")
-    end(stores)
-    rows = read_rows(tmp_path / "*", event="enqueued")
-    assert bodies(rows) == ["one", "two"]
-    assert len(read_rows(tmp_path / "*", event="enqueued", replicas="all")) == 6
-    assert read_rows(tmp_path / "*", replicas="discarded") == []
-    assert bodies(read_rows(tmp_path / "*", event="enqueued", view="state")) == ["one", "two"]
 
 
 def forked(directory: Path) -> list[WrittenJournal]:
@@ -231,24 +198,12 @@ def test_a_log_is_read_from_where_a_store_still_has_it(tmp_path: Path) -> None:
     all_write(stores, "since")
     all_write(stores[:1], "only alpha")
     end(stores)
-    fold_away(stores[0], 2)
+    stores[0].fold_away()
     rows = sorted(read_rows(tmp_path / "*", event="enqueued"), key=lambda row: int(row["lsn"]))
     assert bodies(rows) == ["gone", "here", "since", "only alpha"]
     assert [row["broker"] for row in rows] == ["beta", "beta", "alpha", "alpha"]
     assert {row["complete_from"] for row in rows} == {1}
     assert not any(row["from_snapshot"] for row in rows)
-
-
-def test_each_broker_has_a_log_of_its_own_beside_the_one_that_all_have(tmp_path: Path) -> None:
-    stores = replicas(tmp_path, "alpha", "beta")
-    for store in stores:
-        (own,) = store.write_local(ev.QueueDeclared("own", {"qpid.replicate": "none"}))
-        store.write_local(ev.Enqueued((own,), amqp(f"of {store.identity.broker}"), True, 4, 0, ""))
-    all_write(stores, "of all")
-    end(stores)
-    for view in ("events", "state"):
-        rows = read_rows(tmp_path / "*", event="enqueued", view=view)
-        assert sorted(bodies(rows), key=str) == ["of all", "of alpha", "of beta"]
 
 
 def test_a_copy_of_a_store_adds_no_rows(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def test_rows_that_cannot_come_where_others_are_keep_a_run_from_folding(
     done = run("consolidate", old.data_dir, "--output", tmp_path / "output", "--mode", mode)
     assert done.exit_code == FAILED
     assert done.stderr.startswith(f"qpid-ha-pipeline: {rows}: ")
+    assert ("move it away" in done.stderr) == (mode == "strict")
     assert done.stderr.count("\n") == 1
+    assert spark.read.parquet(str(rows)).count() == 3
     assert not (tmp_path / "output" / "stores").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,6 @@ def filled(journal: WrittenJournal) -> WrittenJournal:
     journal.enqueue(billing, amqp("a bill"))
     journal.dequeue(orders, ids[:2])
     return journal
-
-
-@pytest.fixture
-def broker() -> Iterator[RunningBroker]:
-    """With live queues."""
-    with RunningBroker() as running:
-        yield running
 
 
 def test_the_examples_run(

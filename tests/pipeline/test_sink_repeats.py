@@ -28,12 +28,6 @@ from running_broker import RunningBroker
 COLUMNS = "body_text,source,position"
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    with RunningBroker() as running:
-        yield running
-
-
 class Died(Exception):
     """The executor, the driver, or both."""
 

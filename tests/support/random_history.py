@@ -22,7 +22,7 @@ from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.fold import FoldError, fold
+from qpid_ha_broker.store.fold import FoldError
 from qpid_ha_broker.store.recovery import recover
 from qpid_ha_broker.store.snapshot import SnapshotWriter
 from written_journal import WrittenJournal, amqp, blocks_of, spoil
@@ -106,12 +106,9 @@ class Store(WrittenJournal):
         """As its consolidator does with what is committed."""
         number = self.journal.roll()
         try:
-            fold(LocalDisk(self.directory), number, self.identity)
+            self.fold_away(number)
         except FoldError:
             return
-        for path in [*self.directory.glob("journal/*.log"), *self.directory.glob("snapshots/*.snap")]:
-            if int(path.stem) < number:
-                path.unlink()
         self.folded_to = self.lsn
 
     def keep(self, random: Random) -> None:

@@ -15,6 +15,7 @@ from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.fold import fold
 from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.reading import BlockReader, read_header
 from qpid_ha_broker.store.snapshot import SnapshotEnd, SnapshotWriter
@@ -122,6 +123,13 @@ class WrittenJournal:
     def roll(self) -> None:
         """Begin the next segment."""
         self.journal.roll()
+
+    def fold_away(self, number: int = 2) -> None:
+        """As a broker does: a snapshot of what comes before that segment, which is then deleted."""
+        fold(LocalDisk(self.directory), number, self.identity)
+        for path in [*self.directory.glob("journal/*.log"), *self.directory.glob("snapshots/*.snap")]:
+            if int(path.stem) < number:
+                path.unlink()
 
     def write_status(self, **changes: object) -> None:
         """STATUS as a broker writes it."""

@@ -205,6 +205,7 @@ RESTORED: dict[str, object] = {"restored": "dirty"}
         pytest.param(FURTHER, "", {}, False, id="nobody is told who is there"),
         pytest.param(FURTHER, "a b", {"chosen": True}, False, id="this store was chosen"),
         pytest.param("3:7:101:ready:in-sync 3:101", "a b", MOVED, True, id="a move to one that lacks something"),
+        pytest.param("3:7:100:ready:in-sync 3:101", "a b", MOVED, True, id="a move to one that lacks the very end"),
         pytest.param("3:7:100:ready:in-sync 3:100", "a b", MOVED, False, id="a move to one that has all"),
         pytest.param("3:7:101:connecting:in-sync:restored", "a b", RESTORED, True, id="its store goes further"),
         pytest.param("3:7:100:connecting:in-sync:restored", "a b", RESTORED, False, id="its store is no further"),
