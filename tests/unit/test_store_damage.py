@@ -122,13 +122,9 @@ def test_a_file_that_was_cut_off_anywhere_is_damage_and_never_a_torn_end(written
 
 
 @STORES
-def test_a_file_that_is_missing_is_damage_and_named(written: Written) -> None:
+def test_a_file_that_is_missing_is_damage(written: Written) -> None:
     for path in files_of(written.disk):
         assert is_refused(copied(written.disk, without=(path,)), written, f"no {path}")
-    for number in segment_numbers(written.disk):
-        with pytest.raises(StoreDamaged) as raised:
-            recovered(copied(written.disk, without=(segment_path(number),)))
-        assert raised.value.file == segment_path(number)
 
 
 @STORES

@@ -251,6 +251,19 @@ def used_bytes(data: bytes) -> range:
     return range(min(len(data), len(data.rstrip(b"\0")) + 70))
 
 
+def test_a_missing_segment_is_reported_by_its_name() -> None:
+    core = with_everything()
+    core.keep()
+    core.journal.roll()
+    core.journal.roll()
+    paths = [segment_path(each) for each in segment_numbers(core.disk)]
+    for path in paths[:-1]:
+        with pytest.raises(StoreDamaged, match="missing") as raised:
+            recovered(copied(core.disk, without=(path,)))
+        assert raised.value.file == path
+        assert path in examine(copied(core.disk, without=(path,)), "here").detail
+
+
 def test_the_end_that_a_clean_status_tells_of_must_be_there() -> None:
     core = with_everything()
     end = core.journal.end()
