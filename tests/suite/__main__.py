@@ -68,7 +68,8 @@ def main(
         runner.run(Stage("run the gate", Part.GATE, files_of_the_gate(reach.test_modules)))
         if is_ci:
             _run_for_ci(runner, reach, began or time.time())
-    sys.exit(linting.finish() or _conclude(runner))
+    lint_code = linting.finish()
+    sys.exit(_conclude(runner) or lint_code)
 
 
 def _share(turn: str) -> tuple[int, int]:
@@ -130,10 +131,8 @@ def _ci_base() -> str:
 
 def _changed_files(rev: str) -> set[str]:
     """Paths that differ from `rev`, new ones among them."""
-    names = _git("diff", "--name-only", rev).split("\n") + _git("ls-files", "--others", "--exclude-standard").split(
-        "\n"
-    )
-    return {name for name in names if name}
+    tracked, new = _git("diff", "--name-only", rev), _git("ls-files", "--others", "--exclude-standard")
+    return {*tracked.splitlines(), *new.splitlines()}
 
 
 def _git(*arguments: str) -> str:
@@ -149,7 +148,7 @@ def _conclude(runner: Runner) -> int:
         say("LEFT OUT, AS THE TIME WAS OVER:", *sorted(_counted(report.left_out)))
     if report.passed_alone:
         say("FAILED BESIDE OTHER TESTS, PASSED ALONE. Find out why:", *report.passed_alone)
-    say("passed" if report.code == 0 else "FAILED")
+    say("all tests passed" if report.code == 0 else "TESTS FAILED")
     return report.code
 
 

@@ -30,8 +30,10 @@ LABS: Final = 2
 
 
 def group_of(node_id: str) -> str:
-    """The name of the group: a path, or Spark."""
+    """The name of the group: a path, or Spark, or a simulated test, which shares nothing with others."""
     file = file_of(node_id)
+    if "tests/simulation/" in f"/{file}":
+        return node_id
     return SPARK if "tests/pipeline/" in f"/{file}" and not file.endswith(WITHOUT_SESSION) else file
 
 

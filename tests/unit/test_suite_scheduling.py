@@ -98,3 +98,11 @@ def test_where_the_time_is_limited_what_was_named_first_begins_first() -> None:
     ran = run([*UNIT, *SPARKS], 1, until=1e9)
 
     assert groups(ran["gw0"]) == [*groups(UNIT), SPARK]
+
+
+def test_simulated_clusters_are_shared_out_one_by_one() -> None:
+    clusters = [f"tests/simulation/test_simulation.py::test_many[{number}]" for number in range(4)]
+
+    ran = run(clusters, 2)
+
+    assert [len(tests) for tests in ran.values()] == [2, 2]
