@@ -56,3 +56,24 @@ def test_without_quorum_nobody_is_served_and_nothing_is_lost(cluster: Cluster, l
     assert not history(cluster, after.primary)[-1]["forced"]
     load.wait_confirmed(100)
     assert load.confirmed() > confirmed
+
+
+def test_the_primary_goes_on_alone_and_the_record_says_so_everywhere(cluster: Cluster, load: Load) -> None:
+    """The other two nodes stay, and give the quorum; only their brokers are gone."""
+    before = wait_agreed(cluster)
+    backups = cluster.backups()
+    load.wait_confirmed(100)
+
+    for node in backups:
+        cluster.standby(node)
+
+    cluster.wait(lambda: all(cluster.state(node) == "down" for node in backups), "both backups are stopped")
+    load.wait_confirmed(200)
+    alone = wait_agreed(cluster, before.primary)  # of each node's own copy of the CIB
+    assert alone.generation == before.generation
+    for node in backups:
+        cluster.unstandby(node)
+    cluster.wait_well()
+    after = wait_agreed(cluster)
+    assert (after.generation, after.primary) == (before.generation, before.primary)
+    load.wait_confirmed(100)

@@ -109,3 +109,18 @@ def assert_one_failure(node: Node, starts: int) -> None:
     assert 1 <= len(failures) <= 2
     assert set(failures.values()) == {1}
     assert node.starts() == starts + 1
+
+
+@pytest.mark.explains(BROKER_DIED)
+def test_a_primary_that_dies_unwatched_is_found_by_the_next_monitor(cluster: Cluster, load: Load) -> None:
+    primary = Node(cluster, cluster.primary())
+    starts = primary.starts()
+    load.wait_confirmed(10)
+
+    assert primary.signal("KILL", primary.watcher_pid())
+    killed_at_s = cluster.kill_broker(primary.name)
+
+    load.recovered_after(killed_at_s)
+    assert cluster.wait_promoted() != primary.name
+    cluster.wait_well()
+    assert_one_failure(primary, starts)
