@@ -20,6 +20,9 @@ from suite.times import cut, expected_s, read_recorded, write_expected
 
 CHANGED_S: Final = 150.0
 """How long `--changed` may be expected to take, linting apart."""
+PORTIONS: Final = 2
+PORTIONS_OF_ALL: Final = 8
+"""Of new seeds in the simulation; a portion takes seconds."""
 CI_BOX_S: Final = 25 * 60.0
 CI_SHARES: Final = 8
 CI_CHANGE: Final = "6 hours ago"
@@ -52,7 +55,7 @@ def main(
         write_expected(read_recorded())
         return
     new_seeds = random.SystemRandom().randrange(10**7, 10**9)
-    portions = 4 if is_all else 1
+    portions = PORTIONS_OF_ALL if is_all else PORTIONS
     runner = Runner([*context.args, f"--new-seed-portions={portions}"], new_seeds)
     reach = Reach()
     if turn is not None:
