@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,16 +23,22 @@ def reach() -> Reach:
     return Reach()
 
 
-def tracked_files() -> Iterable[str]:
+MADE = {"__pycache__", "node_modules", "build", "dist"}
+"""Directories that running something in the checkout makes."""
+
+
+def tracked_files() -> Iterator[str]:
     """What is in the checkout and was not made by running something in it."""
-    for path in ROOT.rglob("*"):
-        parts = path.relative_to(ROOT).parts
-        hidden = parts[0].startswith(".") and parts[0] != ".ci"
-        made = {"__pycache__", "node_modules", "build", "dist"} & set(parts) or any(
-            p.endswith("egg-info") for p in parts
-        )
-        if path.is_file() and not hidden and not made:
-            yield "/".join(parts)
+    for directory, within, files in os.walk(ROOT):
+        is_root = Path(directory) == ROOT
+        within[:] = [
+            name
+            for name in within
+            if name not in MADE and not name.endswith(".egg-info") and (name == ".ci" or not name.startswith("."))
+        ]
+        for name in files:
+            if not (is_root and name.startswith(".")):
+                yield str((Path(directory) / name).relative_to(ROOT))
 
 
 # --- the gate
