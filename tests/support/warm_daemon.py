@@ -24,7 +24,9 @@ _SETTING: Final = f" -Dspark.python.daemon.module={Path(__file__).stem}"
 
 def have_every_session_use_it(environment: MutableMapping[str, str]) -> None:
     """Of those that this process and its children begin: Spark takes a property of its Java for a setting."""
-    environment["JDK_JAVA_OPTIONS"] = environment.get("JDK_JAVA_OPTIONS", "") + _SETTING
+    options = environment.get("JDK_JAVA_OPTIONS", "")
+    if _SETTING not in options:  # a worker of pytest-xdist has what the process has that began it
+        environment["JDK_JAVA_OPTIONS"] = options + _SETTING
     paths = [environment.get("PYTHONPATH", ""), str(Path(__file__).parent)]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
