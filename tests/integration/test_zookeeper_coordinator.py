@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -54,10 +55,23 @@ def url(zookeeper_ensemble: ZookeeperEnsemble, namespace: str) -> str:
     return zookeeper_ensemble.url(namespace)
 
 
+class UpToDateClient(KazooClient):  # type: ignore[misc]  # it has no types
+    """A write that was answered is seen at the writer's server; another one may be behind until it is asked to catch up
+    (ZooKeeper's consistency guarantees)."""
+
+    def get_children(self, path: str, *options: Any, **others: Any) -> Any:
+        self.sync(path)
+        return super().get_children(path, *options, **others)
+
+    def get_acls(self, path: str) -> Any:
+        self.sync(path)
+        return super().get_acls(path)
+
+
 @contextmanager
 def client_of(servers: str) -> Iterator[KazooClient]:
     """ZooKeeper's own view, for what an operator would do."""
-    client = KazooClient(servers, timeout=4.0)
+    client = UpToDateClient(servers, timeout=4.0)
     client.start()
     try:
         yield client
