@@ -84,9 +84,12 @@ class Runner:
             self.report.code = self.report.code or code
 
     def _again(self, part: Part, failed: Sequence[str]) -> int:
+        """Run them alone: the exit code of that, and 1 where none of them was found again."""
         say("these failed, and run once more, with nothing beside them:", *failed)
         files = sorted({file_of(node_id) for node_id in failed})
         code, again, _ = self._pytest(part, ["--last-failed", "--last-failed-no-failures=none", *files])
+        if code == NO_TESTS:
+            return 1
         self.report.passed_alone += [node_id for node_id in failed if node_id not in again]
         return code
 

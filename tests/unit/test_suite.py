@@ -16,6 +16,7 @@ from suite import gate, times
 from suite.gate import ROOT, Part, part_of
 from suite.plugin import SuitePlugin
 from suite.reach import COMMANDS, FAR, HOMES, READ, Reach, readers_of
+from suite.runs import NO_TESTS, Runner, Stage
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +215,27 @@ def test_no_test_begins_that_would_not_end_in_time(monkeypatch: pytest.MonkeyPat
     assert late.left_out == [item.nodeid]
     assert in_time.pytest_runtest_protocol(item) is None
     assert slow.pytest_runtest_protocol(item) is True
+
+
+# --- what failed, once more
+
+
+@pytest.mark.parametrize(
+    ("again", "code", "passed_alone"),
+    [((0, []), 0, ["tests/lab/test_a.py::test_a"]), ((1, ["tests/lab/test_a.py::test_a"]), 1, []),
+     ((NO_TESTS, []), 1, [])],
+    ids=["it passes alone", "it fails again", "it was not found again"],
+)  # fmt: skip
+def test_what_failed_counts_unless_it_passes_alone(
+    again: tuple[int, list[str]], code: int, passed_alone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: Iterator[tuple[int, list[str], list[str]]] = iter([(1, ["tests/lab/test_a.py::test_a"], []), (*again, [])])
+    monkeypatch.setattr(Runner, "_pytest", lambda *_: next(ends))
+    runner = Runner()
+
+    runner.run(Stage("run one", Part.LONG, ["tests/unit/test_suite_scheduling.py"]))
+
+    assert (runner.report.code, runner.report.passed_alone) == (code, passed_alone)
 
 
 def test_the_shell_of_the_checkout_knows_each_way_to_test() -> None:

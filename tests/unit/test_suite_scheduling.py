@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from suite import scheduling
-from suite.scheduling import SPARK, GroupScheduling, group_of, takes_a_lab
+from suite.gate import ROOT
+from suite.scheduling import SPARK, WITHOUT_SESSION, GroupScheduling, group_of, takes_a_lab
 
 UNIT = [f"tests/unit/test_{name}.py::test_{number}" for name in "abc" for number in range(3)]
 SPARKS = [f"tests/pipeline/test_{name}.py::test_{number}" for name in "ab" for number in range(3)]
@@ -106,3 +107,7 @@ def test_simulated_clusters_are_shared_out_one_by_one() -> None:
     ran = run(clusters, 2)
 
     assert [len(tests) for tests in ran.values()] == [2, 2]
+
+
+def test_the_modules_that_have_no_use_for_a_session_of_spark_are_there() -> None:
+    assert [file for file in WITHOUT_SESSION if not (ROOT / file).is_file()] == []
