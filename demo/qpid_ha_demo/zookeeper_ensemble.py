@@ -237,7 +237,7 @@ class ZookeeperEnsemble:
         return ",".join(server.address for server in self.servers)
 
     def start(self) -> None:
-        """Start those that do not run, and wait until all serve, also those who come with TLS. Raises EnsembleFailed."""
+        """Start those that do not run, and wait until all serve, also with TLS. Raises EnsembleFailed."""
         for server in self.servers:
             server.configure(self._lines(server))
             server.start()

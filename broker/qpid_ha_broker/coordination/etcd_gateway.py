@@ -33,8 +33,8 @@ from qpid_ha_config.settings import CoordinatorSettings, read_password_file
 ATTEMPT_S: Final = 0.7
 """Of one server; then the next one is asked."""
 STREAM_SILENCE_S: Final = 300.0
-"""After so long a stream is opened anew. Dead machines are noticed by TCP, and servers that hang by other calls: they go
-to the same server, because streams are at the one that is asked first, and at no other."""
+"""After so long a stream is opened anew. Dead machines are noticed by TCP, and servers that hang by other calls: they
+go to the same server, because streams are at the one that is asked first."""
 _BETWEEN_ROUNDS_S: Final = 0.1
 _MOMENT_S: Final = 0.01
 """No attempt is shorter."""
@@ -479,7 +479,9 @@ class WatchStream:
         # Closing a response does not wake the thread that reads it; the end of its connection does.
         self._socket = socket.socket(fileno=os.dup(response.raw.fileno()))
         # The answer has begun in time; what follows comes when there is something to tell.
-        response.raw.connection.sock.settimeout(STREAM_SILENCE_S)
+        connection = response.raw.connection
+        if connection is not None and connection.sock is not None:
+            connection.sock.settimeout(STREAM_SILENCE_S)
 
     def __iter__(self) -> Iterator[WatchAnswer]:
         """Raises CoordinatorError when the server ends it with a reason; any other end ends the iteration."""
