@@ -41,6 +41,20 @@ def push_into(transport: proton.Transport, data: bytes) -> None:
         transport.push(data[offset : offset + _INPUT_BUFFER])
 
 
+class _LoggedIn(proton.Transport):  # type: ignore[misc]
+    """The broker's end after a login that nobody has to carry."""
+
+    known_user = ""
+
+    @property
+    def authenticated(self) -> bool:
+        return bool(self.known_user)
+
+    @property
+    def user(self) -> str:
+        return self.known_user
+
+
 class PairedBroker:
     """A container without a process.
 
@@ -67,9 +81,10 @@ class PairedBroker:
         self.settle_down()
         return client
 
-    def accept(self) -> Connection:
-        """The broker's end of a connection whose bytes the caller carries."""
-        transport = proton.Transport(proton.Transport.SERVER)
+    def accept(self, user: str = "") -> Connection:
+        """The broker's end of a connection whose bytes the caller carries. `user`: who has logged in; empty: nobody."""
+        transport = _LoggedIn(proton.Transport.SERVER)
+        transport.known_user = user
         transport.max_frame_size = 64 * 1024
         return Connection(self.connections, Engine(transport, proton.Connection()), "127.0.0.1:1")
 
@@ -127,7 +142,9 @@ class PairedClient:
         desired_capabilities: Sequence[str] = (),
         *,
         container: str | None = None,
+        user: str = "",
     ) -> None:
+        """`user`: as whom it has logged in."""
         self.broker = broker
         self.transport = proton.Transport()
         self.connection = proton.Connection()
@@ -138,7 +155,7 @@ class PairedClient:
         self.connection.open()
         self.session: Any = self.connection.session()
         self.session.open()
-        self.peer = broker.accept()
+        self.peer = broker.accept(user) if user else broker.accept()
         self.sent = bytearray()
         """Every byte that went to the broker."""
         self._names = count(1)
