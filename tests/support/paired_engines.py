@@ -41,7 +41,7 @@ def push_into(transport: proton.Transport, data: bytes) -> None:
         transport.push(data[offset : offset + _INPUT_BUFFER])
 
 
-class _LoggedIn(proton.Transport):  # type: ignore[misc]
+class _LoggedIn(proton.Transport):
     """The broker's end after a login that nobody has to carry."""
 
     known_user = ""

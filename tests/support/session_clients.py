@@ -32,7 +32,7 @@ def open_session(
         "qpid.session": name, "qpid.session-timeout": timeout, "qpid.session-resume": resume, "qpid.keep-session": keep,
         **(properties or {}),
     }  # fmt: skip
-    asked = {proton.symbol(key): value for key, value in given.items() if value is not None}
+    asked: dict[str, Any] = {proton.symbol(key): value for key, value in given.items() if value is not None}
     client = PairedClient(broker, asked, **client_options)
     broker.settle_down()
     return client

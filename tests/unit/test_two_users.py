@@ -1,8 +1,8 @@
-"""Two clients of different users, with rules, proxies and sessions: whatever one does, what the other has stays as it was.
+"""Clients of two users, with rules, proxies and sessions: whatever one does, what the other has stays as it was.
 
 `owner` publishes numbered messages, consumes, subscribes, and comes back by its session; `stranger` does what the
-protocol lets it write. A model of a few lists says what the owner has; after each step the broker has to have just that.
-What the stranger's connections cost has to be given back when they have gone, without Python's cycle collector.
+protocol lets it write. A model of a few lists says what the owner has; after each step the broker has just that. What
+the stranger's connections cost has to be given back when they have gone, without Python's cycle collector.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class TwoUsers(RuleBasedStateMachine):
         self.links: list[tuple[PairedClient, Any]] = []
         self.transactions: list[bytes] = []
         self.gone: list[weakref.ref[object]] = []
+        self.stranger_comes_to_work()
 
     def teardown(self) -> None:
         gc.enable()
@@ -181,6 +182,19 @@ class TwoUsers(RuleBasedStateMachine):
             client = open_session(self.broker, session, resume=resume, user=STRANGER, container=container)
         self.strangers.append(client)
 
+    @precondition(lambda self: not self.strangers)
+    @rule()
+    def stranger_comes_to_work(self) -> None:
+        """What most of the other rules need: a publisher to a queue of its own, and a browser of the owner's."""
+        self.stranger_opens("mallory's", None, None)
+        (client,) = self.strangers
+        self.links.append((client, client.sender(OTHERS_QUEUE, "to-work")))
+        browser: Any = client.session.receiver("browser")
+        browser.source.address = QUEUE
+        browser.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+        self.links.append((client, client.attach(browser, 10)))
+        assert all(condition(link) is None for _, link in self.links)
+
     def is_usable(self, client: PairedClient) -> bool:
         return bool(client.connection.state & proton.Endpoint.REMOTE_ACTIVE and client.session.state & 16)
 
@@ -260,7 +274,7 @@ class TwoUsers(RuleBasedStateMachine):
         found = self.usable_link(index, is_sender=True)
         if found is None or not found[1].credit:
             return
-        client, link = found
+        _, link = found
         delivery = link.delivery(f"part-{next(self.numbers)}")
         if some:
             link.stream(b"\x00Sw\xa1\x03abc"[:4])
