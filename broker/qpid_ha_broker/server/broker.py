@@ -275,7 +275,8 @@ class Broker:
             self.sets.proxying.stop()
         self.outside.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._deserted.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._deserted.wait()
         for protocol in list(self._protocols.values()):
             protocol.abort()
         await self._close_listeners()
