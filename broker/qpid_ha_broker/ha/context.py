@@ -24,12 +24,15 @@ class MemberContext:
         resource_set: ResourceSet,
         random: Callable[[], float],
         wall_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
     ) -> None:
         self.settings = settings
         self.resource_set = resource_set
         self.random = random
         self.wall_ms = wall_ms
         """The time of day, for time stamps only."""
+        self.steady_ms = steady_ms or wall_ms
+        """See `model.message_clock`."""
         self.now_s = 0.0
         self.clock_s = 0.0
         self.effects: list[Effect] = []
@@ -58,6 +61,10 @@ class MemberContext:
     def unread_s(self) -> float:
         """How long what is read now may have been lying there, because this process was stopped."""
         return self._stopped_s if self.now_s - self._woke_s < _WAKING_S else 0.0
+
+    def message_time_ms(self) -> int:
+        """By that messages expire; of one that follows, as far as it was told."""
+        return self.resource_set.catalog.clock.now_ms(self.steady_ms())
 
     def number(self) -> int:
         """For a request whose answer comes back later."""

@@ -39,6 +39,7 @@ _LEFT_OUT: Final[dict[str, object]] = {
     "claims": (),
     "started": (),
     "request": "",
+    "reads_clock": False,
 }
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
 the frames of an older one, and is understood by it as long as it has nothing else to say."""
@@ -212,6 +213,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "remembers": _truth,
         "set": check_name,
         "started": _times,
+        "reads_clock": _truth,
     },
     fr.Welcome: {
         "name": check_name,
@@ -269,6 +271,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "cluster": check_name,
         "history": _history,
         "last_lsn": _u64,
+        "reads_clock": _truth,
     },
     fr.Followed: {
         "name": check_name,

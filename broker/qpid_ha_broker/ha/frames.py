@@ -64,6 +64,8 @@ class Hello(NamedTuple):
     """The resource set that the channel is about."""
     started: tuple[int, ...] = ()
     """When each generation of `history` began, in ms since 1970; 0: not known. Empty: for a broker that is older."""
+    reads_clock: bool = False
+    """It understands `ClockReading`. False: it is older, or this is for a broker that is."""
 
 
 class Resync(StrEnum):
@@ -139,6 +141,13 @@ class Heartbeat(NamedTuple):
     generation: int
     committed_lsn: int
     last_lsn: int
+
+
+class ClockReading(NamedTuple):
+    """By that the messages of the set expire now; see `model.message_clock`. Only to who says that it reads this."""
+
+    generation: int
+    now_ms: int
 
 
 class Holdings(NamedTuple):
@@ -316,6 +325,8 @@ class Follow(NamedTuple):
     history: tuple[GenerationEntry, ...]
     last_lsn: int
     """Up to there of that history its copy is whole."""
+    reads_clock: bool = False
+    """As in Hello."""
 
 
 class Followed(NamedTuple):
@@ -339,6 +350,7 @@ Frame = (
     | Batch
     | Ack
     | Heartbeat
+    | ClockReading
     | Holdings
     | HoldingsDone
     | Objects

@@ -478,6 +478,7 @@ class Connecting(Standby):
                 remembers=settings.has_store or replica.complete,
                 set=ctx.resource_set.name,
                 started=replica.history.started() if parts.channel.reads_all else (),
+                reads_clock=parts.channel.reads_all,
             ),
         )
 
@@ -551,7 +552,10 @@ class Following(Standby):
             fr.CaughtUp: self._caught_up,
             fr.Observe: self._observe,
             fr.Heartbeat: lambda frame: self._replica.commit(frame.committed_lsn),
+            fr.ClockReading: lambda frame: self._clock.told(frame.now_ms, self._ctx.steady_ms()),
         }
+        self._clock = self._ctx.resource_set.catalog.clock
+        self._clock.follow()
 
     def view(self) -> RoleView:
         """And where its primary is found."""
@@ -1188,7 +1192,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
 def _open_for_clients(ctx: MemberContext) -> None:
     """What each of them relies on is there, and what was theirs waits for them."""
     ctx.resource_set.declare_standard_exchanges()
-    ctx.resource_set.take_over(ctx.wall_ms(), int(ctx.settings.backup_timeout_s * 1000))
+    ctx.resource_set.take_over(ctx.message_time_ms(), int(ctx.settings.backup_timeout_s * 1000))
 
 
 class RoleRow(NamedTuple):
@@ -1231,6 +1235,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fr.Refused: RoleRow("refused", "refused", "as_standby_frame", "ignore"),
     fr.Batch: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Heartbeat: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.ClockReading: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Objects: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Chunk: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.CaughtUp: RoleRow("ignore", "take", "as_standby_frame", "ignore"),

@@ -1,0 +1,57 @@
+"""The time by which a resource set's messages expire, its sessions end and its unused queues go.
+
+The time of day is no measure for that: somebody may set a machine's clock, and the clocks of two brokers differ. So a
+broker counts the time that passes, by a clock that nobody can set (its *steady* time), and the primary of a set tells
+its backups what it has come to. Who is promoted goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+READINGS_KEPT: Final = 4
+"""Of those that a backup was told last: enough that one is among them that was hardly delayed, few enough that clocks
+which do not run equally fast are followed."""
+LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: what claims to be later is no reading."""
+
+
+class MessageClock:
+    """The promise: the reading grows by the time that passes where the set is led, and by nothing else.
+
+    A reading is in milliseconds since 1970, as events have it: where a set begins it is the time of day. From then on
+    it follows the primaries, whatever becomes of the time of day. `steady_ms`: what this broker's own clock says that
+    nobody can set, in milliseconds since 1970 as of the time of day at which its process began.
+
+    A change of primary takes from the reading at most what the last message of the old one took to come here.
+    """
+
+    __slots__ = ("_told", "offset_ms")
+
+    def __init__(self) -> None:
+        self.offset_ms = 0
+        """What the reading is ahead of this broker's steady time; of a backup, as far as it can tell."""
+        self._told: deque[int] = deque(maxlen=READINGS_KEPT)
+        """The same, by each of the last readings that the primary told."""
+
+    def now_ms(self, steady_ms: int) -> int:
+        """The reading."""
+        return steady_ms + self.offset_ms
+
+    def go_on(self, reading_ms: int, steady_ms: int) -> None:
+        """It is `reading_ms` now: by the store, as long as no primary has said another thing."""
+        self.offset_ms = reading_ms - steady_ms
+
+    def follow(self) -> None:
+        """What comes next is told by another primary, or on another channel."""
+        self._told.clear()
+
+    def told(self, reading_ms: int, steady_ms: int) -> None:
+        """The primary's reading came here now. It was taken a while ago: of several the least delayed one counts."""
+        self._told.append(reading_ms - steady_ms)
+        self.offset_ms = max(self._told)
+
+    def converted(self, expires_at_ms: int, other: MessageClock) -> int:
+        """By this clock, what `expires_at_ms` is by that of another set of this broker; 0, which is never, stays."""
+        return max(expires_at_ms + self.offset_ms - other.offset_ms, 1) if expires_at_ms else 0
