@@ -16,6 +16,9 @@ which do not run equally fast are followed."""
 LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999: what claims to be later is no reading."""
 
+_MOST: Final = (1 << 64) - 1
+"""That an event can hold."""
+
 
 class MessageClock:
     """The promise: the reading grows by the time that passes where the set is led, and by nothing else.
@@ -54,4 +57,4 @@ class MessageClock:
 
     def converted(self, expires_at_ms: int, other: MessageClock) -> int:
         """By this clock, what `expires_at_ms` is by that of another set of this broker; 0, which is never, stays."""
-        return max(expires_at_ms + self.offset_ms - other.offset_ms, 1) if expires_at_ms else 0
+        return min(max(expires_at_ms + self.offset_ms - other.offset_ms, 1), _MOST) if expires_at_ms else 0

@@ -123,7 +123,12 @@ class Container:
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
-        """The time of the current turn, milliseconds since the epoch; the driver sets it."""
+        """The time of the current turn by a clock that nobody can set, milliseconds since the epoch as of the time of
+        day at which it began; the driver sets it. Each set has its own by that: see `model.message_clock`."""
+        self.steady_ms: Callable[[], int] = lambda: self.now_ms
+        """What `now_ms` is in the middle of a turn; the driver sets it."""
+        self.wall_ahead_ms = 0
+        """What the time of day is ahead of that; the driver sets it."""
         self.work = WorkQueue()
         """Links that end because their session or connection has, of whichever sets."""
         self._touched: dict[HostedSet, None] = {}
@@ -172,6 +177,11 @@ class Container:
         self.starved: dict[LinkEndpoint, None] = {}
         """Publishers that wait for memory."""
         self.notices: list[LogNotice] = []
+
+    @property
+    def wall_ms(self) -> int:
+        """The time of day in the current turn, to be shown and noted; nothing is decided by it."""
+        return self.now_ms + self.wall_ahead_ms
 
     # --- the sets
 
