@@ -11,7 +11,8 @@ from proton import Delivery
 from model_support import NOW_MS, Core, TextReader, message
 from paired_engines import PairedClient
 from paired_transactions import PairedCoordinator, publish_message
-from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardMessage
+from qpid_ha_broker.amqp.connections.container import TurnTime
+from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardFrame, ForwardMessage
 from qpid_ha_broker.ha.forwarding import ForwardReceiver
 from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.resources import Resources
@@ -137,7 +138,7 @@ def test_what_another_broker_hands_on_lives_as_long_as_it_was_given_by_the_clock
     exchanges.go_on(NOW_MS + DAY_MS, NOW_MS)
     receiver = ForwardReceiver(core.resources, exchanges)
     whole = message("m")
-    frames = [
+    frames: list[ForwardFrame] = [
         ForwardBegin(b"p"),
         ForwardMessage(1, ("q",), True, 4, NOW_MS + DAY_MS + 5000, b"", 0, whole.payload),
         ForwardMessage(2, ("q",), True, 4, 0, b"", 0, whole.payload),
@@ -150,7 +151,9 @@ def test_what_another_broker_hands_on_lives_as_long_as_it_was_given_by_the_clock
 def test_what_is_due_later_is_refused_by_the_time_of_day_which_is_what_its_sender_means(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    broker.container.wall_ahead_ms = 3 * DAY_MS
+    steady = broker.container.steady
+    assert isinstance(steady, TurnTime)
+    steady.wall_ahead_ms = 3 * DAY_MS
     for at_ms, expected in ((0, Delivery.ACCEPTED), (1, Delivery.REJECTED)):
         due = proton.timestamp(NOW_MS + 3 * DAY_MS + at_ms)
         delivery = client.send(client.sender("plain"), proton.Message(annotations={"x-opt-delivery-time": due}))

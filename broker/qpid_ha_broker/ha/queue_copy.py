@@ -21,6 +21,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.history import newest
+from qpid_ha_broker.ha.primary_channel import GreetingForm
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.queue import Queue
@@ -46,6 +47,13 @@ class CopyState(StrEnum):
     """The primary finds out what is missing here, and sends it."""
     FOLLOWING = "following"
     ENDED = "ended"
+
+
+class _Source(NamedTuple):
+    """Whose queue it is that is copied; empty before the first greeting."""
+
+    cluster: str
+    queue: int
 
 
 class _Add(NamedTuple):
@@ -89,8 +97,7 @@ class QueueCopy:
         self._resources = resources
         self._declare = declare
         self._own_name = own_name
-        self._cluster = ""
-        self._remote_id = 0
+        self._source = _Source("", 0)
         self._history: tuple[fr.GenerationEntry, ...] = ()
         """Of the log up to `lsn`."""
         self._followed: fr.Followed | None = None
@@ -107,9 +114,7 @@ class QueueCopy:
         self._pending: deque[_Add | _Drop | _Reach] = deque()
         self._source_clock: MessageClock | None = None
         """By which messages expire there; None: the primary has not told, as one of an older release does not."""
-        self._reads_clock = True
-        """Whether the next primary is greeted with what came with a later release; see `primary_channel`."""
-        self._awaits_answer = False
+        self._greeting = GreetingForm()
 
     # --- the conversation
 
@@ -118,13 +123,14 @@ class QueueCopy:
         with suppress(CopyError):  # then the copy is made anew
             self._write_all()
         history, lsn = self._history, self.lsn
-        self._awaits_answer = True
-        return fr.Follow(fr.PROTOCOL_VERSION, self._own_name, self.name, self._cluster, history, lsn, self._reads_clock)
+        self._greeting.opened()
+        return fr.Follow(
+            fr.PROTOCOL_VERSION, self._own_name, self.name, self._source.cluster, history, lsn, self._greeting.is_full
+        )  # fmt: skip
 
     def lost(self) -> None:
         """The channel is gone; what was on its way will come again."""
-        if self._awaits_answer:  # an older release ends the channel at once, and does not say why
-            self._awaits_answer, self._reads_clock = False, not self._reads_clock
+        self._greeting.ended()
         self._followed = None
         self._chunks.clear()
         self._dropped.clear()
@@ -134,7 +140,7 @@ class QueueCopy:
 
     def received(self, frame: fr.Frame, steady_ms: int) -> list[fr.Frame]:
         """A frame came; what to answer. Raises CopyError. `steady_ms`: see `model.message_clock`."""
-        self._awaits_answer = False
+        self._greeting.answered()
         if not self._may_go_on():
             return []
         if isinstance(frame, fr.Refused):
@@ -164,9 +170,10 @@ class QueueCopy:
             raise CopyError("the primary greeted twice")
         if frame.generation < newest(self._history):
             raise CopyError(f"{frame.name} is primary of the older generation {frame.generation}")
-        if self._cluster not in ("", frame.cluster):
-            raise CopyError(f"{frame.name} belongs to the cluster {frame.cluster}; the copy is of {self._cluster}")
-        if self._remote_id not in (0, frame.queue):
+        cluster, queue_id = self._source
+        if cluster not in ("", frame.cluster):
+            raise CopyError(f"{frame.name} belongs to the cluster {frame.cluster}; the copy is of {cluster}")
+        if queue_id not in (0, frame.queue):
             self.end("the queue was deleted there; what has its name now is another one")
             return []
         if self.queue is None and not self._adopt(frame):
@@ -174,7 +181,7 @@ class QueueCopy:
         self._followed = frame
         if self._source_clock is not None:
             self._source_clock.follow()
-        self._cluster, self._remote_id = frame.cluster, frame.queue
+        self._source = _Source(frame.cluster, frame.queue)
         self.primary, self.link_timeout_s = frame.name, frame.link_timeout_s
         self.state = CopyState.COMPARING
         self._take_back(frame)

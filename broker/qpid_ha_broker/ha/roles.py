@@ -477,8 +477,8 @@ class Connecting(Standby):
                 promised=parts.votes.oldest_followable,
                 remembers=settings.has_store or replica.complete,
                 set=ctx.resource_set.name,
-                started=replica.history.started() if parts.channel.reads_all else (),
-                reads_clock=parts.channel.reads_all,
+                started=replica.history.started() if parts.channel.greeting.is_full else (),
+                reads_clock=parts.channel.greeting.is_full,
             ),
         )
 

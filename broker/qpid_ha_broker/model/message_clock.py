@@ -8,7 +8,7 @@ its backups what it has come to. Who is promoted goes on from there.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, Protocol
 
 READINGS_KEPT: Final = 4
 """Of those that a backup was told last: enough that one is among them that was hardly delayed, few enough that clocks
@@ -18,6 +18,16 @@ LAST_MS: Final = 253_402_300_799_999
 
 _MOST: Final = (1 << 64) - 1
 """That an event can hold."""
+
+
+class SteadyTime(Protocol):
+    """A broker's clocks, in milliseconds since 1970."""
+
+    def now_ms(self) -> int:
+        """Of the clock that nobody can set: as of the time of day at which the process began."""
+
+    def wall_ms(self) -> int:
+        """The time of day, to be shown and noted. Nothing is decided by it."""
 
 
 class MessageClock:

@@ -79,8 +79,7 @@ class Broker:
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
-        self._steady = SteadyClock()
-        self.container.steady_ms = self._steady.now_ms
+        self.container.steady = SteadyClock()
         self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
         self.is_stopping = False
@@ -364,8 +363,7 @@ class Broker:
 
     def set_time(self) -> None:
         """Let the container know what time it is."""
-        self.container.now_ms = self._steady.now_ms()
-        self.container.wall_ahead_ms = self._steady.wall_ahead_ms()
+        self.container.now_ms = self.container.steady.now_ms()
 
     def schedule_turn(self) -> None:
         """Have a turn at the end of this round of the loop."""

@@ -302,7 +302,7 @@ class InboundBridge(Bridge, EachTransfer):
         expires_at_ms = self.hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
         message = Message(payload, header.durable, header.priority, expires_at_ms)
         if payload[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
-            annotated(sections, message, header.length, now_ms=self._container.wall_ms, with_numbers=False)
+            annotated(sections, message, header.length, now_ms=self._container.steady.wall_ms(), with_numbers=False)
         return message
 
     def _publish_waiting(self) -> None:

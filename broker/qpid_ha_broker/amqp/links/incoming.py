@@ -333,7 +333,11 @@ class IncomingLink(ReceivingLink):
             if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
                 with_numbers = self._deduplication.producers > 0
                 message = annotated(
-                    container.sections, message, header.length, now_ms=container.wall_ms, with_numbers=with_numbers
+                    container.sections,
+                    message,
+                    header.length,
+                    now_ms=container.steady.wall_ms(),
+                    with_numbers=with_numbers,
                 )
             if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
                 return

@@ -22,6 +22,7 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import CommitToken, LogBatch
+from qpid_ha_broker.model.message_clock import SteadyTime
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
@@ -49,10 +50,7 @@ class SetContainer(Protocol):
     now_ms: int
     directory: SetDirectory
     default: HostedSet
-
-    @property
-    def wall_ms(self) -> int:
-        """The time of day, to be noted."""
+    steady: SteadyTime
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
@@ -196,8 +194,9 @@ class HostedSet:
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
             consumer.deliver(entries)
-        resources.default.log.note_time(host.wall_ms)
-        resources.local.log.note_time(host.wall_ms)
+        wall_ms = host.steady.wall_ms()
+        resources.default.log.note_time(wall_ms)
+        resources.local.log.note_time(wall_ms)
         batch = resources.default.log.take_batch()
         self.tell_what_is_committed()
         return batch

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from qpid_ha_broker.store.clock_mark import MachineTime
 
 
 def boot_s() -> float:
@@ -26,6 +30,19 @@ class SteadyClock:
         """Milliseconds since 1970, as of the time of day at which it began."""
         return int((self._began_s + self._elapsed_s()) * 1000)
 
-    def wall_ahead_ms(self) -> int:
-        """What the time of day is ahead of it by now: so far somebody has set it, or a time service has."""
-        return int(self._wall_s() * 1000) - self.now_ms()
+    def wall_ms(self) -> int:
+        """The time of day."""
+        return int(self._wall_s() * 1000)
+
+
+def machine_time() -> MachineTime:
+    """What this machine's clocks say."""
+    return MachineTime(int(time.time() * 1000), int(boot_s() * 1000), _boot_id())
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

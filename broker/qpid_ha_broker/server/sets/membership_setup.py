@@ -38,7 +38,7 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
 
     member = Member(
         member_settings(settings, uuid.uuid4().hex), resource_set, random.random, wall_ms, restored,
-        broker.container.steady_ms,
+        broker.container.steady.now_ms,
     )  # fmt: skip
     dialler = Dialler(settings.name, PeerEngines(broker.current))
     discarded = DiscardedMessages(settings.data_dir)
