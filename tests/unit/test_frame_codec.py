@@ -69,7 +69,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         fr.Answer,
         *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, NAMES, U64),
         *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1), st.sampled_from(fr.StoreOrigin)),
-        *(U64, U64, st.lists(U64, max_size=5).map(tuple)),
+        *(U64, U64, st.lists(U64, max_size=5).map(tuple), st.integers(0, LAST_MS)),
     ),
     st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64, st.booleans()),
     st.builds(fr.Followed, TEXT, TEXT, U64, HISTORY, U64, U64, ARGUMENTS, st.floats(0, 1e6, allow_nan=False)),
@@ -106,7 +106,9 @@ def test_the_agreed_bytes_are_read_and_written(vector: dict[str, Any]) -> None:
     assert encode(frame_of(vector)).hex() == vector["hex"]
 
 
-@pytest.mark.parametrize("name", ["set", "committed_generation", "committed_lsn", "claims", "started", "reads_clock"])
+@pytest.mark.parametrize(
+    "name", ["set", "committed_generation", "committed_lsn", "claims", "started", "reads_clock", "clock_ms"]
+)
 def test_a_field_that_an_older_release_does_not_send_says_nothing(name: str) -> None:
     vector = next(each for each in vectors() if each["type"] in ("Hello", "Answer") and name in each["fields"])
     older = {field: value for field, value in vector["fields"].items() if field != name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,3 +81,41 @@ def test_who_takes_over_is_never_ahead_and_behind_by_no_more_than_the_least_of_t
         clock.told(BEGAN_MS + ahead_ms + passed_ms, BEGAN_MS + passed_ms + delay_ms)
     behind_ms = BEGAN_MS + ahead_ms - clock.now_ms(BEGAN_MS)
     assert behind_ms == min(delay_ms for _, delay_ms in readings[-READINGS_KEPT:])
+
+
+# --- where all brokers were started anew
+
+
+def restarted(ahead_ms: int, *others_ahead_ms: int) -> MessageClock:
+    """By the store of this broker, and as the others say, in their order, by theirs."""
+    clock = MessageClock()
+    clock.go_on(BEGAN_MS + ahead_ms, BEGAN_MS)
+    for number, other_ms in enumerate(others_ahead_ms):
+        clock.note_peer(f"b{number}", BEGAN_MS + other_ms, BEGAN_MS)
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("said_ms", "expected_ms"),
+    [
+        pytest.param((DAY_MS, 0, 1), 1, id="who is ahead of two others follows the nearer one"),
+        pytest.param((-DAY_MS, 0, 1), 0, id="who is behind does, too"),
+        pytest.param((0, DAY_MS, 1), 1, id="one other that is ahead moves nobody far"),
+        pytest.param((DAY_MS, 0), 0, id="of two the earlier one counts"),
+        pytest.param((0, DAY_MS), 0, id="so messages live longer rather than not long enough"),
+        pytest.param((DAY_MS,), DAY_MS, id="alone it goes by its own"),
+    ],
+)
+def test_what_most_brokers_say_counts_for_who_leads_first(said_ms: tuple[int, ...], expected_ms: int) -> None:
+    clock = restarted(*said_ms)
+    assert clock.lead() == expected_ms - said_ms[0]
+    assert clock.now_ms(BEGAN_MS) == BEGAN_MS + expected_ms
+
+
+def test_what_a_primary_has_told_counts_more_than_what_all_others_say_and_so_does_having_led() -> None:
+    told, led = restarted(0, DAY_MS, DAY_MS), restarted(0)
+    told.told(BEGAN_MS + 5, BEGAN_MS)
+    assert told.lead() == 0
+    led.lead()
+    led.note_peer("b", BEGAN_MS - DAY_MS, BEGAN_MS)
+    assert led.lead() == 0

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from model_support import NOW_MS, message
+from qpid_ha_broker.events.types import Enqueued, GenerationStarted, InSyncChanged, QueueDeclared
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.backup_link import ReadingsDue
+from qpid_ha_broker.ha.frames import WITH_CLOCK, StoreOrigin, Topic
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from small_cluster import Node, SmallCluster
@@ -132,3 +138,74 @@ def test_a_reading_is_due_at_once_and_then_ever_more_rarely() -> None:
     due_s = [second for second in range(2000) if readings.take(float(second))]
     assert due_s == [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 811, 1111, 1411, 1711]
     assert not ReadingsDue(is_wanted=False).take(1e9)
+
+
+# --- all brokers are started anew
+
+
+class Restarted(ClockedCluster):
+    """Each has its log and what its store says of the time, which is `ahead_ms`, and none has led since."""
+
+    def __init__(self, **ahead_ms: int) -> None:
+        self._restored = True
+        self._ahead_ms = ahead_ms
+        SmallCluster.__init__(self, "a", "b", "c", has_store=True)
+        self.run()
+
+    def make_node(self, name: str, settings: MemberSettings) -> ClockedNode:
+        node = RestoredNode(self, name, settings)
+        node.began_ahead_ms = self._ahead_ms.get(name, 0)
+        return node
+
+
+class RestoredNode(ClockedNode):
+    def open_store(self, settings: MemberSettings) -> Restored:
+        default = self.resources.default
+        default.write(GenerationStarted(1, "a", "cluster", NOW_MS, False, "first start"))
+        default.write(InSyncChanged(1, ("a", "b", "c")))
+        default.write(QueueDeclared("q", {}))
+        expires_at_ms = NOW_MS + HOUR_MS
+        default.write(Enqueued((3,), message("an hour").payload, True, 4, expires_at_ms, ""))
+        default.log.reset(4)
+        return Restored(StoreOrigin.CLEAN)
+
+
+def test_after_a_restart_of_all_nothing_expires_by_one_clock_that_was_set_meanwhile() -> None:
+    for name in "ab":
+        cluster = Restarted(a=DAY_MS)
+        assert cluster.promote(name).done, cluster[name].notices
+        cluster.settle()
+        cluster.expire()
+        assert cluster[name].bodies("q") == ["an hour"]
+        assert [text for text in cluster[name].notices if "clock is" in text] == (
+            []
+            if name == "b"
+            else [
+                "this broker's clock is 86400.0 s ahead of those of the others: messages expire by theirs; was it set"
+                " while the broker was down?"
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "before", "expected"),
+    [
+        pytest.param(Restarted, "", {WITH_CLOCK}, id="who knows its store alone asks for it"),
+        pytest.param(ClockedCluster, "a", {""}, id="who was told by a primary does not"),
+    ],
+)
+def test_an_older_release_is_asked_for_no_clock_without_need(
+    cluster: type[ClockedCluster], before: str, expected: set[str]
+) -> None:
+    started, asked = cluster(), []
+    ask = started.ask
+
+    def note(node: Node, effect: fx.Ask) -> None:
+        if effect.question.topic is Topic.STATUS:
+            asked.append(effect.question.request)
+        ask(node, effect)
+
+    started.ask = note  # type: ignore[method-assign]
+    answer = started.switch_over(before, "b") if before else started.promote("b")
+    assert answer.done
+    assert set(asked) == expected

@@ -30,7 +30,7 @@ class BackupProgress(Enum):
 
 
 class ReadingsDue:
-    """When one that follows a primary is told by what clock messages expire: at once, soon again, then ever more rarely.
+    """When one that follows a primary is told by what clock messages expire: at once, soon again, then more rarely.
 
     Clocks of two machines move apart slowly, and hundreds of sets that are at rest should stay so.
     """

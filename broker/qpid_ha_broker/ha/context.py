@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qpid_ha_broker.ha.effects import Answered, Ask, Close, Effect, Notice, Send, TurnDue
-from qpid_ha_broker.ha.frames import Answer, Frame, Question, StoreOrigin, Topic
+from qpid_ha_broker.ha.frames import WITH_CLOCK, Answer, Frame, Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -66,6 +66,11 @@ class MemberContext:
         """By that messages expire; of one that follows, as far as it was told."""
         return self.resource_set.catalog.clock.now_ms(self.steady_ms())
 
+    @property
+    def needs_clock(self) -> bool:
+        """Whether this broker has messages, and nothing but its store and the time of day to say when they expire."""
+        return bool(self.resource_set.state.generations) and not self.resource_set.catalog.clock.is_settled
+
     def number(self) -> int:
         """For a request whose answer comes back later."""
         self._last_number += 1
@@ -83,7 +88,7 @@ class MemberContext:
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
-            settings.own_address, self.resource_set.name,
+            settings.own_address, self.resource_set.name, WITH_CLOCK if is_look and self.needs_clock else "",
         )  # fmt: skip
         addresses = tuple(address for address in settings.addresses if address != settings.own_address)
         self.effects.append(Ask(question, addresses, limit_s))

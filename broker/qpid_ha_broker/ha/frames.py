@@ -15,6 +15,8 @@ from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.log import DEFAULT_SET
 
 PROTOCOL_VERSION: Final = 1
+WITH_CLOCK: Final = "clock"
+"""See `Question.request`."""
 
 
 class FrameError(Exception):
@@ -256,7 +258,7 @@ class Question(NamedTuple):
     set: str = DEFAULT_SET
     """The resource set that is asked about."""
     request: str = ""
-    """What is wanted, where the topic alone does not say it."""
+    """What is wanted, where the topic alone does not say it. Of a `STATUS`, `WITH_CLOCK`: the answer's `clock_ms`."""
 
 
 class StoreOrigin(StrEnum):
@@ -309,6 +311,8 @@ class Answer(NamedTuple):
     claims: tuple[int, ...] = ()
     """The generations that it has on disk to have wanted for itself, each before the coordinator was asked; ascending.
     Those that its log has nothing of, as far as they may still be recorded."""
+    clock_ms: int = 0
+    """By that messages of the set expire where it is; 0: it was not asked for that, or has none."""
 
 
 # --- a copy of one queue, kept elsewhere

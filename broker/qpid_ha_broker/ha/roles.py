@@ -36,6 +36,8 @@ from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
 STANDALONE_REFUSAL: Final = "this broker is in no cluster: set ha.cluster: true and ha.brokers-url, and restart it"
 """To whatever needs other brokers."""
 _VERIFY_AGAIN_S: Final = 6.0
+CLOCKS_AGREE_MS: Final = 2000
+"""Clocks of brokers that differ by less need no word."""
 """Between two looks of a backup at a record that did not name its primary, or could not be read: longer than an answer
 takes."""
 NEEDS_CLUSTER: Final = (fx.PromoteAsked, fx.DemoteAsked, fx.SwitchoverAsked, fx.DropAsked, fx.ShutdownAsked)
@@ -125,6 +127,10 @@ class MemberParts:
         told = [ToldGeneration(each.generation, each.name) for each in related]
         self.told = max([self.told, *told], key=lambda each: each.generation)
         self.told_committed = max([self.told_committed, *map(told_commit, related)])
+        steady_ms = self.ctx.steady_ms()
+        for each in related:
+            if each.clock_ms:
+                self.ctx.resource_set.catalog.clock.note_peer(each.name, each.clock_ms, steady_ms)
 
 
 class RoleView(NamedTuple):
@@ -251,7 +257,10 @@ class ActiveRole(Role):
             self.primary_announced(question)
         if refusal is not None:
             granted, text = False, refusal.text
-        self._ctx.send(link, self._parts.answer(question.number, granted, text))
+        answer = self._parts.answer(question.number, granted, text)
+        if question.topic is fr.Topic.STATUS and question.request == fr.WITH_CLOCK and answer.generation:
+            answer = answer._replace(clock_ms=self._ctx.message_time_ms())
+        self._ctx.send(link, answer)
 
     def why_not_trusted(self) -> Refusal | None:
         """Why nobody else should be promoted now, although this broker does not lead."""
@@ -1151,11 +1160,21 @@ def lead_alone(parts: MemberParts) -> None:
     ctx.resource_set.read_only = ""
 
 
+def _settle_clock(ctx: MemberContext) -> None:
+    """From here on this broker says when messages expire."""
+    change_ms = ctx.resource_set.catalog.clock.lead()
+    if abs(change_ms) > CLOCKS_AGREE_MS:
+        side = "behind" if change_ms > 0 else "ahead of"
+        text = f"this broker's clock is {abs(change_ms) / 1000:.1f} s {side} those of the others"
+        ctx.note("warning", f"{text}: messages expire by theirs; was it set while the broker was down?")
+
+
 def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted) -> None:
     """Apply what is held, and begin the generation: its first events say who leads, and who is in sync."""
     ctx, replica, accept = parts.ctx, parts.replica, granted.accept
     if parts.channel.link:
         ctx.close(parts.channel.link, "promoted")
+    _settle_clock(ctx)
     parts.votes.lead()
     parts.unresolved.end()
     replica.abandon_catch_up()

@@ -37,16 +37,22 @@ class MessageClock:
     it follows the primaries, whatever becomes of the time of day. `steady_ms`: what this broker's own clock says that
     nobody can set, in milliseconds since 1970 as of the time of day at which its process began.
 
-    A change of primary takes from the reading at most what the last message of the old one took to come here.
+    A change of primary takes from the reading at most what the last message of the old one took to come here. Where
+    there is no such change, because all brokers were started anew, what most of them say counts, so that one whose
+    machine's clock was set meanwhile misleads nobody.
     """
 
-    __slots__ = ("_told", "offset_ms")
+    __slots__ = ("_peers", "_told", "is_settled", "offset_ms")
 
     def __init__(self) -> None:
         self.offset_ms = 0
         """What the reading is ahead of this broker's steady time; of a backup, as far as it can tell."""
         self._told: deque[int] = deque(maxlen=READINGS_KEPT)
         """The same, by each of the last readings that the primary told."""
+        self.is_settled = False
+        """A primary has told the reading to this process, or it has led the set itself."""
+        self._peers: dict[str, int] = {}
+        """Before that: what others say, by their names; as `offset_ms`."""
 
     def now_ms(self, steady_ms: int) -> int:
         """The reading."""
@@ -64,6 +70,25 @@ class MessageClock:
         """The primary's reading came here now. It was taken a while ago: of several the least delayed one counts."""
         self._told.append(reading_ms - steady_ms)
         self.offset_ms = max(self._told)
+        self.is_settled = True
+
+    def note_peer(self, name: str, reading_ms: int, steady_ms: int) -> None:
+        """Another broker, which has a replica too, says what its reading is."""
+        self._peers[name] = reading_ms - steady_ms
+
+    def lead(self) -> int:
+        """This broker leads now. How far its reading was put forward: negative, it was ahead of the others'.
+
+        Unless the clock is settled, the median of all that is said counts; of two in the middle the earlier one, by
+        which messages live longer.
+        """
+        before_ms = self.offset_ms
+        if not self.is_settled:
+            said = sorted((self.offset_ms, *self._peers.values()))
+            self.offset_ms = said[(len(said) - 1) // 2]
+        self._peers.clear()
+        self.is_settled = True
+        return self.offset_ms - before_ms
 
     def converted(self, expires_at_ms: int, other: MessageClock) -> int:
         """By this clock, what `expires_at_ms` is by that of another set of this broker; 0, which is never, stays."""
