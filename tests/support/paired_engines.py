@@ -41,6 +41,22 @@ def push_into(transport: proton.Transport, data: bytes) -> None:
         transport.push(data[offset : offset + _INPUT_BUFFER])
 
 
+class _LoggedIn(proton.Transport):
+    """A server's end, as after a login with SASL."""
+
+    def __init__(self, user: str) -> None:
+        super().__init__(proton.Transport.SERVER)
+        self._user = user
+
+    @property
+    def user(self) -> str:
+        return self._user
+
+    @property
+    def authenticated(self) -> bool:
+        return True
+
+
 class PairedBroker:
     """A container without a process.
 
@@ -67,9 +83,9 @@ class PairedBroker:
         self.settle_down()
         return client
 
-    def accept(self) -> Connection:
-        """The broker's end of a connection whose bytes the caller carries."""
-        transport = proton.Transport(proton.Transport.SERVER)
+    def accept(self, user: str = "") -> Connection:
+        """The broker's end of a connection whose bytes the caller carries. `user`: who has logged in; empty: nobody."""
+        transport = _LoggedIn(user) if user else proton.Transport(proton.Transport.SERVER)
         transport.max_frame_size = 64 * 1024
         return Connection(self.connections, Engine(transport, proton.Connection()), "127.0.0.1:1")
 
@@ -127,6 +143,7 @@ class PairedClient:
         desired_capabilities: Sequence[str] = (),
         *,
         container: str | None = None,
+        user: str = "",
     ) -> None:
         self.broker = broker
         self.transport = proton.Transport()
@@ -138,7 +155,7 @@ class PairedClient:
         self.connection.open()
         self.session: Any = self.connection.session()
         self.session.open()
-        self.peer = broker.accept()
+        self.peer = broker.accept(user)
         self.sent = bytearray()
         """Every byte that went to the broker."""
         self._names = count(1)

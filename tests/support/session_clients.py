@@ -25,13 +25,15 @@ def open_session(
     resume: bool | None = None,
     keep: bool | None = None,
     properties: dict[str, Any] | None = None,
+    user: str = "",
 ) -> PairedClient:
     """A client that has opened with a session, and been answered if it is answered."""
     given = {
         "qpid.session": name, "qpid.session-timeout": timeout, "qpid.session-resume": resume, "qpid.keep-session": keep,
         **(properties or {}),
     }  # fmt: skip
-    client = PairedClient(broker, {proton.symbol(key): value for key, value in given.items() if value is not None})
+    opened: dict[Any, Any] = {proton.symbol(key): value for key, value in given.items() if value is not None}
+    client = PairedClient(broker, opened, user=user)
     broker.settle_down()
     return client
 

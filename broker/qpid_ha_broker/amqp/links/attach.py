@@ -41,6 +41,7 @@ from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
 from qpid_ha_broker.model.access import Access, Permission
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.producers import client_producer
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sessions import SessionPart
 
@@ -306,7 +307,8 @@ def _tell_confirmed(
     spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
     highest, refused = 0, tuple[int, ...]()
     if not spans_sets:
-        producer, deduplication = producer_of(part.name, part.link), hosted.resources.deduplication
+        producer = client_producer(subject_of(connection, relay).user, producer_of(part.name, part.link))
+        deduplication = hosted.resources.deduplication
         highest, refused = deduplication.highest(producer), deduplication.refused(producer)
     told: dict[Any, Any] = {proton.symbol(CONFIRMED): proton.ulong(highest)}
     if refused:
