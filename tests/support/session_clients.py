@@ -26,6 +26,7 @@ def open_session(
     keep: bool | None = None,
     properties: dict[str, Any] | None = None,
     user: str = "",
+    container: str | None = None,
 ) -> PairedClient:
     """A client that has opened with a session, and been answered if it is answered."""
     given = {
@@ -33,7 +34,7 @@ def open_session(
         **(properties or {}),
     }  # fmt: skip
     opened: dict[Any, Any] = {proton.symbol(key): value for key, value in given.items() if value is not None}
-    client = PairedClient(broker, opened, user=user)
+    client = PairedClient(broker, opened, user=user, container=container)
     broker.settle_down()
     return client
 

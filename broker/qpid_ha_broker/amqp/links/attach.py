@@ -34,7 +34,14 @@ from qpid_ha_broker.amqp.nodes.terminus import (
     read_terminus,
 )
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import (
+    INVALID_FIELD,
+    LINK_STOLEN,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    RESOURCE_DELETED,
+    AmqpError,
+)
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
@@ -43,6 +50,7 @@ from qpid_ha_broker.model.access import Access, Permission
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.producers import client_producer
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import release_held
 from qpid_ha_broker.model.sessions import SessionPart
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
@@ -419,11 +427,12 @@ def _consumer_of_node(
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
     nodes.check_arguments(subject_of(connection, relay), terminus)
     route = nodes.route(target, filters)
-    own = _own_queue(connection, relay)
+    own, subscriber = _own_queue(connection, relay), None
     created_by = nodes.created_by(subject_of(connection, relay))
     if terminus.durable:
         subscriber = _subscriber(connection, link, relay)
         queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments, created_by)
+        _steal(connection, queue, subscriber, _session_part(connection, link, relay))
     else:
         arguments = nodes.settings.temporary_arguments(terminus.arguments)
         queue = own or nodes.subscriptions.temporary(route, arguments, created_by)
@@ -437,13 +446,29 @@ def _consumer_of_node(
         browsing = terminus.browse
         handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
+    handler.subscriber = subscriber
     return handler
 
 
 def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Subscriber:
+    user = subject_of(connection, relay).user
     if relay is not None:
-        return Subscriber(relay.container, relay.link)
-    return Subscriber(connection.engine.connection.remote_container or "", link.name)
+        return Subscriber(relay.container, relay.link, user)
+    return Subscriber(connection.engine.connection.remote_container or "", link.name, user)
+
+
+def _steal(connection: Connection, queue: Queue, subscriber: Subscriber, part: SessionPart | None) -> None:
+    """End the link that the subscriber had before (AMQP 1.0 section 2.6.1): of a client that has died, as long as
+    nobody has noticed; and give back what another session holds on it, which that client will not resume there."""
+    for consumer in list(queue.dispatcher.consumers):
+        if isinstance(consumer, OutgoingLink) and consumer.subscriber == subscriber:
+            consumer.stolen(AmqpError(LINK_STOLEN, f"the link {subscriber.link} was attached again"))
+    default = connection.container.default
+    holdings = default.resources.catalog.holdings
+    for held in holdings if len(holdings) else ():
+        if held.queue is queue and (part is None or (held.session, held.name, held.link) != part.owner):
+            release_held(default.resources, held, failed=True)
+            default.touch()
 
 
 def _subscriber_without_source(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> OutgoingLink:
@@ -451,9 +476,8 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
 
     Its selector is not known: what it gives credit for comes unfiltered, and the answer has no filter.
     """
-    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(
-        _subscriber(connection, link, relay)
-    )
+    subscriber = _subscriber(connection, link, relay)
+    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(subscriber)
     access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name)
     connection.container.access.check(*access)
     source = link.source
@@ -463,7 +487,7 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     default, filters = connection.container.default, Filters(None, None, None, None, {})
     handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, True
-    handler.access = access
+    handler.subscriber, handler.access = subscriber, access
     return handler
 
 
