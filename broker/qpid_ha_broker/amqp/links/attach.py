@@ -22,6 +22,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, own_address
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import (
     AFTER,
@@ -70,10 +71,11 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     if session is not None and not session.is_granted:
         raise AttachWaits(session.wait)
     relay = _read_relay(connection, link)
-    access = _access(connection, link, relay)
+    own = _own_address(link, relay)
+    access = None if own is not None else _access(connection, link, relay)
     if access is not None:
         connection.container.access.check(*access)
-    if connection.relay.remotes is not None:
+    if own is None and connection.relay.remotes is not None:
         _attach_elsewhere(connection, link, connection.relay.remotes)
     try:
         endpoint = _attach_here(connection, link, relay)
@@ -82,7 +84,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
-        elif connection.relay.relays is not None and _can_be_relayed(link):
+        elif connection.relay.relays is not None and _can_be_relayed(link, own):
             relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
             connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
@@ -94,7 +96,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
 def _access(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Access | None:
     """What the peer has to be allowed, or the client at another broker; None: nothing yet, or it is asked later.
 
-    That is of what comes on the link, as on an anonymous relay or at `$management`, and of who is known to be a broker.
+    That is of what comes on the link, as on an anonymous relay or for a coordinator.
     """
     subject = subject_of(connection, relay)
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
@@ -102,13 +104,19 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
         if link.is_sender and connection.is_admin and relay is None:
             return None  # for replies
         return Access(subject, Permission.CREATE, TEMPORARY)
-    if terminus.coordinator or not terminus.address or terminus.address in (PEERS, MANAGEMENT):
-        return None
-    if terminus.address == COORDINATOR and relay is not None:
+    if terminus.coordinator or not terminus.address:
         return None
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming
     return Access(subject, action, connection.container.nodes.name_of(terminus.address))
+
+
+def _own_address(link: proton.Link, relay: RelayRequest | None) -> OwnAddress | None:
+    """The row of the link's address, if that is one of the broker's own. Raises AmqpError for who may not have it."""
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    if terminus.dynamic or terminus.coordinator or not terminus.address:
+        return None
+    return own_address(terminus.address, publishes=link.is_receiver, is_for_another=relay is not None)
 
 
 def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
@@ -142,11 +150,12 @@ def _session_part(connection: Connection, link: proton.Link, relay: RelayRequest
     return None if connection.session is None else connection.session.part(link.name)
 
 
-def _can_be_relayed(link: proton.Link) -> bool:
+def _can_be_relayed(link: proton.Link, own: OwnAddress | None) -> bool:
     """All but coordinators and anonymous relays, which are there, and relay what comes by its set."""
+    if own is not None:
+        return own.is_relayed
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
-    is_to_a_node = bool(terminus.address or terminus.dynamic or link.is_sender)
-    return is_to_a_node and not terminus.coordinator and terminus.address != COORDINATOR
+    return bool(terminus.address or terminus.dynamic or link.is_sender) and not terminus.coordinator
 
 
 def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> LinkEndpoint:
@@ -154,7 +163,7 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
     link.rcv_settle_mode = link.remote_rcv_settle_mode
-    if relay is not None and link.remote_target.address == SESSION_NODE:
+    if relay is not None and link.is_receiver and link.remote_target.address == SESSION_NODE:
         return _attach_session(connection, link, relay)
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
@@ -246,7 +255,7 @@ def _attach_publisher(
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
-    if terminus.coordinator or (terminus.address == COORDINATOR and relay is not None):
+    if terminus.coordinator or terminus.address == COORDINATOR:
         handler = CoordinatorLink(connection, link, relay)
     elif terminus.address == MANAGEMENT:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
