@@ -56,8 +56,6 @@ def own_address(address: str, *, publishes: bool, is_for_another: bool) -> OwnAd
     """
     if not address.startswith(OWN):
         return None
-    if address.startswith(f"{MANAGEMENT}/"):
-        raise AmqpError(NOT_ALLOWED, f"{address} is an address for replies, to which no link can be attached")
     row = ADDRESSES.get(address)
     fits = {AskedOf.BROKER: not is_for_another, AskedOf.RELAYING_BROKER: is_for_another, AskedOf.EACH_REQUEST: True}
     if row is None or not fits[row.asked_of]:
