@@ -212,8 +212,15 @@ def _pattern(word: str) -> NodePattern:
             re.compile(expression.replace(USER_VARIABLE, "user"))
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{expression!r:.80} is no regular expression: {error}") from None
-        return NodePattern(PatternKind.REGEX, expression)
+        return _separated(NodePattern(PatternKind.REGEX, expression))
     prefix = word.removesuffix("*")
     if "*" in prefix:
         raise ValueError(f"{word!r:.80}: a * stands at the end alone; for more, write {REGEX}EXPRESSION")
-    return NodePattern(PatternKind.EXACT if prefix == word else PatternKind.PREFIX, prefix)
+    return _separated(NodePattern(PatternKind.EXACT if prefix == word else PatternKind.PREFIX, prefix))
+
+
+def _separated(pattern: NodePattern) -> NodePattern:
+    """Raises ValueError for one that would give a user what is another one's whose name begins alike."""
+    if USER_VARIABLE in pattern.text:
+        _ = pattern.separators
+    return pattern

@@ -42,17 +42,19 @@ def push_into(transport: proton.Transport, data: bytes) -> None:
 
 
 class _LoggedIn(proton.Transport):
-    """The broker's end after a login that nobody has to carry."""
+    """A server's end, as after a login with SASL."""
 
-    known_user = ""
-
-    @property
-    def authenticated(self) -> bool:
-        return bool(self.known_user)
+    def __init__(self, user: str) -> None:
+        super().__init__(proton.Transport.SERVER)
+        self._user = user
 
     @property
     def user(self) -> str:
-        return self.known_user
+        return self._user
+
+    @property
+    def authenticated(self) -> bool:
+        return True
 
 
 class PairedBroker:
@@ -83,8 +85,7 @@ class PairedBroker:
 
     def accept(self, user: str = "") -> Connection:
         """The broker's end of a connection whose bytes the caller carries. `user`: who has logged in; empty: nobody."""
-        transport = _LoggedIn(proton.Transport.SERVER)
-        transport.known_user = user
+        transport = _LoggedIn(user) if user else proton.Transport(proton.Transport.SERVER)
         transport.max_frame_size = 64 * 1024
         return Connection(self.connections, Engine(transport, proton.Connection()), "127.0.0.1:1")
 
@@ -144,7 +145,6 @@ class PairedClient:
         container: str | None = None,
         user: str = "",
     ) -> None:
-        """`user`: as whom it has logged in."""
         self.broker = broker
         self.transport = proton.Transport()
         self.connection = proton.Connection()
@@ -155,7 +155,7 @@ class PairedClient:
         self.connection.open()
         self.session: Any = self.connection.session()
         self.session.open()
-        self.peer = broker.accept(user) if user else broker.accept()
+        self.peer = broker.accept(user)
         self.sent = bytearray()
         """Every byte that went to the broker."""
         self._names = count(1)

@@ -67,9 +67,9 @@ class PairedProxy:
 
     # --- what a test does
 
-    def client(self, *, container: str = "client") -> PairedClient:
+    def client(self, *, container: str = "client", user: str = "") -> PairedClient:
         """A client of the proxy, whose links' attaches are answered after `settle_down`."""
-        client = PairedClient(self.proxy, container=container)
+        client = PairedClient(self.proxy, container=container, user=user)
         self.settle_down()
         return client
 

@@ -397,7 +397,7 @@ def test_the_transaction_of_another_client_cannot_be_used(proxied: PairedProxy) 
 def test_at_the_primary_an_id_is_that_of_one_client_in_one_set(proxied: PairedProxy, worker: Worker) -> None:
     work = worker.coordinator.declare()
     worker.publish(work, "a")
-    (client,) = [f"{id(connection):x}" for connection in proxied.proxy.connections.open]
+    (client,) = [connection.relay.name for connection in proxied.proxy.connections.open]
     assert proxied.accepted is not None
     relay = proxied.accepted.relay
     assert len(relay.transactions_of(RelayRequest(("proxy",), client), "default")._open) == 1

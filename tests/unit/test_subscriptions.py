@@ -10,9 +10,12 @@ import pytest
 from model_support import TextReader, picture
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
+from paired_proxy import PairedProxy, paired_broker
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.resources import Resources
+from session_clients import open_session
+from session_support import SECOND
 
 OWN_NAME = "subscription:shop:orders"
 
@@ -22,8 +25,8 @@ def broker() -> PairedBroker:
     return PairedBroker()
 
 
-def client_of(broker: PairedBroker, container: str) -> PairedClient:
-    client = PairedClient(broker, container=container)
+def client_of(broker: PairedBroker, container: str, user: str = "") -> PairedClient:
+    client = PairedClient(broker, container=container, user=user)
     broker.settle_down()
     return client
 
@@ -129,9 +132,17 @@ def test_names_with_dots_in_them_are_different_subscriptions(broker: PairedBroke
 
 
 @pytest.mark.parametrize(
-    "parts", [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("a%", "3Ab:c"), ("é\n", "\x00"), (" ", "")]
+    "parts",
+    [
+        ("a:b", "c", "d"),
+        ("a", "b:c", ""),
+        ("a%3Ab", "c", ""),
+        ("a%", "3Ab:c", "x:"),
+        ("é\n", "\x00", "ü"),
+        (" ", "", ""),
+    ],
 )
-def test_an_identity_says_which_part_is_which(parts: tuple[str, str]) -> None:
+def test_an_identity_says_which_part_is_which(parts: tuple[str, str, str]) -> None:
     from urllib.parse import unquote
 
     identity = Subscriber(*parts).identity
@@ -167,7 +178,7 @@ def test_a_subscription_of_the_release_before_is_found_and_marked(broker: Paired
 
     link = subscribe(client, "amq.topic", "orders", durable=True)
     assert read(client, link) == ["missed"]
-    assert broker.queue("shop.orders").arguments.subscription == "shop:orders"
+    assert broker.queue("shop.orders").arguments.subscription == "shop:orders:"
     link.detach()
     broker.settle_down()
     publish(broker, "amq.topic", "more")
@@ -211,8 +222,162 @@ def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
         for record in decode(batch.data).records:
             backup.default.state.replay(record)
     marks = {name: queue.arguments.subscription for name, queue in backup.catalog.queues.items()}
-    assert marks == {"a.old": "a:old", "subscription:a:new": "a:new"}
+    assert marks == {"a.old": "a:old:", "subscription:a:new": "a:new:"}
     assert picture(backup.sets)["queues"] == picture(broker.container.default.resources.sets)["queues"]
+
+
+# --- whose they are
+
+
+@pytest.fixture(params=["direct", "proxied"])
+def any_broker(request: pytest.FixtureRequest) -> PairedBroker:
+    return paired_broker(request.param)
+
+
+def queues_at(broker: PairedBroker) -> list[str]:
+    return [name for name in queues(broker) if name.startswith("subscription:")]
+
+
+def test_a_user_with_the_names_of_another_one_has_a_subscription_of_its_own(any_broker: PairedBroker) -> None:
+    alice, mallory = client_of(any_broker, "shop", "alice"), client_of(any_broker, "shop", "mallory")
+    subscribe(alice, "amq.topic", "orders", durable=True).detach()
+    any_broker.settle_down()
+    publish(any_broker, "amq.topic", "order")
+
+    link = subscribe(mallory, "amq.topic", "orders", durable=True)
+    assert read(mallory, link) == []
+    close(mallory, link)
+
+    assert queues_at(any_broker) == ["subscription:shop:orders:alice"]
+    again = subscribe(alice, "amq.topic", "orders", durable=True)
+    assert read(alice, again) == ["order"]
+
+
+@pytest.mark.parametrize("other", ["", "mallory"])
+def test_who_has_not_logged_in_and_who_has_do_not_share_a_subscription(any_broker: PairedBroker, other: str) -> None:
+    mine = {"": "alice", "mallory": ""}[other]
+    first, second = client_of(any_broker, "shop", mine), client_of(any_broker, "shop", other)
+    subscribe(first, "amq.topic", "orders", durable=True).detach()
+    any_broker.settle_down()
+    publish(any_broker, "amq.topic", "order")
+    assert read(second, subscribe(second, "amq.topic", "orders", durable=True)) == []
+    assert condition(subscribe(client_of(any_broker, "shop", "third"), None, "orders")) == "amqp:not-found"
+    assert len(queues_at(any_broker)) == 2
+
+
+def leave_as_a_release_without_users_did(broker: PairedBroker, **arguments: Any) -> None:
+    configuration = broker.container.default.configuration
+    configuration.declare_queue(OWN_NAME, {"qpid.exclusive": True, "qpid.subscription": "shop:orders", **arguments})
+    configuration.bind("amq.topic", OWN_NAME, "#", {})
+    publish(broker, "amq.topic", "missed")
+
+
+@pytest.mark.parametrize("user", ["", "alice"])
+def test_a_subscription_that_is_nobodys_is_the_first_users_who_comes_back(any_broker: PairedBroker, user: str) -> None:
+    leave_as_a_release_without_users_did(any_broker)
+    first, second = client_of(any_broker, "shop", user), client_of(any_broker, "shop", "zoë")
+    link = subscribe(first, "amq.topic", "orders", durable=True)
+    assert read(first, link) == ["missed"]
+    link.detach()
+    any_broker.settle_down()
+    assert read(second, subscribe(second, "amq.topic", "orders", durable=True)) == []
+    assert read(first, subscribe(first, "amq.topic", "orders", durable=True)) == ["missed"]
+
+
+def test_a_subscription_that_is_nobodys_but_counts_for_a_user_is_that_ones(broker: PairedBroker) -> None:
+    leave_as_a_release_without_users_did(broker, **{"qpid.created_by": "alice"})
+    mallory, alice = client_of(broker, "shop", "mallory"), client_of(broker, "shop", "alice")
+    assert read(mallory, subscribe(mallory, "amq.topic", "orders", durable=True)) == []
+    assert read(alice, subscribe(alice, "amq.topic", "orders", durable=True)) == ["missed"]
+
+
+def test_who_has_not_logged_in_does_not_get_what_a_user_has_taken_over(broker: PairedBroker) -> None:
+    leave_as_a_release_without_users_did(broker)
+    subscribe(client_of(broker, "shop", "alice"), "amq.topic", "orders", durable=True)
+    refused = subscribe(client_of(broker, "shop"), "amq.topic", "orders", durable=True)
+    assert condition(refused) == "amqp:precondition-failed"
+    assert "alice" not in refused.remote_condition.description
+
+
+# --- a client that comes back while nobody has noticed that it was gone
+
+
+def taken(client: PairedClient, link: Any) -> list[tuple[str, int]]:
+    """Bodies, and how often delivery has failed."""
+    link.flow(100)
+    client.broker.settle_down()
+    return [(str(message.body), message.delivery_count) for _, message in client.received(link)]
+
+
+def test_the_newer_link_of_a_subscriber_ends_the_older_one_and_gets_what_that_had(any_broker: PairedBroker) -> None:
+    dead, again = client_of(any_broker, "shop", "alice"), client_of(any_broker, "shop", "alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(any_broker, "amq.topic", "one", "two")
+    assert taken(dead, older) == [("one", 0), ("two", 0)]
+
+    newer = subscribe(again, "amq.topic", "orders", durable=True)
+
+    assert condition(newer) is None
+    assert condition(older) == "amqp:link:stolen"
+    assert dead.connection.remote_condition is None, "its other links go on"
+    assert taken(again, newer) == [("one", 1), ("two", 1)]
+    publish(any_broker, "amq.topic", "three")
+    assert taken(again, newer) == [("three", 0)]
+    close(dead, older)
+    assert len(queues_at(any_broker)) == 1, "the older link ends nothing any more"
+
+
+def test_a_subscriber_comes_back_through_another_broker() -> None:
+    proxied = PairedProxy()
+    dead, again = proxied.client(container="shop", user="alice"), client_of(proxied.primary, "shop", "alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(proxied.primary, "amq.topic", "one")
+    assert taken(dead, older) == [("one", 0)]
+    newer = subscribe(again, "amq.topic", "orders", durable=True)
+    proxied.settle_down()
+    assert (condition(older), condition(newer)) == ("amqp:link:stolen", None)
+    assert taken(again, newer) == [("one", 1)]
+
+
+@pytest.mark.parametrize("notices", [False, True])
+@pytest.mark.parametrize("name", [SECOND, None])
+def test_a_new_process_gets_what_the_session_of_the_dead_one_holds(
+    any_broker: PairedBroker, notices: bool, name: str | None
+) -> None:
+    dead = open_session(any_broker, container="shop", user="alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(any_broker, "amq.topic", "one")
+    assert taken(dead, older) == [("one", 0)]
+    if notices:
+        dead.vanish()
+        any_broker.settle_down()
+    again = (
+        open_session(any_broker, name, container="shop", user="alice")
+        if name
+        else client_of(any_broker, "shop", "alice")
+    )
+    newer = subscribe(again, "amq.topic", "orders", durable=True)
+    assert condition(newer) is None
+    assert taken(again, newer) == [("one", 1)]
+    assert condition(older) == (None if notices else "amqp:link:stolen")
+
+
+def test_a_session_that_is_resumed_has_its_subscription_with_what_it_holds(any_broker: PairedBroker) -> None:
+    dead = open_session(any_broker, container="shop", user="alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(any_broker, "amq.topic", "one")
+    assert taken(dead, older) == [("one", 0)]
+    again = open_session(any_broker, container="shop", user="alice")
+    assert taken(again, subscribe(again, "amq.topic", "orders", durable=True)) == [("one", 0)]
+
+
+def test_the_reader_of_the_queue_itself_is_no_subscriber_and_stays(broker: PairedBroker) -> None:
+    alice = client_of(broker, "shop", "alice")
+    subscribe(alice, "amq.topic", "orders", durable=True).detach()
+    broker.settle_down()
+    reader = client_of(broker, "shop", "alice").receiver("subscription:shop:orders:alice", 1, "orders")
+    assert condition(subscribe(alice, "amq.topic", "orders", durable=True)) == "amqp:resource-locked"
+    assert condition(reader) is None
 
 
 # --- JMS unsubscribes by a receiver without a source

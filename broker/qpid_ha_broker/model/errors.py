@@ -34,6 +34,10 @@ class RefusedBefore(ModelError):
     """A numbered message was refused when it came before: it is not taken under that number any more."""
 
 
+class NumberTooHigh(ModelError):
+    """The number of a message is so far above its producer's last one that it must be a mistake."""
+
+
 class NotEnoughReplicas(ModelError):
     """Too few brokers hold what is written: the primary takes nothing in before there are enough."""
 

@@ -157,9 +157,13 @@ class Resources:
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
         for each in (default, local) if default_first else (local, default):
             leaving = [departure for departure in departures if departure.queue.log is each.log]
+            events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused]
             events = plan.written_to(log_is_local=each is local)
-            refused = self.deduplication.take_refused(plan.local_advances if each is local else plan.advances)
-            for queue, older in each.commit([*events, *refused] if refused else events, leaving):
+            advances = plan.local_advances if each is local else plan.advances
+            if advances:
+                room = self.deduplication.room_for(advances, is_local=each is local)
+                events = [*room, *events, *self.deduplication.take_refused(advances)]
+            for queue, older in each.commit(events, leaving):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
         only_local = default.log.last_lsn == before[0] and local.log.last_lsn != before[1]
@@ -459,15 +463,20 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
     events: list[ev.Event] = [
         _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "")) for body, _, priority, _, _, _ in messages
     ]
-    advanced = ev.ProducerAdvanced(producer, sequence, resources.deduplication.producers)
-    lsns = queue.log.append_unit([*events, advanced])
+    deduplication = resources.deduplication
+    advances = [
+        *deduplication.room_for({producer: sequence}, is_local=False),
+        ev.ProducerAdvanced(producer, sequence, deduplication.producers),
+    ]
+    lsns = queue.log.append_unit([*events, *advances])
     for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
         size = len(body)
         header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
         queued.add_plain(Entry(lsn, header, body), size)
         total += size
     catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
-    resources.default.state.apply(lsns[-1], advanced)
+    for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):
+        resources.default.state.apply(lsn, advanced)
     catalog.note_arrival(queue)
 
 

@@ -135,6 +135,8 @@ class Connections:
         """None: there are no nodes of other brokers here."""
         self.open: dict[Connection, Opening] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
+        self.made = count(1)
+        """Numbers of connections, whether they come to be open or not."""
         self._numbers = count(1)
         self._touched: dict[Connection, None] = {}
 
@@ -213,7 +215,10 @@ class ConnectionRelay:
     """What relaying is to one connection: of a client whose links go on to other brokers, or of a broker that relays
     links of its clients here."""
 
-    def __init__(self, relays: Relays | None, remotes: Remotes | None) -> None:
+    def __init__(self, relays: Relays | None, remotes: Remotes | None, number: int) -> None:
+        self.name = str(number)
+        """As no other connection of this process is called, be it open or not: what its client has alone at another
+        broker is known by it."""
         self.relays = relays
         """Who relays links of this client; None: nobody does."""
         self.onward: Relays | None = None
@@ -310,7 +315,7 @@ class Connection:
         """Marked for administration: let in everywhere, also where clients are not served."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
-        self.relay = ConnectionRelay(connections.relays, connections.remotes)
+        self.relay = ConnectionRelay(connections.relays, connections.remotes, next(connections.made))
         self.session: SessionAttachment | None = None
         """The session that the client has opened with, which outlives the connection."""
         self.peer_channel: Channel | None = None

@@ -11,6 +11,7 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.model.administration import Facts
 from qpid_ha_broker.model.errors import InUse, NotFound
+from qpid_ha_broker.model.sessions import session_label
 
 LINK_NAME_LENGTH = 200
 """Characters of a link's name that are shown."""
@@ -74,7 +75,7 @@ def _row(connection: Connection, opening: Opening) -> Facts:
         "container": connection.engine.connection.remote_container or "",
         "since_ms": opening.since_ms,
         "sessions": connection.sessions_open,
-        "session": None if session is None else session.request.name,
+        "session": None if session is None else session_label(session.request.name),
         "unsettled": connection.window.unsettled,
         "links": _links(connection),
     }

@@ -248,6 +248,7 @@ class Container:
     def _new_resources(self, name: str, *, log_acquisitions: bool) -> Resources:
         resources = Resources(self.sections, name, log_acquisitions=log_acquisitions)
         resources.deduplication.producers = self.settings.producers
+        resources.deduplication.is_live = lambda producer: self.sessions.producers.is_live(producer)
         return resources
 
     def unhost(self, name: str, error: AmqpError) -> None:

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from qpid_ha_broker.amqp.nodes.directory import SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.live_producers import LiveProducers
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
 from qpid_ha_broker.amqp.nodes.session_links import TAKEN, SessionLinks
 from qpid_ha_broker.amqp.relaying.relayed_sessions import RelayedSession
@@ -98,6 +99,7 @@ class ClientSessions:
         """By the session's id."""
         self._opening: dict[SessionAttachment, None] = {}
         self.links = SessionLinks(container)
+        self.producers = LiveProducers(container)
         self._leads = False
         """This broker led `default` when it was looked at last."""
         self._checked: WeakKeyDictionary[HostedSet, int] = WeakKeyDictionary()
@@ -264,9 +266,9 @@ class ClientSessions:
         self._give_back(self._default)  # the other sets' logs must not be ahead of this one: see `tick`
 
     def end_by_hand(self, name: str) -> Session | None:
-        """End a session, and its connection; None: there is none of that name. Raises NotPrimary."""
+        """End a session, and its connection; None: there is none with that UUID or label. Raises NotPrimary."""
         self._default.resources.default.check_writable()
-        session = self._default.resources.default.state.sessions.by_name.get(name)
+        session = self._default.resources.default.state.sessions.called(name)
         if session is not None:
             attachment = self._attached.pop(session.id, None)
             if attachment is not None:

@@ -22,6 +22,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, own_address
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import (
     AFTER,
@@ -34,14 +35,23 @@ from qpid_ha_broker.amqp.nodes.terminus import (
     read_terminus,
 )
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import (
+    INVALID_FIELD,
+    LINK_STOLEN,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    RESOURCE_DELETED,
+    AmqpError,
+)
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
 from qpid_ha_broker.model.access import Access, Permission
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.producers import client_producer
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import release_held
 from qpid_ha_broker.model.sessions import SessionPart
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
@@ -61,10 +71,11 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     if session is not None and not session.is_granted:
         raise AttachWaits(session.wait)
     relay = _read_relay(connection, link)
-    access = _access(connection, link, relay)
+    own = _own_address(link, relay)
+    access = None if own is not None else _access(connection, link, relay)
     if access is not None:
         connection.container.access.check(*access)
-    if connection.relay.remotes is not None:
+    if own is None and connection.relay.remotes is not None:
         _attach_elsewhere(connection, link, connection.relay.remotes)
     try:
         endpoint = _attach_here(connection, link, relay)
@@ -73,7 +84,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
-        elif connection.relay.relays is not None and _can_be_relayed(link):
+        elif connection.relay.relays is not None and _can_be_relayed(link, own):
             relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
             connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
@@ -85,7 +96,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
 def _access(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Access | None:
     """What the peer has to be allowed, or the client at another broker; None: nothing yet, or it is asked later.
 
-    That is of what comes on the link, as on an anonymous relay or at `$management`, and of who is known to be a broker.
+    That is of what comes on the link, as on an anonymous relay or for a coordinator.
     """
     subject = subject_of(connection, relay)
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
@@ -93,13 +104,19 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
         if link.is_sender and connection.is_admin and relay is None:
             return None  # for replies
         return Access(subject, Permission.CREATE, TEMPORARY)
-    if terminus.coordinator or not terminus.address or terminus.address in (PEERS, MANAGEMENT):
-        return None
-    if terminus.address == COORDINATOR and relay is not None:
+    if terminus.coordinator or not terminus.address:
         return None
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming
     return Access(subject, action, connection.container.nodes.name_of(terminus.address))
+
+
+def _own_address(link: proton.Link, relay: RelayRequest | None) -> OwnAddress | None:
+    """The row of the link's address, if that is one of the broker's own. Raises AmqpError for who may not have it."""
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    if terminus.dynamic or terminus.coordinator or not terminus.address:
+        return None
+    return own_address(terminus.address, publishes=link.is_receiver, is_for_another=relay is not None)
 
 
 def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
@@ -133,11 +150,12 @@ def _session_part(connection: Connection, link: proton.Link, relay: RelayRequest
     return None if connection.session is None else connection.session.part(link.name)
 
 
-def _can_be_relayed(link: proton.Link) -> bool:
+def _can_be_relayed(link: proton.Link, own: OwnAddress | None) -> bool:
     """All but coordinators and anonymous relays, which are there, and relay what comes by its set."""
+    if own is not None:
+        return own.is_relayed
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
-    is_to_a_node = bool(terminus.address or terminus.dynamic or link.is_sender)
-    return is_to_a_node and not terminus.coordinator and terminus.address != COORDINATOR
+    return bool(terminus.address or terminus.dynamic or link.is_sender) and not terminus.coordinator
 
 
 def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> LinkEndpoint:
@@ -145,7 +163,7 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
     link.rcv_settle_mode = link.remote_rcv_settle_mode
-    if relay is not None and link.remote_target.address == SESSION_NODE:
+    if relay is not None and link.is_receiver and link.remote_target.address == SESSION_NODE:
         return _attach_session(connection, link, relay)
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
@@ -237,7 +255,7 @@ def _attach_publisher(
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
-    if terminus.coordinator or (terminus.address == COORDINATOR and relay is not None):
+    if terminus.coordinator or terminus.address == COORDINATOR:
         handler = CoordinatorLink(connection, link, relay)
     elif terminus.address == MANAGEMENT:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
@@ -306,7 +324,8 @@ def _tell_confirmed(
     spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
     highest, refused = 0, tuple[int, ...]()
     if not spans_sets:
-        producer, deduplication = producer_of(part.name, part.link), hosted.resources.deduplication
+        producer = client_producer(subject_of(connection, relay).user, producer_of(part.name, part.link))
+        deduplication = hosted.resources.deduplication
         highest, refused = deduplication.highest(producer), deduplication.refused(producer)
     told: dict[Any, Any] = {proton.symbol(CONFIRMED): proton.ulong(highest)}
     if refused:
@@ -417,11 +436,12 @@ def _consumer_of_node(
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
     nodes.check_arguments(subject_of(connection, relay), terminus)
     route = nodes.route(target, filters)
-    own = _own_queue(connection, relay)
+    own, subscriber = _own_queue(connection, relay), None
     created_by = nodes.created_by(subject_of(connection, relay))
     if terminus.durable:
         subscriber = _subscriber(connection, link, relay)
         queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments, created_by)
+        _steal(connection, queue, subscriber, _session_part(connection, link, relay))
     else:
         arguments = nodes.settings.temporary_arguments(terminus.arguments)
         queue = own or nodes.subscriptions.temporary(route, arguments, created_by)
@@ -435,13 +455,29 @@ def _consumer_of_node(
         browsing = terminus.browse
         handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
+    handler.subscriber = subscriber
     return handler
 
 
 def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Subscriber:
+    user = subject_of(connection, relay).user
     if relay is not None:
-        return Subscriber(relay.container, relay.link)
-    return Subscriber(connection.engine.connection.remote_container or "", link.name)
+        return Subscriber(relay.container, relay.link, user)
+    return Subscriber(connection.engine.connection.remote_container or "", link.name, user)
+
+
+def _steal(connection: Connection, queue: Queue, subscriber: Subscriber, part: SessionPart | None) -> None:
+    """End the link that the subscriber had before (AMQP 1.0 section 2.6.1): of a client that has died, as long as
+    nobody has noticed; and give back what another session holds on it, which that client will not resume there."""
+    for consumer in list(queue.dispatcher.consumers):
+        if isinstance(consumer, OutgoingLink) and consumer.subscriber == subscriber:
+            consumer.stolen(AmqpError(LINK_STOLEN, f"the link {subscriber.link} was attached again"))
+    default = connection.container.default
+    holdings = default.resources.catalog.holdings
+    for held in holdings if len(holdings) else ():
+        if held.queue is queue and (part is None or (held.session, held.name, held.link) != part.owner):
+            release_held(default.resources, held, failed=True)
+            default.touch()
 
 
 def _subscriber_without_source(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> OutgoingLink:
@@ -449,9 +485,8 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
 
     Its selector is not known: what it gives credit for comes unfiltered, and the answer has no filter.
     """
-    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(
-        _subscriber(connection, link, relay)
-    )
+    subscriber = _subscriber(connection, link, relay)
+    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(subscriber)
     access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name)
     connection.container.access.check(*access)
     source = link.source
@@ -461,7 +496,7 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     default, filters = connection.container.default, Filters(None, None, None, None, {})
     handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, True
-    handler.access = access
+    handler.subscriber, handler.access = subscriber, access
     return handler
 
 

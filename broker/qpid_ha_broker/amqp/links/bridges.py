@@ -31,7 +31,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     DecodeError,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, EachTransfer, RemoteOutcome, Sender
-from qpid_ha_broker.amqp.wire.message_path import NUMBERS, message_path, with_path
+from qpid_ha_broker.amqp.wire.message_path import message_path, with_path
 from qpid_ha_broker.amqp.wire.remote_path import MOST_STEPS, Step, properties_of
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.dispatcher import Consumer
@@ -481,7 +481,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
             body = sections.redelivered(body, entry.delivery_count)
         else:
             body = sections.fresh(body)
-        return with_path(body, (*path, self._step), without=NUMBERS)
+        return with_path(body, (*path, self._step))
 
     def _reject(self, entry: Entry, reason: str) -> None:
         self.driver.warn(self, f"a message was rejected: {reason}")

@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.own_addresses import OWN, no_such_address
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -37,6 +38,7 @@ from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.producers import relayed_producer
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import publish_numbered
 from qpid_ha_broker.model.transaction import Message, Publish
@@ -286,6 +288,12 @@ class IncomingLink(ReceivingLink):
         self.is_relayed = relay is not None
         if self.is_relayed:
             self._late_refusal = symbol_map({LATE_REFUSAL: True})
+        self._producers = container.sessions.producers
+        self._session = _session_of(connection, relay)
+        self._named = b"", b""
+        """What its client called the producer in its last numbered message, and the key of that."""
+        self._relayed_by = b""
+        """The key of the proxy's producer; empty: this link is not relayed, or not numbered."""
         self._refused_run = NO_RUN
         self._relayed: list[tuple[Delivery, Message]] = []
         """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""
@@ -307,7 +315,9 @@ class IncomingLink(ReceivingLink):
         self._read_header = container.sections.header
         hosted.links[self] = None
         if relay is not None and relay.producer:
-            self._end_older(relay.producer)
+            self._relayed_by = relayed_producer(self._subject.user, relay.producer)
+            self._end_older(self._relayed_by)
+            self._producers.began(self._relayed_by)
 
     def state(self) -> LinkState:
         state = super().state()
@@ -332,13 +342,14 @@ class IncomingLink(ReceivingLink):
             message = Message(whole, header.durable, header.priority, expires_at_ms)
             if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
                 with_numbers = self._deduplication.producers > 0
-                message = annotated(
+                found = annotated(
                     container.sections,
                     message,
                     header.length,
                     now_ms=container.steady.wall_ms(),
                     with_numbers=with_numbers,
                 )
+                message = self._known_as(found) if found.producer else found
             if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
                 return
             if state == engine.TRANSACTIONAL:
@@ -364,6 +375,21 @@ class IncomingLink(ReceivingLink):
             hosted.unconfirmed[self] = None
             if not hosted.is_touched:
                 hosted.touch()
+
+    def _known_as(self, message: Message) -> Message:
+        """The same, of a producer by the name that no other user has. Raises AmqpError for one of another session."""
+        name, key = self._named
+        if message.producer != name:
+            key = self._producers.key_of(self._subject.user, message.producer, self._session)
+            self._forget_named()
+            self._named = message.producer, key
+            self._producers.began(key)
+        return message._replace(producer=key)
+
+    def _forget_named(self) -> None:
+        if self._named[1]:
+            self._producers.ended(self._named[1])
+            self._named = b"", b""
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self.answered()
@@ -406,7 +432,7 @@ class IncomingLink(ReceivingLink):
 
         A message that its publisher numbers itself, or that is not numbered, is written as any other.
         """
-        queue, producer = self._queue, b"" if self._relay is None else self._relay.producer
+        queue, producer = self._queue, self._relayed_by
         is_plain = producer and not (settled or state == engine.TRANSACTIONAL or message.producer)
         if is_plain and (number := engine.number_if_any(delivery)) is not None:
             payload, durable, priority, expires_at_ms, *_ = message
@@ -467,8 +493,12 @@ class IncomingLink(ReceivingLink):
         if not self.hosted.read_only:
             self.flush_accepted()
         super().closed(lost=lost)
-        if self._relay is not None and self.hosted.relayed_publishers.get(self._relay.producer) is self:
-            del self.hosted.relayed_publishers[self._relay.producer]
+        self._forget_named()
+        if self._relayed_by:
+            self._producers.ended(self._relayed_by)
+            if self.hosted.relayed_publishers.get(self._relayed_by) is self:
+                del self.hosted.relayed_publishers[self._relayed_by]
+            self._relayed_by = b""
         self._container.sessions.links.forget(self)
 
     def _publish_anywhere(self, delivery: Delivery, message: Message) -> CommitToken:
@@ -497,11 +527,10 @@ class IncomingLink(ReceivingLink):
         Its queue may have been deleted since, or its publisher may not publish there any more. Were it refused for
         that, its proxy would number anew what is behind it, which was taken, too, and would be there twice.
         """
-        relay = self._relay
-        number = None if relay is None or self._target is not None else engine.number_if_any(delivery)
-        if relay is None or number is None:
+        number = None if self._relay is None or self._target is not None else engine.number_if_any(delivery)
+        if number is None:
             return None
-        return self.hosted.resources.known_at(Message(b"", producer=relay.producer, sequence=number))
+        return self.hosted.resources.known_at(Message(b"", producer=self._relayed_by, sequence=number))
 
     def _destination(self, payload: bytes) -> tuple[HostedSet, Queue | Exchange, str]:
         sections = self._container.sections
@@ -518,8 +547,11 @@ class IncomingLink(ReceivingLink):
         return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
     def check_may_publish(self, address: str) -> Subject:
-        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there."""
+        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there, and
+        AmqpError where nobody can: a message cannot be sent to the broker's own addresses, only a link be attached."""
         container, subject = self._container, self._subject
+        if address.startswith(OWN):
+            raise no_such_address(address)
         container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
         return subject
 
@@ -562,6 +594,13 @@ class IncomingLink(ReceivingLink):
             container.starved[self] = None
             return False
         return container.has_room(self)
+
+
+def _session_of(connection: Connection, relay: RelayRequest | None) -> str:
+    """The UUID of the session that a link is one of; empty: it is of none."""
+    if relay is not None:
+        return "" if relay.session is None else relay.session.name
+    return "" if connection.session is None else connection.session.name
 
 
 def _token(unconfirmed: Unconfirmed) -> CommitToken:

@@ -9,15 +9,18 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
+from qpid_ha_broker.amqp.nodes.access_checks import subject_of
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
+from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import Filters
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS, RelayAnswer, RelayRequest, reclaimable
 from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.following import owner_name
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -82,7 +85,11 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         if relay is not None:
             owner, name = connection.relay.owner_of(relay.client), relay.container
         self._owner = owner
-        hosted.resources.subscribe(queue, self, owner, name)
+        self.subscriber: Subscriber | None = None
+        """Whose durable subscription it consumes; None: nobody's."""
+        self._is_stolen = False
+        user = subject_of(connection, relay).user
+        hosted.resources.subscribe(queue, self, owner, owner_name(user, name))
         hosted.links[self] = None
         if relay is not None:
             link.properties = self._reclaim(relay).properties()
@@ -403,6 +410,11 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
 
+    def stolen(self, error: AmqpError) -> None:
+        """The same client has attached the link anew: it will not answer what it got on this one."""
+        self._is_stolen = True
+        self.end(error)
+
     def stop(self) -> None:
         """Take nothing more from the queue; what was not answered is held until `closed`."""
         self._ended = True
@@ -438,7 +450,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
             abandon([entry for entry in entries if entry.holder is not self])
         if mine:
             # Another broker that is lost tells nothing of its clients: they may still have what was sent to them.
-            failed = lost and self._relay is None
+            failed = self._is_stolen or (lost and self._relay is None)
             self.hosted.resources.release_in_portions(self.queue, self, mine, failed=failed)
 
 

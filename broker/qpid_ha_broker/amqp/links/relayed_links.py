@@ -122,11 +122,10 @@ class RelayedLink(LinkEndpoint):
         """What the primary is told of the link."""
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
-        name = f"{id(connection):x}"  # as no other connection of this process is called
         part = None if connection.session is None else connection.session.part(self.link.name)
         return RelayRequest(
-            self.path, name, container, connection.identity.user, link=self.link.name, own_queue=self.own_queue,
-            session=part, address=connection.peer,
+            self.path, connection.relay.name, container, connection.identity.user, link=self.link.name,
+            own_queue=self.own_queue, session=part, address=connection.peer,
         )  # fmt: skip
 
     def new_coordinator(self) -> FarCoordinator:

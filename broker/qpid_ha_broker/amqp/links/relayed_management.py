@@ -181,7 +181,9 @@ class FarManagement:
         self._connection = connection
         self._link = link
         self._relayer = relayer
-        own = request._replace(client=f"{id(self):x}")  # as no connection is called, so that replies come here
+        own = request._replace(
+            client=f"management {id(self):x}"
+        )  # as no connection is called, so that replies come here
         self._requests, self._replies = _FarRequests(self, own), _FarReplies(self, own)
         self._set_name = request.set_name
         self._is_placed = False

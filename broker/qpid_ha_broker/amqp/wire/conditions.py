@@ -50,6 +50,7 @@ _OF_MODEL = {
     errors.LimitReached: RESOURCE_LIMIT,
     errors.InUse: RESOURCE_LOCKED,
     errors.RefusedBefore: PRECONDITION_FAILED,
+    errors.NumberTooHigh: INVALID_FIELD,
     errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
     errors.NotPrimary: NOT_ALLOWED,
     errors.QueueLocked: NOT_ALLOWED,

@@ -37,6 +37,13 @@ MAX_PAIRS = 1000
 MAX_TEXT_BYTES = 64 * 1024
 """Of a subject or an address."""
 
+PRODUCER = "x-opt-qpid-producer"
+SEQUENCE = "x-opt-qpid-sequence"
+"""Message annotations by which a client numbers its messages. They are between it and the broker: whoever knows the
+name, and is the same user or nobody like it, could number in its place."""
+MAX_NUMBERED_PAIRS = 100
+"""Annotations of a message that has those two: they are taken off whenever it goes out."""
+
 _DEFAULT_PRIORITY = 4
 _HEADER_CACHE_LENGTH = 1024
 _CACHED_HEADER_BYTES = 64
@@ -151,16 +158,16 @@ class MessageSections:
         return header
 
     def fresh(self, payload: bytes) -> bytes:
-        """`payload` as its first acquirer gets it."""
+        """`payload` as its first acquirer gets it: without its number."""
         header = self.header(payload)
-        return header.fresh + payload[header.length :]
+        return header.fresh + _from(payload, header.length)
 
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
-        """`payload` as it goes out again, with the failed deliveries counted."""
+        """`payload` as it goes out again, with the failed deliveries counted: without its number, too."""
         header = self.header(payload)
         count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
-        return text + payload[header.length :]
+        return text + _from(payload, header.length)
 
     def routing_key(self, payload: bytes) -> str:
         """The subject, empty where there is none."""
@@ -260,6 +267,56 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
         raise DecodeError(f"the section at byte {start} has a list or a map where a name belongs")
     values = [simple_value(payload, *entry) for entry in entries]
     return {str(name): value for name, value in zip(values[::2], values[1::2], strict=False)}
+
+
+def _from(payload: bytes, start: int) -> bytes:
+    """What is behind the header, without the number that the publisher has given the message."""
+    if payload[start + 2 : start + 3] in NO_ANNOTATIONS or _COMMON not in payload:
+        return payload[start:]
+    return without_number(payload)[start:]
+
+
+_NAMES = frozenset((PRODUCER, SEQUENCE))
+_COMMON = b"x-opt-qpid-"
+
+
+def without_number(payload: bytes) -> bytes:
+    """`payload` without the annotations that number it; as it is where there are none that would have been read."""
+    try:
+        start, end = find_section(payload, MESSAGE_ANNOTATIONS)
+        if not any(payload.find(name.encode(), start, end) >= 0 for name in _NAMES):
+            return payload
+        entries = entries_of(payload, start, MAX_NUMBERED_PAIRS)
+    except DecodeError:
+        return payload  # it was not taken under a number
+    kept = [payload[at : stop + size] for name, at, stop, size in entries if name not in _NAMES]
+    return payload if len(kept) == len(entries) else with_annotations(payload, start, end, kept)
+
+
+def with_annotations(payload: bytes, start: int, end: int, entries: list[bytes]) -> bytes:
+    """`payload` with these message annotations, each encoded with its name, in place of what is from `start` to `end`.
+
+    There is no such section where there are none.
+    """
+    content = b"".join(entries)
+    sizes = (len(content) + 4).to_bytes(4, "big") + (2 * len(entries)).to_bytes(4, "big")
+    section = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xD1)) + sizes + content if entries else b""
+    return payload[:start] + section + payload[end:]
+
+
+def entries_of(payload: bytes, start: int, most: int) -> list[tuple[object, int, int, int]]:
+    """Of the section at `start`, a map, each entry: its name, where that begins, where its value begins, and its size.
+
+    Raises DecodeError for what is none, and for more than `most` entries.
+    """
+    found = compound_at(payload, _described_value_at(payload, start))
+    if not found.is_map or found.length % 2 or found.length > 2 * most:
+        raise DecodeError(f"the message's annotations are no map of at most {most} entries")
+    bounds = list(places(payload, found, found.length))
+    return [
+        (simple_value(payload, *name) if is_simple(payload[name[0]]) else None, name[0], value[0], value[1] - value[0])
+        for name, value in zip(bounds[::2], bounds[1::2], strict=True)
+    ]
 
 
 def find_section(payload: bytes, wanted: int) -> tuple[int, int]:
