@@ -205,7 +205,7 @@ def test_an_older_release_is_asked_for_no_clock_without_need(
             asked.append(effect.question.request)
         ask(node, effect)
 
-    started.ask = note  # type: ignore[method-assign]
+    started.ask = note  # type: ignore[method-assign, assignment]
     answer = started.switch_over(before, "b") if before else started.promote("b")
     assert answer.done
     assert set(asked) == expected
