@@ -58,6 +58,10 @@ class MessageClock:
         """The reading."""
         return steady_ms + self.offset_ms
 
+    def steady_ms(self, reading_ms: int) -> int:
+        """When it is `reading_ms`, by the broker's own time: which is the time of day, unless that was set."""
+        return max(reading_ms - self.offset_ms, 1)
+
     def go_on(self, reading_ms: int, steady_ms: int) -> None:
         """It is `reading_ms` now: by the store, as long as no primary has said another thing."""
         self.offset_ms = reading_ms - steady_ms
