@@ -80,6 +80,7 @@ class Broker:
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.container.steady = SteadyClock()
+        self.set_time()
         self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
         self.is_stopping = False
