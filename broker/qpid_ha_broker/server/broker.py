@@ -80,6 +80,7 @@ class Broker:
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.container.steady = SteadyClock()
+        self.set_time()
         self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
         self.is_stopping = False
@@ -464,7 +465,8 @@ class Broker:
             **self.files.audit.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
-            "time_ms": int(time.time() * 1000),
+            "time_ms": self.container.steady.wall_ms(),
+            "message_clock_ahead_s": _message_clock_ahead_s(self.container),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
             "sessions": len(self.container.default.resources.default.state.sessions),
@@ -484,6 +486,12 @@ class Broker:
             "memory_bytes": self.container.memory_bytes,
             "peak_resident_bytes": _peak_resident_bytes(),
         }
+
+
+def _message_clock_ahead_s(container: Container) -> float:
+    """The clock by which messages of `default` expire, of the time of day here."""
+    steady, clock = container.steady, container.default.resources.catalog.clock
+    return round((clock.now_ms(steady.now_ms()) - steady.wall_ms()) / 1000, 1)
 
 
 def _turn_after(broker: Broker, wait_s: float) -> None:

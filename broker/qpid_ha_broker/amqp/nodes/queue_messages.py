@@ -174,15 +174,17 @@ class Peek(QueueLook):
     ) -> None:
         super().__init__(administration, queue, after, count, most_bytes)
         self._body_bytes = body_bytes
+        self._clock = administration.resources.catalog.clock
 
     def row(self, entry: Entry, payload: bytes | BodyDamaged) -> Facts:
         header, holder, queue = entry.header, entry.holder, self.queue
+        expires_ms = self._clock.steady_ms(header.expires_at_ms) if header.expires_at_ms else None
         facts: Facts = {
             "id": str(entry.id),
             "state": "available" if holder is None else "acquired",
             "acquired_by": None if holder is None else _holder_text(holder),
             "enqueued_ms": queue.log.write_times.time_of(entry.id),
-            "expires_ms": header.expires_at_ms or None,
+            "expires_ms": expires_ms,
             "durable": header.durable,
             "priority": header.priority,
             "delivery_count": entry.delivery_count,
