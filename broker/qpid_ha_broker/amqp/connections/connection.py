@@ -343,7 +343,7 @@ class Connection:
         """What is to be written; consumers that waited for room go on."""
         output = self.engine.take_output()
         if self.window.congested:
-            self.window.relieve()
+            self.engine.guard(self.window.relieve)
         return output
 
     def heartbeat(self, now_ms: int) -> None:
@@ -539,7 +539,7 @@ class Connection:
             if self._ended:
                 return
             if endpoint in self.links:
-                self.links.remove(endpoint, lost=False)
+                self.engine.guard(partial(self.links.remove, endpoint, lost=False))
                 endpoint.link.free()
                 yield
         self.links.session_ended(session)
@@ -619,7 +619,7 @@ class Connection:
     def _end_links(self, *, lost: bool) -> Task:
         for endpoint in used_up(list(self.links)):
             if endpoint in self.links:
-                self.links.remove(endpoint, lost=lost)
+                self.engine.guard(partial(self.links.remove, endpoint, lost=lost))
                 yield
         self._is_ending_links = False
         self._links_have_ended()

@@ -11,7 +11,7 @@ from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
-from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import BUG, INTERNAL_ERROR, LINK_REDIRECT, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, is_in, session_of
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
@@ -28,6 +28,7 @@ class LinkTable:
     def __init__(self, container: Container, engine: Engine, log: ConnectionLog) -> None:
         self._container = container
         self._engine = engine
+        engine.end_failed = self._end_failed
         self._log = log
         self.is_limited = True
         """False: it is another broker's connection, with the links of all its clients."""
@@ -138,6 +139,13 @@ class LinkTable:
             _open_to_nowhere(endpoint.link)
         self._note(endpoint.link, "ended", error)
         self._close(endpoint.link, error)
+
+    def _end_failed(self, key: Any) -> bool:
+        """A bug came up on the link with that key: it ends, and the others go on. False: it is none of these."""
+        endpoint = self._attached.get(key)
+        if endpoint is not None:
+            self.end(endpoint, AmqpError(INTERNAL_ERROR, BUG))
+        return endpoint is not None
 
     def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
         """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""

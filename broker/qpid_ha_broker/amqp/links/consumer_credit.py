@@ -210,6 +210,10 @@ class CreditedConsumer(LinkEndpoint):
         self._take_all(batch)
         if self.is_open:
             self.connection.touch()
+        self._look_for_credit()
+
+    def _look_for_credit(self) -> None:
+        """The far end has used some of its credit."""
         if self._credit.is_draining:
             self.drained()
         else:

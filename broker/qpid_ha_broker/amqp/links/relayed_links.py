@@ -645,6 +645,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def aborted(self, delivery: Delivery) -> None:
         """The primary took back what it had begun."""
         self._parts.clear()
+        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         """Together, where there is nothing special about any of them."""

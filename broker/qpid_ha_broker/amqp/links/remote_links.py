@@ -535,6 +535,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
     def aborted(self, delivery: Delivery) -> None:
         """The other broker took back what it had begun."""
         self._parts.clear()
+        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         for delivery, payload, settled, _ in batch:

@@ -59,6 +59,10 @@ _OF_MODEL = {
 }
 
 
+BUG = "a bug of this broker came up: its log says which; connect again"
+"""What a peer is told whose connection cannot go on for it."""
+
+
 class AmqpError(Exception):
     """What a peer is told: `name` is the condition's symbol, `description` says what was wrong and what to do.
 

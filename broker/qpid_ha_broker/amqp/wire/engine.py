@@ -11,12 +11,13 @@ An `Engine` is one connection, without a socket: bytes in by `push`, bytes out b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import proton
 from cproton_ffi import ffi, lib
 
-from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, FRAMING_ERROR
+from qpid_ha_broker.amqp.wire.conditions import BUG, DECODE_ERROR, FRAMING_ERROR, INTERNAL_ERROR
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
@@ -42,6 +43,9 @@ _receive, _advance, _unpack = lib.pn_link_recv, lib.pn_link_advance, ffi.unpack
 _new_delivery, _write = lib.pn_delivery, lib.pn_link_send
 _update, _settle = lib.pn_delivery_update, lib.pn_delivery_settle
 _DELIVERY: int = lib.PN_DELIVERY
+
+OnFault = Callable[[Exception], None]
+"""Who counts and logs a bug of ours."""
 
 Delivery = Any
 """A `pn_delivery_t *`: hashable, and valid until settled."""
@@ -113,7 +117,10 @@ class EachDisposition:
 
 
 class Handler(Protocol):
-    """What `Engine.process` tells, apart from messages."""
+    """What `Engine.process` tells, apart from messages.
+
+    `malformed`: what came makes no sense, or a bug of ours came up at it: close the connection, saying so.
+    """
 
     def opened(self) -> None: ...
     def closed(self) -> None: ...
@@ -130,6 +137,11 @@ class Workspace:
 
     def __init__(self) -> None:
         self.buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
+
+
+def _nobody(_: Any) -> bool:
+    """There is nobody to tell, or to ask."""
+    return False
 
 
 class Engine:
@@ -154,8 +166,15 @@ class Engine:
         self.answers_late = True
         """What publishers send on a link that has ended is answered as released. False: they send again what was not
         answered, and one of these may have been taken before."""
-        self.dropped: Callable[[Delivery], None] = lambda delivery: None
+        self.dropped: Callable[[Delivery], object] = _nobody
         """Told of what comes in a transaction for a link that has ended on our side."""
+        self.on_fault: OnFault | None = None
+        """Who counts and logs bugs that come up while the peer's bytes are worked on: they end the link, or the
+        connection, and nobody else hears of them. None: they are raised, as tests want it."""
+        self.end_failed: Callable[[Any], bool] = _nobody
+        """Asked to end the link with that key, on which a bug came up; False: only together with the connection."""
+        self._is_broken = False
+        """A bug has come up: nothing but the end of the connection is told."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -164,6 +183,7 @@ class Engine:
         self._receiving.clear()
         self._sending.clear()
         self._consuming.clear()
+        self.dropped = self.end_failed = _nobody  # they lead back here, and nobody collects circles
         self.transport.unbind()
         lib.pn_connection_collect(self.connection._impl, ffi.NULL)
         lib.pn_collector_free(self._collector)
@@ -230,8 +250,18 @@ class Engine:
     def process(self, handler: Handler, budget: Budget = UNLIMITED) -> bool:
         """Tell `handler` and the links what happened since the last call; whether that was all.
 
-        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much.
+        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much. A bug ends
+        the link that it came up on, or the connection: see `on_fault`.
         """
+        while True:
+            try:
+                return self._tell(handler, budget)
+            except Exception as error:
+                if self.on_fault is None:
+                    raise
+                self._break(handler, error)
+
+    def _tell(self, handler: Handler, budget: Budget) -> bool:
         collector, left = self._collector, EVENTS_LENGTH
         while event := _peek(collector):
             kind = _type_of(event)
@@ -240,19 +270,52 @@ class Engine:
                 left -= count
             else:
                 left -= 1
-                tell = _EVENTS.get(kind)
+                tell = (_LAST_EVENTS if self._is_broken else _EVENTS).get(kind)
                 is_costly = tell is not None
-                if tell is not None:
-                    try:
+                try:
+                    if tell is not None:
                         tell(self, event, handler)
-                    except UnicodeError as error:  # from Proton, where the standard wants UTF-8
-                        handler.malformed(DECODE_ERROR, str(error))
-                _pop(collector)
+                except UnicodeError as error:  # from Proton, where the standard wants UTF-8
+                    handler.malformed(DECODE_ERROR, str(error))
+                finally:  # also when it is a bug: it would come up again and again
+                    _pop(collector)
             if (is_costly or left <= 0) and budget.is_spent:
                 return False
             if left <= 0:
                 left = EVENTS_LENGTH
         return True
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Do `act`, whose bug must not keep others from what is theirs: see `on_fault`."""
+        try:
+            act()
+        except Exception as error:
+            if self.on_fault is None:
+                raise
+            self.on_fault(error)
+
+    def _break(self, handler: Handler, error: Exception) -> None:
+        """A bug that is no single link's: the connection ends, and its links hear nothing more from here."""
+        if self.on_fault is not None:
+            self.on_fault(error)
+        if self._is_broken:
+            return
+        self._is_broken = True
+        for links in (self._receiving, self._sending, self._consuming):
+            links.clear()
+        self.guard(partial(handler.malformed, INTERNAL_ERROR, BUG))
+        connection = self.connection
+        if connection.state & proton.Endpoint.LOCAL_ACTIVE:  # whoever was to say it has failed, too
+            connection.condition = proton.Condition(INTERNAL_ERROR, BUG)
+            connection.close()
+
+    def _link_failed(self, pointer: Any, error: Exception) -> None:
+        """A bug on one link: the others go on, if that one can be ended. Raises `error` if not."""
+        if self.on_fault is None or not self.end_failed(pointer):
+            raise error
+        for links in (self._receiving, self._sending, self._consuming):
+            links.pop(pointer, None)
+        self.on_fault(error)
 
     def _tell_deliveries(self, delivery: Delivery, most: int) -> tuple[int, bool]:
         """Take the event of `delivery`, and those right behind it of the same link, and tell the link.
@@ -260,13 +323,17 @@ class Engine:
         Returns how many events it were, and whether they are requests.
         """
         pointer = _link_of(delivery)
-        receiving = self._receiving.get(pointer)
-        if receiving is not None:
-            is_costly = pointer in self._costly
-            return self._tell_received(pointer, delivery, receiving, 1 if is_costly else most), is_costly
-        sending = self._sending.get(pointer)
-        if sending is not None:
-            return self._tell_answered(pointer, delivery, sending, most), False
+        try:
+            receiving = self._receiving.get(pointer)
+            if receiving is not None:
+                is_costly = pointer in self._costly
+                return self._tell_received(pointer, delivery, receiving, 1 if is_costly else most), is_costly
+            sending = self._sending.get(pointer)
+            if sending is not None:
+                return self._tell_answered(pointer, delivery, sending, most), False
+        except Exception as error:  # noqa: BLE001 # see `on_fault`; the event, if it is still there, is then discarded
+            self._link_failed(pointer, error)
+            return 1, True
         self._discard(pointer, delivery)
         _pop(self._collector)
         return 1, False
@@ -292,8 +359,10 @@ class Engine:
         while True:
             count += 1
             size = _pending(delivery)
-            if 0 < size <= RECEIVE_BUFFER and not _is_partial(delivery):
-                data = _unpack(buffer, _receive(pointer, buffer, size))
+            # Of one that was taken back Proton says that a byte is pending, and gives none.
+            is_usual = 0 < size <= RECEIVE_BUFFER and not _is_partial(delivery)
+            if is_usual and (received := _receive(pointer, buffer, size)) > 0:
+                data = _unpack(buffer, received)
                 _advance(pointer)
                 transfers.append((delivery, data, _is_settled(delivery), _state_of(delivery)))
             elif size or lib.pn_delivery_readable(delivery):
@@ -321,7 +390,12 @@ class Engine:
         return count
 
     def _tell_unusual(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
-        """A message that is large, empty, not whole, or taken back."""
+        """A message that is large, empty, not whole, or taken back (AMQP 1.0 section 2.7.5, `aborted`)."""
+        if lib.pn_delivery_aborted(delivery):
+            _advance(pointer)
+            _settle(delivery)
+            link.aborted(delivery)
+            return
         size = _pending(delivery)
         large = bytearray(size)
         received = _receive(pointer, ffi.from_buffer(large), size) if size else 0
@@ -329,10 +403,6 @@ class Engine:
         if _is_partial(delivery):
             if data:
                 link.partial(delivery, data)
-        elif not data and lib.pn_delivery_aborted(delivery):
-            _advance(pointer)
-            _settle(delivery)
-            link.aborted(delivery)
         else:
             _advance(pointer)
             link.transfers([(delivery, data, _is_settled(delivery), _state_of(delivery))])
@@ -341,7 +411,7 @@ class Engine:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
             is_whole = lib.pn_delivery_readable(delivery) and not lib.pn_delivery_partial(delivery)
-            if is_whole and _state_of(delivery) == TRANSACTIONAL:
+            if is_whole and not lib.pn_delivery_aborted(delivery) and _state_of(delivery) == TRANSACTIONAL:
                 self.dropped(delivery)
             is_unanswered = self._ended.get(pointer)
             if is_unanswered and not _is_settled(delivery):
@@ -371,11 +441,14 @@ class Engine:
 
     def _tell_flow(self, event: Any, handler: Handler) -> None:
         pointer = lib.pn_event_link(event)
-        sending = self._sending.get(pointer)
-        if sending is not None:
-            sending.flow()
-        elif pointer in self._consuming:
-            self._consuming[pointer].drained()
+        try:
+            sending = self._sending.get(pointer)
+            if sending is not None:
+                sending.flow()
+            elif pointer in self._consuming:
+                self._consuming[pointer].drained()
+        except Exception as error:  # noqa: BLE001 # see `on_fault`
+            self._link_failed(pointer, error)
 
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
@@ -443,6 +516,8 @@ _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
     lib.PN_TRANSPORT_ERROR: Engine._tell_failed,
     lib.PN_TRANSPORT_TAIL_CLOSED: Engine._tell_ended,
 }
+_LAST_EVENTS = {kind: _EVENTS[kind] for kind in (lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)}
+"""What is still told once a bug has come up."""
 
 
 def settle(delivery: Delivery, state: int) -> None:
