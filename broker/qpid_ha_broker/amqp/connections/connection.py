@@ -342,6 +342,7 @@ class Connection:
     def take_output(self) -> bytes:
         """What is to be written; consumers that waited for room go on."""
         output = self.engine.take_output()
+        self.window.left()
         if self.window.congested:
             self.engine.guard(self.window.relieve)
         return output

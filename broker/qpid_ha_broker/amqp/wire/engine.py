@@ -10,10 +10,12 @@ An `Engine` is one connection, without a socket: bytes in by `push`, bytes out b
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import cproton_ffi
 import proton
 from cproton_ffi import ffi, lib
 
@@ -31,6 +33,9 @@ DECLARED, TRANSACTIONAL = 0x33, 0x34
 NUMBER_LENGTH = 16
 """Digits of a tag that is a number."""
 OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
+TRANSFER_BYTES = 64
+"""Of a frame with a message, all that is not the message, at most: its header, and a transfer with a tag of ours."""
+UNLIMITED_FRAME = 1 << 32
 EVENTS_LENGTH = 64
 """Dispositions and messages between two looks at the clock."""
 
@@ -43,6 +48,11 @@ _receive, _advance, _unpack = lib.pn_link_recv, lib.pn_link_advance, ffi.unpack
 _new_delivery, _write = lib.pn_delivery, lib.pn_link_send
 _update, _settle = lib.pn_delivery_update, lib.pn_delivery_settle
 _DELIVERY: int = lib.PN_DELIVERY
+
+
+_window_of = ctypes.CDLL(cproton_ffi.__file__).pn_session_remote_incoming_window
+"""Proton exports it, but its Python module does not declare it."""
+_window_of.argtypes, _window_of.restype = (ctypes.c_void_p,), ctypes.c_uint32
 
 OnFault = Callable[[Exception], None]
 """Who counts and logs a bug of ours."""
@@ -800,6 +810,38 @@ class Sender:
     def has_unsent(self) -> bool:
         """Whether Proton holds back messages of this link because the peer's window is closed."""
         return bool(lib.pn_link_queued(self._link))
+
+    @property
+    def window_frames(self) -> int:
+        """How many frames the peer's session takes now (AMQP 1.0 section 2.5.6, remote-incoming-window)."""
+        return int(_window_of(int(ffi.cast("uintptr_t", lib.pn_link_session(self._link)))))
+
+    @property
+    def frame_bytes(self) -> int:
+        """How much of a message goes into a frame for this peer, at least."""
+        session = lib.pn_link_session(self._link)
+        transport = lib.pn_connection_transport(lib.pn_session_connection(session))
+        limit = int(lib.pn_transport_get_remote_max_frame(transport))
+        return max(limit - TRANSFER_BYTES, 1) if limit else UNLIMITED_FRAME
+
+    def count_unsent(self, newest: int) -> int:
+        """How many of the messages sent last have not begun to leave, where the `newest` were sent since the output was
+        taken: Proton has not yet put them into frames, or the peer's window was closed before they began."""
+        queued = int(lib.pn_link_queued(self._link))
+        return max(min(newest, queued), queued - 1, 0)
+
+    def take_back(self, deliveries: list[Delivery]) -> bool:
+        """Let these, which have not begun to leave, never leave; False: they did, before the peer has heard of an end.
+
+        Proton goes on counting them as unsent, and so would never say that a link ends that the peer has not ended.
+        """
+        if lib.pn_link_state(self._link) & lib.PN_REMOTE_ACTIVE:
+            transport = lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(self._link)))
+            lib.pn_transport_pending(transport)
+            return False
+        for delivery in deliveries:
+            lib.pn_delivery_abort(delivery)
+        return True
 
     @property
     def session(self) -> Any:
