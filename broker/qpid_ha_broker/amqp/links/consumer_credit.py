@@ -173,7 +173,8 @@ class CreditedConsumer(LinkEndpoint):
             return
         if self._is_drained and not self._tell_drained():
             return
-        wanted, asked = self._sender.credit - len(self._backlog), engine.credit(far) - self._still_to_come
+        # Below 0: credit was taken back for what is on its way to the client. To ask for less than nothing has no end.
+        wanted, asked = max(self._sender.credit - len(self._backlog), 0), engine.credit(far) - self._still_to_come
         room = self._room()
         step = self._credit.next_step(wanted, asked, room, self.connection.window.most_messages(self._sender))
         if step is NOTHING_TO_DO:

@@ -52,6 +52,7 @@ from qpid_ha_broker.amqp.wire.engine import (
     Transfer,
 )
 from qpid_ha_broker.amqp.wire.remote_path import Step, extend, properties_of, read_path
+from qpid_ha_broker.amqp.wire.sections import without_delivery_annotations
 
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
@@ -312,6 +313,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
+        payload = without_delivery_annotations(payload)
         if near is None:
             sender.send_settled(payload)
             return
@@ -549,6 +551,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self.upstream.fail_link(self, error)
             return
         self.passed += 1
+        payload = without_delivery_annotations(payload)
         self._quiet_since_s = self.connection.container.clock()
         if not self.is_open or self._sender.credit <= 0:  # the client has taken its credit back meanwhile
             if settled:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import cproton_ffi
 import proton
 from cproton_ffi import ffi, lib
 
-from qpid_ha_broker.amqp.wire.conditions import BUG, DECODE_ERROR, FRAMING_ERROR, INTERNAL_ERROR
+from qpid_ha_broker.amqp.wire.conditions import BUG, DECODE_ERROR, FRAMING_ERROR, INTERNAL_ERROR, NOT_IMPLEMENTED
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
@@ -30,12 +30,17 @@ MODIFIED: int = lib.PN_MODIFIED
 DECLARED, TRANSACTIONAL = 0x33, 0x34
 """AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
 
+_UINT_MOST = (1 << 32) - 1
+_PROBE_CREDIT, _PROBE_MESSAGES, _LINK_WORDS = 0x1234567, 3, 512
+"""See `_place_of_counts`."""
 NUMBER_LENGTH = 16
 """Digits of a tag that is a number."""
 OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
 TRANSFER_BYTES = 64
 """Of a frame with a message, all that is not the message, at most: its header, and a transfer with a tag of ours."""
 UNLIMITED_FRAME = 1 << 32
+CREDIT_MOST = (1 << 31) - 1
+"""Of the messages that a peer takes, as many as Proton counts."""
 EVENTS_LENGTH = 64
 """Dispositions and messages between two looks at the clock."""
 
@@ -53,6 +58,9 @@ _DELIVERY: int = lib.PN_DELIVERY
 _window_of = ctypes.CDLL(cproton_ffi.__file__).pn_session_remote_incoming_window
 """Proton exports it, but its Python module does not declare it."""
 _window_of.argtypes, _window_of.restype = (ctypes.c_void_p,), ctypes.c_uint32
+
+_beyond: dict[Any, int] = {}
+"""By the link of a consumer that has given credit beyond CREDIT_MOST: how much there is of that since its last flow."""
 
 OnFault = Callable[[Exception], None]
 """Who counts and logs a bug of ours."""
@@ -190,6 +198,8 @@ class Engine:
 
     def close(self) -> None:
         """Let go of everything that C holds."""
+        for pointer in self._sending if _beyond else ():
+            _beyond.pop(pointer, None)
         self._receiving.clear()
         self._sending.clear()
         self._consuming.clear()
@@ -451,6 +461,8 @@ class Engine:
 
     def _tell_flow(self, event: Any, handler: Handler) -> None:
         pointer = lib.pn_event_link(event)
+        if _credit(pointer) < 0 or pointer in _beyond:
+            self._read_credit(pointer, handler)
         try:
             sending = self._sending.get(pointer)
             if sending is not None:
@@ -459,6 +471,37 @@ class Engine:
                 self._consuming[pointer].drained()
         except Exception as error:  # noqa: BLE001 # see `on_fault`
             self._link_failed(pointer, error)
+
+    def _read_credit(self, pointer: Any, handler: Handler) -> None:
+        """Credit of 2^31 and more, which is a uint in a flow (AMQP 1.0 section 2.7.4), and below 0 to Proton.
+
+        Below 0 is also what is left for a consumer that takes back credit for messages which are on their way to it. It
+        can take back no more than these: what it has not answered, or, of a settled link, what was ever sent.
+        """
+        if not lib.pn_link_is_sender(pointer):
+            return
+        place = _place_of_counts()
+        counts = None if place is None else ffi.cast("int32_t *", pointer) + place
+        credit = _credit(pointer) if counts is None else counts[1]
+        if credit >= 0:
+            if pointer in _beyond:
+                _beyond[pointer] = 0
+            return
+        if pointer not in _beyond:
+            under_way = lib.pn_link_unsettled(pointer)
+            if lib.pn_link_snd_settle_mode(pointer) == lib.PN_SND_SETTLED:
+                under_way = CREDIT_MOST if counts is None else counts[0] & _UINT_MOST
+            if -credit <= under_way:
+                return
+        if counts is None:
+            handler.malformed(NOT_IMPLEMENTED, f"a link-credit of more than {CREDIT_MOST} cannot be counted here")
+            return
+        _beyond[pointer] = (credit & _UINT_MOST) - CREDIT_MOST
+        missing, counts[1] = CREDIT_MOST - credit, CREDIT_MOST
+        while missing:  # to a sender this is no more than its other count
+            step = min(missing, CREDIT_MOST)
+            lib.pn_link_flow(pointer, step)
+            missing -= step
 
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
@@ -496,6 +539,47 @@ class Engine:
             self._ended[link._impl] = not self.answers_late
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
+        _beyond.pop(link._impl, None)
+
+
+@cache
+def _place_of_counts() -> int | None:
+    """Where Proton has the `delivery_count` of a link, in steps of 4 bytes from its pointer; then comes `link_credit`.
+
+    It has no call that changes them. So a link is made here for which they are numbers that nothing else is. None: they
+    are not found.
+    """
+    transports = proton.Transport(), proton.Transport(proton.Transport.SERVER)
+    connections = proton.Connection(), proton.Connection()
+    for transport, connection in zip(transports, connections, strict=True):
+        transport.bind(connection)
+        connection.open()
+    ours: Any = connections[0].session()
+    sender: Any = ours.sender("probe")
+    ours.open()
+    sender.open()
+    _exchange(*transports)
+    theirs: Any = connections[1].session_head(0)
+    receiver: Any = connections[1].link_head(0)
+    theirs.open()
+    receiver.open()
+    receiver.flow(_PROBE_CREDIT)
+    _exchange(*transports)
+    for number in range(_PROBE_MESSAGES):
+        sender.delivery(str(number))
+        sender.stream(b"x")
+        sender.advance()
+    _exchange(*transports)
+    words, wanted = ffi.cast("int32_t *", sender._impl), (_PROBE_MESSAGES, _PROBE_CREDIT - _PROBE_MESSAGES)
+    return next((at for at in range(_LINK_WORDS) if (words[at], words[at + 1]) == wanted), None)
+
+
+def _exchange(*transports: proton.Transport) -> None:
+    """Carry what both have to say to the other one, once there and once back."""
+    for source, target in (transports, transports[::-1], transports, transports[::-1]):
+        while (pending := source.pending()) > 0:
+            target.push(source.peek(pending) or b"")
+            source.pop(pending)
 
 
 def _condition_text(condition: Any) -> str:
@@ -796,6 +880,10 @@ class Sender:
             if lib.pn_link_queued(link):
                 # Proton would write the flow behind them, whatever has become of the drain and the credit by then.
                 return False
+        if beyond := _beyond.get(link):  # the flow says how much is given up: all of it
+            counts = ffi.cast("int32_t *", link) + _place_of_counts()
+            counts[1] = (counts[1] + beyond + CREDIT_MOST + 1 & _UINT_MOST) - CREDIT_MOST - 1
+            _beyond[link] = 0
         if lib.pn_link_credit(link) == 0:
             # Proton writes a flow only for a sender that gives up credit. This raises its count of what may be sent,
             # which the next call puts back to 0, and not what goes into the flow: delivery-count stays as it is.
