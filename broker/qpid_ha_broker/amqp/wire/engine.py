@@ -19,7 +19,17 @@ import cproton_ffi
 import proton
 from cproton_ffi import ffi, lib
 
-from qpid_ha_broker.amqp.wire.conditions import BUG, DECODE_ERROR, FRAMING_ERROR, INTERNAL_ERROR, NOT_IMPLEMENTED
+from qpid_ha_broker.amqp.wire.conditions import (
+    BUG,
+    CONDITION_BYTES,
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    INTERNAL_ERROR,
+    NOT_IMPLEMENTED,
+    UNLIMITED_BYTES,
+    cut,
+    encoded_bytes,
+)
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
@@ -38,7 +48,8 @@ NUMBER_LENGTH = 16
 OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
 TRANSFER_BYTES = 64
 """Of a frame with a message, all that is not the message, at most: its header, and a transfer with a tag of ours."""
-UNLIMITED_FRAME = 1 << 32
+ATTACH_BYTES = 128
+"""Of a frame with an attach, all that has a fixed length, at most."""
 CREDIT_MOST = (1 << 31) - 1
 """Of the messages that a peer takes, as many as Proton counts."""
 EVENTS_LENGTH = 64
@@ -228,6 +239,11 @@ class Engine:
             chunks.append(ffi.unpack(buffer, size))
             lib.pn_transport_pop(transport, size)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    @property
+    def peer_frame_bytes(self) -> int:
+        """Of a frame for the peer, at most (AMQP 1.0 section 2.7.1, max-frame-size); of what its open has said."""
+        return _frame_limit(self._transport)
 
     def encode(self) -> None:
         """Put what was said so far into frames: Proton would send answers behind messages that are sent after them."""
@@ -462,7 +478,7 @@ class Engine:
     def _tell_flow(self, event: Any, handler: Handler) -> None:
         pointer = lib.pn_event_link(event)
         if _credit(pointer) < 0 or pointer in _beyond:
-            self._read_credit(pointer, handler)
+            _read_credit(pointer, handler)
         try:
             sending = self._sending.get(pointer)
             if sending is not None:
@@ -471,37 +487,6 @@ class Engine:
                 self._consuming[pointer].drained()
         except Exception as error:  # noqa: BLE001 # see `on_fault`
             self._link_failed(pointer, error)
-
-    def _read_credit(self, pointer: Any, handler: Handler) -> None:
-        """Credit of 2^31 and more, which is a uint in a flow (AMQP 1.0 section 2.7.4), and below 0 to Proton.
-
-        Below 0 is also what is left for a consumer that takes back credit for messages which are on their way to it. It
-        can take back no more than these: what it has not answered, or, of a settled link, what was ever sent.
-        """
-        if not lib.pn_link_is_sender(pointer):
-            return
-        place = _place_of_counts()
-        counts = None if place is None else ffi.cast("int32_t *", pointer) + place
-        credit = _credit(pointer) if counts is None else counts[1]
-        if credit >= 0:
-            if pointer in _beyond:
-                _beyond[pointer] = 0
-            return
-        if pointer not in _beyond:
-            under_way = lib.pn_link_unsettled(pointer)
-            if lib.pn_link_snd_settle_mode(pointer) == lib.PN_SND_SETTLED:
-                under_way = CREDIT_MOST if counts is None else counts[0] & _UINT_MOST
-            if -credit <= under_way:
-                return
-        if counts is None:
-            handler.malformed(NOT_IMPLEMENTED, f"a link-credit of more than {CREDIT_MOST} cannot be counted here")
-            return
-        _beyond[pointer] = (credit & _UINT_MOST) - CREDIT_MOST
-        missing, counts[1] = CREDIT_MOST - credit, CREDIT_MOST
-        while missing:  # to a sender this is no more than its other count
-            step = min(missing, CREDIT_MOST)
-            lib.pn_link_flow(pointer, step)
-            missing -= step
 
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
@@ -540,6 +525,38 @@ class Engine:
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
         _beyond.pop(link._impl, None)
+
+
+def _read_credit(pointer: Any, handler: Handler) -> None:
+    """Credit of 2^31 and more, which is a uint in a flow (AMQP 1.0 section 2.7.4), and below 0 to Proton.
+
+    Below 0 is also what is left for a consumer that takes back credit for messages which are on their way to it. It
+    can take back no more than these: what it has not answered, or, of a settled link, what was ever sent.
+    """
+    if not lib.pn_link_is_sender(pointer):
+        return
+    place = _place_of_counts()
+    counts = None if place is None else ffi.cast("int32_t *", pointer) + place
+    credit = _credit(pointer) if counts is None else counts[1]
+    if credit >= 0:
+        if pointer in _beyond:
+            _beyond[pointer] = 0
+        return
+    if pointer not in _beyond:
+        under_way = lib.pn_link_unsettled(pointer)
+        if lib.pn_link_snd_settle_mode(pointer) == lib.PN_SND_SETTLED:
+            under_way = CREDIT_MOST if counts is None else counts[0] & _UINT_MOST
+        if -credit <= under_way:
+            return
+    if counts is None:
+        handler.malformed(NOT_IMPLEMENTED, f"a link-credit of more than {CREDIT_MOST} cannot be counted here")
+        return
+    _beyond[pointer] = (credit & _UINT_MOST) - CREDIT_MOST
+    missing, counts[1] = CREDIT_MOST - credit, CREDIT_MOST
+    while missing:  # to a sender this is no more than its other count
+        step = min(missing, CREDIT_MOST)
+        lib.pn_link_flow(pointer, step)
+        missing -= step
 
 
 @cache
@@ -644,14 +661,51 @@ class Outcome(NamedTuple):
             lib.pn_disposition_set_failed(local, self.failed)
             lib.pn_disposition_set_undeliverable(local, self.undeliverable)
         elif self.state == REJECTED and self.condition:
-            _put_condition(lib.pn_disposition_condition(local), self.condition, self.description)
+            _put_condition(delivery, self.condition, self.description)
         if self.state:
             _update(delivery, self.state)
 
 
-def _put_condition(condition: Any, name: str, description: str) -> None:
+def _put_condition(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
+    """Into what is said of `delivery`: in one frame, so the description is cut, and information that is too long is not
+    there."""
+    condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
+    room = _frame_limit(_transport_of(_link_of(delivery))) - CONDITION_BYTES
+    if info:
+        size = encoded_bytes(dict(info))
+        if size <= room:
+            proton.Data(lib.pn_condition_info(condition)).put_object(dict(info))
+            room -= size
     lib.pn_condition_set_name(condition, name.encode("ascii", "replace"))
-    lib.pn_condition_set_description(condition, description.encode("utf-8", "replace"))
+    lib.pn_condition_set_description(condition, cut(description, room).encode("utf-8", "replace"))
+
+
+def _transport_of(link: Any) -> Any:
+    return lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link)))
+
+
+def _frame_limit(transport: Any) -> int:
+    return int(lib.pn_transport_get_remote_max_frame(transport)) or UNLIMITED_BYTES
+
+
+def answer_bytes(link: proton.Link) -> int:
+    """How long the frame with our attach is, at most: a peer may take no frame that has all that it asked for."""
+    size = ATTACH_BYTES + len(link.name.encode("utf-8", "replace"))
+    for terminus in (link.source, link.target):
+        if terminus.type == proton.Terminus.UNSPECIFIED:
+            continue
+        size += len((terminus.address or "").encode("utf-8", "replace"))
+        parts = terminus.properties, terminus.capabilities, terminus.filter, terminus.outcomes
+        size += sum([len(part.encode()) for part in parts])
+    return size + len(proton.Data(lib.pn_link_properties(link._impl)).encode())
+
+
+def clear_answer(link: proton.Link) -> None:
+    """Have an attach of ours that is not written yet say nothing but the name of the link."""
+    link.properties = None
+    lib.pn_data_clear(lib.pn_link_properties(link._impl))
+    for terminus in (link.source, link.target):
+        terminus.type = proton.Terminus.UNSPECIFIED
 
 
 def accept_all(deliveries: Iterable[Delivery]) -> None:
@@ -691,10 +745,7 @@ def forget_all(deliveries: Iterable[Delivery]) -> None:
 
 def reject(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
     """Settle as rejected, with the reason (AMQP 1.0 section 3.4.3); `info` is the error's, with symbols for keys."""
-    condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
-    _put_condition(condition, name, description)
-    if info:
-        proton.Data(lib.pn_condition_info(condition)).put_object(dict(info))
+    _put_condition(delivery, name, description, info)
     settle(delivery, REJECTED)
 
 
@@ -874,7 +925,7 @@ class Sender:
         link = self._link
         if not lib.pn_link_get_drain(link):
             return True
-        transport = lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link)))
+        transport = _transport_of(link)
         if lib.pn_link_queued(link):
             lib.pn_transport_pending(transport)
             if lib.pn_link_queued(link):
@@ -907,10 +958,7 @@ class Sender:
     @property
     def frame_bytes(self) -> int:
         """How much of a message goes into a frame for this peer, at least."""
-        session = lib.pn_link_session(self._link)
-        transport = lib.pn_connection_transport(lib.pn_session_connection(session))
-        limit = int(lib.pn_transport_get_remote_max_frame(transport))
-        return max(limit - TRANSFER_BYTES, 1) if limit else UNLIMITED_FRAME
+        return max(_frame_limit(_transport_of(self._link)) - TRANSFER_BYTES, 1)
 
     def count_unsent(self, newest: int) -> int:
         """How many of the messages sent last have not begun to leave, where the `newest` were sent since the output was
@@ -924,8 +972,7 @@ class Sender:
         Proton goes on counting them as unsent, and so would never say that a link ends that the peer has not ended.
         """
         if lib.pn_link_state(self._link) & lib.PN_REMOTE_ACTIVE:
-            transport = lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(self._link)))
-            lib.pn_transport_pending(transport)
+            lib.pn_transport_pending(_transport_of(self._link))
             return False
         for delivery in deliveries:
             lib.pn_delivery_abort(delivery)
