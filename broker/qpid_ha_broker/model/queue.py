@@ -149,7 +149,7 @@ class Queue:
 class SessionLink(Holder):
     """What one consumer of a session holds of one queue: `ids`, in the order in which they went out; one at least."""
 
-    __slots__ = ("ids", "link", "name", "queue", "session")
+    __slots__ = ("ids", "link", "name", "never_sent", "queue", "session")
 
     def __init__(self, session: int, name: str, link: str, queue: Queue) -> None:
         self.session = session
@@ -159,6 +159,8 @@ class SessionLink(Holder):
         self.link = link
         self.queue = queue
         self.ids: dict[int, None] = {}
+        self.never_sent: frozenset[int] = frozenset()
+        """Of `ids`, as far as this broker knows when the consumer's link has ended: its client has not seen them."""
 
     @property
     def key(self) -> tuple[int, str, str, Queue]:

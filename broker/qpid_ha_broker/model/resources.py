@@ -510,9 +510,27 @@ def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[En
 
 
 def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
-    """Give back what a link of a client's session holds, but for what an open transaction has accepted."""
-    entries = link.queue.messages.find_all(sorted(link.ids))
-    resources.release(link.queue, [entry for entry in entries if entry.holder is link], failed)
+    """Give back what a link of a client's session holds, but for what an open transaction has accepted.
+
+    `failed`: what its client may have seen counts as a failed delivery. What it was never sent does not.
+    """
+    queue = link.queue
+    held = [entry for entry in queue.messages.find_all(sorted(link.ids)) if entry.holder is link]
+    seen: list[Entry] = []
+    unseen: list[Entry] = []
+    for entry in held:
+        (unseen if entry.id in link.never_sent and not entry.acquired_before else seen).append(entry)
+    resources.release(queue, seen, failed)
+    release_unseen(resources, queue, unseen)
+
+
+def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> None:
+    """Give back what was handed out and never left this broker: it carries no mark of it, and has not failed."""
+    if entries:
+        seen = [entry.acquired_before for entry in entries]
+        resources.release(queue, entries, failed=False)
+        for entry, was_seen in zip(entries, seen, strict=True):
+            entry.acquired_before = was_seen
 
 
 def bodies_of(entries: list[Entry]) -> list[bytes]:

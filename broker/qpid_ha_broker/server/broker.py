@@ -105,7 +105,7 @@ class Broker:
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
-        self.files = ReloadedFiles(Engines(self.current), access, audit)
+        self.files = ReloadedFiles(Engines(self.current, self.notices.fault), access, audit)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
         management = self.container.management
@@ -231,7 +231,7 @@ class Broker:
             writer = None if self.broker_store is None else self.broker_store.store.threads
             self.sets = make_set_cluster(self, writer)
             if self._settings.ha.clients == "proxy":
-                proxying = Proxying(self, PeerEngines(self.current), self.sets.addresses)
+                proxying = Proxying(self, PeerEngines(self.current, self.notices.fault), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
@@ -481,6 +481,7 @@ class Broker:
             "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),
             "outranked_in_rings": sum(each.outranked_total for each in sets),
             "dead_letters_dropped": sum(each.dead_letters_dropped_total for each in sets),
+            "bugs": self.notices.bugs_total,
             "last_lsn": log_.last_lsn,
             "committed_lsn": log_.committed_lsn,
             "memory_bytes": self.container.memory_bytes,

@@ -247,8 +247,9 @@ class InboundBridge(Bridge, EachTransfer):
         self._check_size(len(self._parts))
 
     def aborted(self, delivery: Delivery) -> None:
-        """The other broker took back what it had begun."""
+        """The other broker took back what it had begun: the credit for it may be used again."""
         self._parts.clear()
+        self.replenish()
 
     def _check_size(self, size: int) -> bool:
         limit = self._container.settings.max_message_bytes

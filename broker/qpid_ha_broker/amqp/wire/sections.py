@@ -74,11 +74,36 @@ def with_message_id(payload: bytes, message_id: int) -> bytes:
     They are for the next hop alone (AMQP 1.0 section 3.2.2), which is here. Raises DecodeError.
     """
     _, start = section_at(payload, 0)
-    end = start
-    if payload[start : start + 3] == b"\x00Sq" or payload[start : start + 2] not in (b"\x00S", b""):
-        code, after = section_at(payload, start)
-        end = after if code == DELIVERY_ANNOTATIONS else start
-    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[end:]
+    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[bare_start(payload, start) :]
+
+
+def bare_start(payload: bytes, header_bytes: int) -> int:
+    """Where what is passed on of `payload` begins, behind a header of so many bytes, and behind delivery annotations.
+
+    These are for whom they were sent to, which is this broker (AMQP 1.0 section 3.2.2). Nearly no message has any: then
+    three bytes are looked at.
+    """
+    start = payload[header_bytes : header_bytes + 3]
+    if start[:2] == b"\x00S" and start[2:] != b"q":
+        return header_bytes
+    try:
+        code, end = section_at(payload, header_bytes)
+    except DecodeError:
+        return header_bytes  # it is passed on as it is, for whoever reads it to say so
+    return end if code == DELIVERY_ANNOTATIONS else header_bytes
+
+
+def without_delivery_annotations(payload: bytes) -> bytes:
+    """`payload` as it is passed on where this broker only stands in front of another one; the same if it has none."""
+    if payload[:2] == b"\x00S" and payload[2:3] not in (b"p", b"q"):
+        return payload
+    try:
+        code, end = section_at(payload, 0)
+    except DecodeError:
+        return payload
+    start = end if code == HEADER else 0
+    bare = bare_start(payload, start)
+    return payload if bare == start else payload[:start] + payload[bare:]
 
 
 class Header(NamedTuple):
@@ -158,12 +183,12 @@ class MessageSections:
         return header
 
     def fresh(self, payload: bytes) -> bytes:
-        """`payload` as its first acquirer gets it: without its number."""
+        """`payload` as its first acquirer gets it: without its number and delivery annotations, see `bare_start`."""
         header = self.header(payload)
         return header.fresh + _from(payload, header.length)
 
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
-        """`payload` as it goes out again, with the failed deliveries counted: without its number, too."""
+        """`payload` as it goes out again, with the failed deliveries counted: without these, too."""
         header = self.header(payload)
         count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
@@ -270,10 +295,11 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
 
 
 def _from(payload: bytes, start: int) -> bytes:
-    """What is behind the header, without the number that the publisher has given the message."""
-    if payload[start + 2 : start + 3] in NO_ANNOTATIONS or _COMMON not in payload:
+    """What is behind the header and delivery annotations, without the number that the publisher has given it."""
+    if payload[start + 2 : start + 3] in NO_ANNOTATIONS:
         return payload[start:]
-    return without_number(payload)[start:]
+    start = bare_start(payload, start)
+    return payload[start:] if _COMMON not in payload else without_number(payload)[start:]
 
 
 _NAMES = frozenset((PRODUCER, SEQUENCE))
