@@ -215,6 +215,8 @@ class Catalog:
         for entry in entries:
             messages.remove(entry)
         self.memory_bytes -= before - messages.resident + MESSAGE_OVERHEAD * len(entries)
+        if queue.dispatcher.awaits_answers:
+            self.awake[queue] = None
 
     def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
         """Take older messages into `queue`: see `QueuedMessages.prepend`."""

@@ -52,6 +52,8 @@ class EnqueuePlan:
         self.producers = producers
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
+        self.over_limits: dict[Queue, None] = {}
+        """Rings that do not keep their limits all the same: see `QueueLimits`."""
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues that are to be deleted because they cannot hold what comes, and what to say of it."""
         self.outranked = 0
@@ -123,6 +125,8 @@ class EnqueuePlan:
                 self.displaced.setdefault(queue, []).extend(dropped)
                 count -= len(dropped)
                 total -= sum(entry.size for entry in dropped)
+            if queue.limits.goes_over(count + 1, total + size):
+                self.over_limits[queue] = None
         self._coming[queue] = (count + 1, total + size)
         return True
 
@@ -151,6 +155,7 @@ class EnqueuePlan:
         for queue, entries in self.displaced.items():
             queue.limits.undo_displacing(entries)
         self.displaced.clear()
+        self.over_limits.clear()
         self.overrun.clear()
         self.outranked = 0
         self._coming.clear()

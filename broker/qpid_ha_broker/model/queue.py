@@ -59,8 +59,8 @@ class Queue:
         """Where its messages are written; the queue itself may be in another one."""
         self.replication = replication
         self.messages = QueuedMessages(name, make_order(arguments))
-        self.dispatcher = Dispatcher(self.messages, by_priority=arguments.priorities > 1)
         self.limits = QueueLimits(name, self.messages, arguments)
+        self.dispatcher = Dispatcher(self.messages, self.limits, by_priority=arguments.priorities > 1)
         self.deleted = False
         self.locked = ""
         """Why nobody may publish or consume; empty: they may."""

@@ -17,11 +17,10 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning, Sessio
 from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
-from qpid_ha_broker.model.limits import DISPLACED_LENGTH
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
 from qpid_ha_broker.model.producers import Deduplication
-from qpid_ha_broker.model.purge import Purges
+from qpid_ha_broker.model.purge import Purges, Shrinking
 from qpid_ha_broker.model.queue import Queue, SessionLink
 from qpid_ha_broker.model.replication import is_local
 from qpid_ha_broker.model.resource_set import ResourceSets
@@ -57,8 +56,7 @@ class Resources:
         `begin`."""
         self.purges = Purges(self.sets, self.work)
         self.timers = QueueTimers(self.sets)
-        self._shrinking: set[Queue] = set()
-        """Rings that may be over their limits; a task is about each."""
+        self._shrinking = Shrinking(self.sets, self.work)
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
         self.deduplication = Deduplication(self.default.state.producers, self.local.state.producers)
@@ -168,9 +166,8 @@ class Resources:
         self.overrun |= plan.overrun
         for queue, entries in outdated.items():
             self._dequeue(queue, entries, DequeueReason.DISPLACED)
-            if len(entries) >= DISPLACED_LENGTH and queue not in self._shrinking:
-                self._shrinking.add(queue)
-                self.work.add(self._shrink(queue))
+        for queue in plan.over_limits:
+            self._shrinking.begin(queue)
         for queue in plan.queues:
             self.catalog.note_arrival(queue)
         return token
@@ -309,6 +306,8 @@ class Resources:
         else:
             for entry in returning:
                 queue.messages.give_back(entry, failed)
+        if queue.limits.is_bounded:
+            self._shrinking.begin(queue)
         self.catalog.note_arrival(queue)
         return queue.log.written
 
@@ -402,13 +401,6 @@ class Resources:
     def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> CommitToken:
         self.sets.holding(queue).dequeue(queue, entries, reason)
         return queue.log.written
-
-    def _shrink(self, queue: Queue) -> Task:
-        """Once nothing may be written here, the next primary drops the rest with the next message that comes."""
-        while not (queue.deleted or self.default.read_only) and (dropped := queue.limits.excess()):
-            self._dequeue(queue, dropped, DequeueReason.DISPLACED)
-            yield
-        self._shrinking.discard(queue)
 
     # --- transactions
 

@@ -102,6 +102,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
         for entry in found:
             self.queue.messages.hold(entry, self)
+        self.beyond = found[-1] if found else None
         self._send_without_content(found)
         return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
 
@@ -143,7 +144,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
             return WaitsFor.CREDIT
-        if self in self._window.waiting_for_answers:
+        if self in self._window.waiting_for_answers or (dispatcher.awaits_answers and self.must_answer):
             return WaitsFor.ANSWERS
         if self.window_bytes <= 0:
             return WaitsFor.SOCKET
