@@ -19,6 +19,7 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.plan import Death
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.store.errors import StoreError
@@ -44,6 +45,9 @@ class PlainReader:
 
     def properties(self, payload: bytes) -> Mapping[str, object]:
         return {}
+
+    def dead_letter(self, payload: bytes, death: Death) -> bytes:
+        return payload
 
 
 class Violation(Exception):

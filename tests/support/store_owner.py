@@ -12,6 +12,7 @@ from typing import Any
 from limits import LIMIT_S
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken
+from qpid_ha_broker.model.plan import Death
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
@@ -31,6 +32,9 @@ class Reader:
 
     def routing_key(self, payload: bytes) -> str:
         return ""
+
+    def dead_letter(self, payload: bytes, death: Death) -> bytes:
+        return payload
 
 
 class Held:

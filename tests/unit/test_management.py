@@ -18,6 +18,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.level_change import MOVED_MOST
+from qpid_ha_broker.model.plan import Death
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 
@@ -33,6 +34,9 @@ class PlainReader:
 
     def properties(self, payload: bytes) -> Mapping[str, object]:
         return {}
+
+    def dead_letter(self, payload: bytes, death: Death) -> bytes:
+        return payload
 
 
 class Answer:

@@ -11,6 +11,7 @@ from model_support import TextReader, picture
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
+from qpid_ha_broker.amqp.nodes.terminus import AFTER
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.resources import Resources
 
@@ -254,3 +255,29 @@ def test_a_subscription_that_is_being_read_cannot_be_unsubscribed_from(broker: P
     link = subscribe(client_of(broker, "shop"), None, "orders")
     assert condition(link) == "amqp:resource-locked"
     assert queues(broker) == [OWN_NAME]
+
+
+def test_a_position_means_nothing_in_a_queue_of_its_own_and_is_not_said_to_be_applied(broker: PairedBroker) -> None:
+    client = broker.connect()
+    link = subscribe(client, "amq.topic", browse=True, filters={"after": (AFTER, proton.ulong(1 << 40))})
+    client.publish("amq.topic", "a")
+    assert read(client, link) == ["a"]
+    assert not link.remote_source.filter.next()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_browser_of_an_exchange_keeps_nothing_that_it_has_read(broker: PairedBroker, durable: bool) -> None:
+    """Nobody else reads its queue: what stayed there would be kept for nobody, until there is no more room."""
+    client = broker.connect()
+    link = subscribe(client, "amq.topic", durable=durable, browse=True)
+    link.flow(10)
+    client.publish("amq.topic", "a", "b")
+    arrived = client.received(link)
+    assert [message.body for _, message in arrived] == ["a", "b"]
+    (queue,) = (each for each in broker.container.default.resources.catalog.queues.values())
+    assert queue.messages.count == 2
+    for delivery, _ in arrived:
+        delivery.update(proton.Delivery.ACCEPTED)
+        delivery.settle()
+    broker.settle_down()
+    assert queue.messages.count == 0

@@ -15,6 +15,7 @@ from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
+from qpid_ha_broker.model.plan import DeathReason
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
@@ -235,7 +236,8 @@ class Configuration:
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
         if alternate not in self._catalog.exchanges or queue.messages.count <= MOVED_LENGTH:
-            self._resources.reject(queue, list(queue.messages) if alternate in self._catalog.exchanges else [])
+            moved = list(queue.messages) if alternate in self._catalog.exchanges else []
+            self._resources.reject(queue, moved, DeathReason.QUEUE_DELETED)
             self._finish(deletion)
         else:
             _lock(queue, f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
@@ -249,7 +251,7 @@ class Configuration:
         for entries in deletion.portions():
             if queue.deleted or resources.default.read_only:
                 break
-            resources.reject(queue, entries)
+            resources.reject(queue, entries, DeathReason.QUEUE_DELETED)
             yield
         del self._deletions[queue]
         if queue.deleted:

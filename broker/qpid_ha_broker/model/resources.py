@@ -18,7 +18,7 @@ from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
-from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
+from qpid_ha_broker.model.plan import Death, DeathReason, Departure, EnqueuePlan, MessageReader
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.purge import Purges, Shrinking
 from qpid_ha_broker.model.queue import Queue, SessionLink
@@ -190,7 +190,7 @@ class Resources:
         queue.subscribe(consumer)
         if self.default.read_only:
             return
-        if name != queue.owner or (queue.arguments.auto_delete and not queue.used):
+        if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
             self._write_use(queue, name)
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int, *, keep_until_ms: int = 0) -> None:
@@ -204,7 +204,7 @@ class Resources:
         if keep_until_ms:
             self.timers.keep_for_return(queue, keep_until_ms)
             return
-        if queue.arguments.auto_delete and not queue.dispatcher.consumers:
+        if queue.arguments.auto_delete and not queue.dispatcher.has_takers:
             self.timers.watch(queue)
         if queue.owner and queue.exclusive_owner is None and not consumer.browsing and not queue.deleted:
             self._write_use(queue, "")
@@ -294,7 +294,7 @@ class Resources:
         limit = queue.arguments.delivery_limit
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
         if spent:
-            self.reject(queue, spent)
+            self.reject(queue, spent, DeathReason.DELIVERY_LIMIT)
         outdated = [entry for entry in entries if entry.body is not None and queue.messages.is_superseded(entry)]
         if outdated:
             self._dequeue(queue, outdated, DequeueReason.DISPLACED)
@@ -361,8 +361,11 @@ class Resources:
                 queue.messages.give_back(entry, failed=False)
         return self.written
 
-    def reject(self, queue: Queue, entries: list[Entry]) -> CommitToken:
-        """Nobody wants `entries`: to the alternate exchange where the queue has one, else away."""
+    def reject(self, queue: Queue, entries: list[Entry], reason: DeathReason = DeathReason.REJECTED) -> CommitToken:
+        """Nobody wants `entries`: to the alternate exchange where the queue has one, else away.
+
+        They go on as dead letters, without the time to live that they had; that of the next queue counts from now.
+        """
         if queue.deleted:
             return self.written
         if self.default.read_only:
@@ -371,16 +374,18 @@ class Resources:
         if alternate is None and entries:
             return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:
-            if alternate is not None and not self._move(queue, entry, alternate):
+            if alternate is not None and not self._move(queue, entry, alternate, reason):
                 self.dead_letters_dropped_total += 1
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
         return self.written  # dead letters may be replicated where the queue is not
 
-    def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
+    def _move(self, queue: Queue, entry: Entry, exchange: Exchange, reason: DeathReason) -> bool:
         """To wherever `exchange` leads but back; False: nowhere that has room for it."""
-        header = entry.header
+        header, now_ms = entry.header, self.catalog.now_ms
         (body,) = load_bodies((entry,))
-        message = Message(body, header.durable, header.priority, header.expires_at_ms)
+        message = Message(
+            self._reader.dead_letter(body, Death(queue.name, reason, now_ms)), header.durable, header.priority
+        )
         plan = EnqueuePlan(self._reader)
         try:
             key = self._reader.routing_key(body)
@@ -389,7 +394,7 @@ class Resources:
         try:
             targets = self.route(exchange, body, key)
             elsewhere = tuple(target for target in targets if target is not queue)
-            plan.add(elsewhere, message, self.catalog.now_ms, routed=True)
+            plan.add(elsewhere, message, now_ms, routed=True)
         except ModelError:
             return False
         self.overrun |= plan.overrun

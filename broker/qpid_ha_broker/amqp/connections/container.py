@@ -20,9 +20,9 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management import Management
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.nodes.sets_administration import SetsAdministration
+from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, RESOURCE_SETS, AmqpError
 from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
-from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.model.access import AccessControl
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
@@ -119,7 +119,7 @@ class Container:
         log_acquisitions: bool = False,
     ) -> None:
         self.settings = settings
-        self.sections = MessageSections()
+        self.sections = AmqpMessageReader()
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0

@@ -587,7 +587,9 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._generation = 0
         self._is_held = False
         """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
-        self._is_browsing = read_terminus(link.remote_source).browse
+        source = read_terminus(link.remote_source)
+        has_own_queue = source.dynamic or connection.container.nodes.is_exchange(source.address or "")
+        self._is_browsing = source.browse and not has_own_queue
         self._shows_ids = read_filters(link.remote_source).after is not None
         self._parts = bytearray()
         self._accepts = RelayedAccepts(self)
