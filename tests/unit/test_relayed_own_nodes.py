@@ -188,6 +188,7 @@ def test_a_subscription_gets_what_its_key_and_its_selector_let_through(proxied: 
     publish(proxied, "amq.topic/news.today", "red", colour="red")
     publish(proxied, "amq.topic/news.today", "blue", colour="blue")
     publish(proxied, "amq.topic/weather", "other", colour="red")
+    assert [queue.messages.count for queue in queues(proxied).values()] == [1]
     assert accept(proxied, client, link) == ["red"]
     link.close()
     proxied.settle_down()

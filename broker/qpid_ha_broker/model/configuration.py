@@ -11,11 +11,11 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
-from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT, Binding, Exchange, make_exchange, selector_of
 from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.message_reader import DeathReason
 from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
-from qpid_ha_broker.model.plan import DeathReason
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
@@ -317,6 +317,7 @@ class Configuration:
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
+            self._check_selector(arguments)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         bound = ev.Bound(source.id, target.id, key, dict(arguments))
@@ -339,6 +340,14 @@ class Configuration:
         local = is_local_binding(source, target, there.arguments)
         self._write(ev.Unbound(source.id, target.id, key), local=local)
         self._note(_here(target), f"queue {queue} unbound from {exchange} with the key {key!r}")
+
+    def _check_selector(self, arguments: Arguments) -> None:
+        """Raises ValueError for what is no selector."""
+        text = arguments.get(SELECTOR_ARGUMENT, "")
+        if not isinstance(text, str):
+            raise ValueError(f"{SELECTOR_ARGUMENT} is {text!r}: give a selector, as a text")
+        if text := selector_of(arguments):
+            self._catalog.reader.selector(text)
 
     def _check_placed(self, source: Exchange, target: PlacedQueue) -> None:
         """Whether a queue of another set can be bound to `source`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from qpid_ha_broker.events.types import DequeueReason, Enqueued, ProducerAdvanced
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked
+from qpid_ha_broker.model.message_reader import MessageReader
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import FullPolicy, Replicate
 from qpid_ha_broker.model.sequence import Entry
@@ -19,37 +19,6 @@ MAX_KEY_CHARACTERS = 4096
 
 _new_tuple = tuple.__new__
 """Makes a named tuple of a tuple at half of what calling its class costs."""
-
-
-class DeathReason(StrEnum):
-    """Why a message became a dead letter, as it says itself from then on."""
-
-    REJECTED = "rejected"
-    """By a consumer: also as undeliverable here."""
-    DELIVERY_LIMIT = "delivery-limit"
-    """It was delivered in vain as often as its queue allows."""
-    QUEUE_DELETED = "queue-deleted"
-
-
-class Death(NamedTuple):
-    """How a message became a dead letter: in which queue, why, and when."""
-
-    queue: str
-    reason: DeathReason
-    time_ms: int
-
-
-class MessageReader(Protocol):
-    """What the model cannot know of a message without its protocol; each call may cost a parse."""
-
-    def routing_key(self, payload: bytes) -> str:
-        """The subject."""
-
-    def properties(self, payload: bytes) -> Mapping[str, object]:
-        """The application properties."""
-
-    def dead_letter(self, payload: bytes, death: Death) -> bytes:
-        """The message as it goes on after `death`: it says so, and nothing of a time to live."""
 
 
 class Departure(NamedTuple):

@@ -18,7 +18,8 @@ from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
-from qpid_ha_broker.model.plan import Death, DeathReason, Departure, EnqueuePlan, MessageReader
+from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
+from qpid_ha_broker.model.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.purge import Purges, Shrinking
 from qpid_ha_broker.model.queue import Queue, SessionLink
@@ -46,6 +47,7 @@ class Resources:
         self.sets = ResourceSets(name)
         self.default, self.local = self.sets.default, self.sets.local
         self.catalog = self.sets.catalog
+        self.catalog.reader = reader
         self.default.became_read_only = self._finish_work
         self._reader = reader
         self.log_acquisitions = log_acquisitions
@@ -126,7 +128,7 @@ class Resources:
 
     def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
         """The queues for a message; counts one for which there are none. Raises NotFound: see `Catalog.route`."""
-        queues = self.catalog.route(exchange, key, lambda: self._reader.properties(payload))
+        queues = self.catalog.route(exchange, key, payload)
         if not queues:
             self.unroutable_total += 1
         return queues

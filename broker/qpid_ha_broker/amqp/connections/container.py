@@ -135,7 +135,7 @@ class Container:
         self.default = self.host(DEFAULT_SET, self._new_resources(DEFAULT_SET, log_acquisitions=log_acquisitions))
         """The set that is always there, and has all exchanges and bindings."""
         self.default.is_touched = True  # always: it is in every turn, and nobody has to say so
-        self.publisher = ExchangePublisher(self.default.resources, self._led, self.sections)
+        self.publisher = ExchangePublisher(self.default.resources, self._led)
         """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
 from qpid_ha_broker.amqp.wire.dead_letters import dead_letter
 from qpid_ha_broker.amqp.wire.sections import MessageSections
-from qpid_ha_broker.model.plan import Death
+from qpid_ha_broker.model.message_reader import Death
 
 
 class AmqpMessageReader(MessageSections):
-    """Reads the sections of messages, and writes what becomes of one that is a dead letter."""
+    """Reads the sections of messages, compiles selectors, and writes what becomes of one that is a dead letter."""
+
+    def selector(self, text: str) -> Selector:
+        """Raises SelectorError."""
+        return parse_selector(text)
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return dead_letter(self, payload, death)

@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.wire.message_changes import (
     without_field,
 )
 from qpid_ha_broker.amqp.wire.sections import HEADER, PROPERTIES, MessageSections
-from qpid_ha_broker.model.plan import Death
+from qpid_ha_broker.model.message_reader import Death
 
 DEATH_COUNT: Final = "x-opt-death-count"
 FIRST, LAST = "x-opt-first-death", "x-opt-last-death"
