@@ -60,7 +60,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         """The set of the queue."""
         self._container = connection.container
         self._window = connection.window
-        self._sender = Sender(link)
+        self._sender = Sender(link, connection.engine.formats)
         self._ended = self._is_drained = False
         """`_is_drained`: what the client drains is over, but for messages that wait for its window: the flow that says
         so goes behind them."""

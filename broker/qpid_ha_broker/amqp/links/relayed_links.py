@@ -408,7 +408,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._arrived(upstream, far)
         if self.link.remote_target.dynamic:
             self.own_queue = far.remote_target.address or ""
-        self._sender = Sender(far)
+        self._sender = Sender(far, upstream.engine.formats)
         self._send_again(self._sender)
         self._publishes.attached()
         if self.is_open:
@@ -578,7 +578,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
-        self.begin_credit(Sender(link))
+        self.begin_credit(Sender(link, connection.engine.formats))
         self._held: dict[int, _Held] = {}
         self._by_near: dict[Delivery, _Held] = {}
         self._by_far: dict[Delivery, _Held] = {}

@@ -12,6 +12,7 @@ from typing import Final
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.sections import (
     DELIVERY_ANNOTATIONS,
+    FORMAT,
     HEADER,
     MAX_PAIRS,
     MESSAGE_ANNOTATIONS,
@@ -100,7 +101,7 @@ def _place_of_annotations(payload: bytes) -> int:
     offset = 0
     while offset < len(payload):
         code, end = section_at(payload, offset)
-        if code not in (HEADER, DELIVERY_ANNOTATIONS):
+        if code not in (FORMAT, HEADER, DELIVERY_ANNOTATIONS):
             break
         offset = end
     return offset

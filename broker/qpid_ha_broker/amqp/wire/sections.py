@@ -17,7 +17,10 @@ import proton
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
+from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, format_of
 
+FORMAT = 0x6F
+"""No section, but the format in front of the first: see `events.payloads`."""
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71
 MESSAGE_ANNOTATIONS = 0x72
@@ -66,7 +69,9 @@ def with_message_id(payload: bytes, message_id: int) -> bytes:
 
     They are for the next hop alone (AMQP 1.0 section 3.2.2), which is here. Raises DecodeError.
     """
-    _, start = section_at(payload, 0)
+    code, start = section_at(payload, 0)
+    if code == FORMAT:
+        _, start = section_at(payload, start)
     end = start
     if payload[start : start + 3] == b"\x00Sq" or payload[start : start + 2] not in (b"\x00S", b""):
         code, after = section_at(payload, start)
@@ -132,6 +137,8 @@ class MessageSections:
         return self._decode_header(payload)
 
     def _decode_header(self, payload: bytes) -> Header:
+        if before := format_of(payload):
+            return self._header_behind(before, payload)
         section, end = section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
@@ -150,6 +157,14 @@ class MessageSections:
             self._headers[payload[:end]] = header
         return header
 
+    def _header_behind(self, message_format: bytes, payload: bytes) -> Header:
+        """Of a message with a format other than 0, which counts as a part of it."""
+        length = len(message_format)
+        if payload[length : length + 1] in FORMAT_LENGTHS:
+            raise DecodeError("a message has one format")
+        header = self.header(payload[length:])
+        return header._replace(length=length + header.length, fresh=message_format + header.fresh)
+
     def fresh(self, payload: bytes) -> bytes:
         """`payload` as its first acquirer gets it."""
         header = self.header(payload)
@@ -160,7 +175,7 @@ class MessageSections:
         header = self.header(payload)
         count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
-        return text + payload[header.length :]
+        return format_of(payload) + text + payload[header.length :]
 
     def routing_key(self, payload: bytes) -> str:
         """The subject, empty where there is none."""
@@ -286,6 +301,8 @@ def section_at(payload: bytes, offset: int) -> tuple[int, int]:
     start = payload[offset : offset + 3]
     if start[:2] == b"\x00S" and len(start) == 3:
         code, at = start[2], offset + 3
+    elif not offset and (length := FORMAT_LENGTHS.get(start[:1])):
+        return FORMAT, length
     else:
         code, at = _unusual_descriptor_at(payload, offset)
     if not HEADER <= code <= FOOTER:
