@@ -405,7 +405,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     def attached(self, connection: RemoteConnection, far: proton.Link) -> OutboundBridge:
         """Go on."""
         self.upstream, self.far = connection, far
-        self._sender = Sender(far)
+        self._sender = Sender(far, connection.engine.formats)
         self.flow()
         return self
 

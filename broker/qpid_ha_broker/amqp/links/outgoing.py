@@ -62,7 +62,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         """The set of the queue."""
         self._container = connection.container
         self._window = connection.window
-        self._sender = Sender(link)
+        self._sender = Sender(link, connection.engine.formats)
         self.begin_pace()
         self._relay = relay
         self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
@@ -105,6 +105,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
         for entry in found:
             self.queue.messages.hold(entry, self)
+        self.beyond = found[-1] if found else None
         self._send_without_content(found)
         return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
 
@@ -146,7 +147,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
             return WaitsFor.CREDIT
-        if self in self._window.waiting_for_answers:
+        if self in self._window.waiting_for_answers or (dispatcher.awaits_answers and self.must_answer):
             return WaitsFor.ANSWERS
         if self.window_bytes <= 0:
             return WaitsFor.SOCKET

@@ -408,7 +408,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._arrived(upstream, far)
         if self.link.remote_target.dynamic:
             self.own_queue = far.remote_target.address or ""
-        self._sender = Sender(far)
+        self._sender = Sender(far, upstream.engine.formats)
         self._send_again(self._sender)
         self._publishes.attached()
         if self.is_open:
@@ -578,7 +578,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
-        self.begin_credit(Sender(link))
+        self.begin_credit(Sender(link, connection.engine.formats))
         self._held: dict[int, _Held] = {}
         self._by_near: dict[Delivery, _Held] = {}
         self._by_far: dict[Delivery, _Held] = {}
@@ -587,7 +587,9 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._generation = 0
         self._is_held = False
         """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
-        self._is_browsing = read_terminus(link.remote_source).browse
+        source = read_terminus(link.remote_source)
+        has_own_queue = source.dynamic or connection.container.nodes.is_exchange(source.address or "")
+        self._is_browsing = source.browse and not has_own_queue
         self._shows_ids = read_filters(link.remote_source).after is not None
         is_settled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
         self._is_presettled = is_settled and not (self._is_browsing or self.needs_sessions)

@@ -351,7 +351,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemotePublisher:
         """Go on."""
         self.upstream, self.far = connection, far
-        self._sender = Sender(far)
+        self._sender = Sender(far, connection.engine.formats)
         if self.is_open:
             self.flow()
         else:
@@ -447,7 +447,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         if source.durable or SHARED in source.capabilities:
             text = f"{target.name} is a node of another broker: subscriptions that outlive their link are made there"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}, for a queue of which there can be a name here")
-        self.begin_credit(Sender(link))
+        self.begin_credit(Sender(link, connection.engine.formats))
         self._by_near: dict[Delivery, _RemoteDelivery] = {}
         self._by_far: dict[Delivery, _RemoteDelivery] = {}
         self._is_browsing = source.browse

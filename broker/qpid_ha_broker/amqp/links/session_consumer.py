@@ -59,7 +59,9 @@ class SessionConsumer(OutgoingLink):
     def _take_over(self) -> list[Entry]:
         """A link of that name before is no more; returns what the session holds on it."""
         self._container.sessions.links.attached(self._part, self.hosted, self, consumes=True)
-        return held_for(self.hosted.resources, self.queue, self._owner_of_held)
+        held = held_for(self.hosted.resources, self.queue, self._owner_of_held)
+        self.beyond = held[-1] if held else None
+        return held
 
     def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
         """Of what the session holds, another broker's client may have some: of that a delivery without content comes

@@ -30,7 +30,9 @@ from qpid_ha_broker.amqp.wire.conditions import (
     cut,
     encoded_bytes,
 )
+from qpid_ha_broker.amqp.wire.message_format import FormatReader, FormatWriter
 from qpid_ha_broker.amqp.wire.values import value_of
+from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
 ACCEPTED: int = lib.PN_ACCEPTED
@@ -205,6 +207,8 @@ class Engine:
         self._is_broken = False
         """A bug has come up: nothing but the end of the connection is told."""
         self._buffer = (workspace or Workspace()).buffer
+        self._format_reader = FormatReader(lib.pn_transport_get_max_frame(self._transport))
+        self._format_writer = FormatWriter()
         transport.bind(connection)
 
     def close(self) -> None:
@@ -223,6 +227,7 @@ class Engine:
 
     def push(self, data: bytes | memoryview) -> None:
         """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
+        data = self._format_reader.feed(data)
         start, size, offset = ffi.from_buffer(data), len(data), 0
         while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
             taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
@@ -238,7 +243,12 @@ class Engine:
             size = lib.pn_transport_peek(transport, buffer, min(pending, OUTPUT_CHUNK))
             chunks.append(ffi.unpack(buffer, size))
             lib.pn_transport_pop(transport, size)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return self._format_writer.rewrite(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    @property
+    def formats(self) -> FormatWriter | None:
+        """What a `Sender` of messages with a format is to be given; None: they cannot be sent so over TLS."""
+        return None if lib.pn_transport_is_encrypted(self._transport) else self._format_writer
 
     @property
     def peer_frame_bytes(self) -> int:
@@ -827,10 +837,12 @@ class Sender:
     Tags are ASCII: python-proton decodes a tag as UTF-8 as soon as an application reads it.
     """
 
-    __slots__ = ("_keep", "_link", "_number", "_number_text", "_tags")
+    __slots__ = ("_formats", "_keep", "_link", "_number", "_number_text", "_tags")
 
-    def __init__(self, link: proton.Link) -> None:
+    def __init__(self, link: proton.Link, formats: FormatWriter | None = None) -> None:
+        """`formats`: see `Engine.formats`; without it all messages are sent with the format 0."""
         self._link = link._impl
+        self._formats = formats
         self._tags: list[Any] = []
         self._keep: list[Any] = []
         self._number: Any = None
@@ -850,11 +862,20 @@ class Sender:
         else:
             known, tag = None, self._number or self._new_number()
             self._number_text[:] = b"%016x" % number
+        if payload[:1] in FORMAT_LENGTHS:
+            payload = self._formatted(payload, tag)
         link = self._link
         delivery = _new_delivery(link, tag)
         _write(link, payload, len(payload))
         _advance(link)
         return delivery, known
+
+    def _formatted(self, payload: bytes, tag: Any) -> bytes:
+        """A message whose format is not 0, as Proton is to have it."""
+        if self._formats is None:
+            return without_format(payload)
+        self._formats.expect(_unpack(tag.start, tag.size), payload)
+        return payload
 
     def _new_number(self) -> Any:
         text = ffi.new("char[]", NUMBER_LENGTH)
@@ -868,6 +889,8 @@ class Sender:
         link, tags, sent = self._link, self._tags, []
         for payload in payloads:
             tag = tags.pop() if tags else self._new_tag()
+            if payload[:1] in FORMAT_LENGTHS:
+                payload = self._formatted(payload, tag)
             delivery = _new_delivery(link, tag)
             _write(link, payload, len(payload))
             _advance(link)
@@ -881,6 +904,8 @@ class Sender:
         for payload in payloads:
             text[:] = b"%016x" % number
             number += 1
+            if payload[:1] in FORMAT_LENGTHS:
+                payload = self._formatted(payload, tag)
             deliveries.append(_new_delivery(link, tag))
             _write(link, payload, len(payload))
             _advance(link)

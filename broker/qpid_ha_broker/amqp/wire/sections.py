@@ -17,7 +17,10 @@ import proton
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
+from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, format_of
 
+FORMAT = 0x6F
+"""No section, but the format in front of the first: see `events.payloads`."""
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71
 MESSAGE_ANNOTATIONS = 0x72
@@ -73,7 +76,7 @@ def with_message_id(payload: bytes, message_id: int) -> bytes:
 
     They are for the next hop alone (AMQP 1.0 section 3.2.2), which is here. Raises DecodeError.
     """
-    _, start = section_at(payload, 0)
+    start = _header_end(payload)
     return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[bare_start(payload, start) :]
 
 
@@ -93,15 +96,23 @@ def bare_start(payload: bytes, header_bytes: int) -> int:
     return end if code == DELIVERY_ANNOTATIONS else header_bytes
 
 
+def _header_end(payload: bytes) -> int:
+    """Where what is behind the format and the header begins, of which both may be missing. Raises DecodeError."""
+    start = 0
+    for kind in (FORMAT, HEADER):
+        code, end = section_at(payload, start)
+        start = end if code == kind else start
+    return start
+
+
 def without_delivery_annotations(payload: bytes) -> bytes:
     """`payload` as it is passed on where this broker only stands in front of another one; the same if it has none."""
     if payload[:2] == b"\x00S" and payload[2:3] not in (b"p", b"q"):
         return payload
     try:
-        code, end = section_at(payload, 0)
+        start = _header_end(payload)
     except DecodeError:
         return payload
-    start = end if code == HEADER else 0
     bare = bare_start(payload, start)
     return payload if bare == start else payload[:start] + payload[bare:]
 
@@ -164,6 +175,8 @@ class MessageSections:
         return self._decode_header(payload)
 
     def _decode_header(self, payload: bytes) -> Header:
+        if before := format_of(payload):
+            return self._header_behind(before, payload)
         section, end = section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
@@ -182,6 +195,14 @@ class MessageSections:
             self._headers[payload[:end]] = header
         return header
 
+    def _header_behind(self, message_format: bytes, payload: bytes) -> Header:
+        """Of a message with a format other than 0, which counts as a part of it."""
+        length = len(message_format)
+        if payload[length : length + 1] in FORMAT_LENGTHS:
+            raise DecodeError("a message has one format")
+        header = self.header(payload[length:])
+        return header._replace(length=length + header.length, fresh=message_format + header.fresh)
+
     def fresh(self, payload: bytes) -> bytes:
         """`payload` as its first acquirer gets it: without its number and delivery annotations, see `bare_start`."""
         header = self.header(payload)
@@ -192,7 +213,7 @@ class MessageSections:
         header = self.header(payload)
         count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
-        return text + _from(payload, header.length)
+        return format_of(payload) + text + _from(payload, header.length)
 
     def routing_key(self, payload: bytes) -> str:
         """The subject, empty where there is none."""
@@ -316,10 +337,10 @@ def without_number(payload: bytes) -> bytes:
     except DecodeError:
         return payload  # it was not taken under a number
     kept = [payload[at : stop + size] for name, at, stop, size in entries if name not in _NAMES]
-    return payload if len(kept) == len(entries) else with_annotations(payload, start, end, kept)
+    return payload if len(kept) == len(entries) else replace_annotations(payload, start, end, kept)
 
 
-def with_annotations(payload: bytes, start: int, end: int, entries: list[bytes]) -> bytes:
+def replace_annotations(payload: bytes, start: int, end: int, entries: list[bytes]) -> bytes:
     """`payload` with these message annotations, each encoded with its name, in place of what is from `start` to `end`.
 
     There is no such section where there are none.
@@ -369,6 +390,8 @@ def section_at(payload: bytes, offset: int) -> tuple[int, int]:
     start = payload[offset : offset + 3]
     if start[:2] == b"\x00S" and len(start) == 3:
         code, at = start[2], offset + 3
+    elif not offset and (length := FORMAT_LENGTHS.get(start[:1])):
+        return FORMAT, length
     else:
         code, at = _unusual_descriptor_at(payload, offset)
     if not HEADER <= code <= FOOTER:
