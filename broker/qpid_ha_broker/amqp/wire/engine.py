@@ -476,15 +476,6 @@ class Engine:
             return  # to settle would be to confirm an answer that does not count any more, as the detach says
         lib.pn_delivery_settle(delivery)
 
-    def _tell_failed(self, event: Any, handler: Handler) -> None:
-        condition = self.transport.condition
-        if condition is not None:
-            handler.failed(condition.name or "amqp:internal-error", condition.description or "")
-
-    def _tell_ended(self, event: Any, handler: Handler) -> None:
-        if self.transport.condition is None:  # Proton gives up without a word on a TLS hello, or on noise in a frame
-            handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
-
     def _tell_flow(self, event: Any, handler: Handler) -> None:
         pointer = lib.pn_event_link(event)
         if _credit(pointer) < 0 or pointer in _beyond:
@@ -535,6 +526,17 @@ class Engine:
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
         _beyond.pop(link._impl, None)
+
+
+def _tell_failed(engine: Engine, event: Any, handler: Handler) -> None:
+    condition = engine.transport.condition
+    if condition is not None:
+        handler.failed(condition.name or "amqp:internal-error", condition.description or "")
+
+
+def _tell_ended(engine: Engine, event: Any, handler: Handler) -> None:
+    if engine.transport.condition is None:  # Proton gives up without a word on a TLS hello, or on noise in a frame
+        handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
 
 
 def _read_credit(pointer: Any, handler: Handler) -> None:
@@ -634,8 +636,8 @@ _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
     lib.PN_LINK_REMOTE_CLOSE: lambda engine, event, handler: handler.link_detached(_link(event), True),
     lib.PN_LINK_REMOTE_DETACH: lambda engine, event, handler: handler.link_detached(_link(event), False),
     lib.PN_LINK_FLOW: Engine._tell_flow,
-    lib.PN_TRANSPORT_ERROR: Engine._tell_failed,
-    lib.PN_TRANSPORT_TAIL_CLOSED: Engine._tell_ended,
+    lib.PN_TRANSPORT_ERROR: _tell_failed,
+    lib.PN_TRANSPORT_TAIL_CLOSED: _tell_ended,
 }
 _LAST_EVENTS = {kind: _EVENTS[kind] for kind in (lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)}
 """What is still told once a bug has come up."""
