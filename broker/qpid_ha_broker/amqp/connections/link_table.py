@@ -11,7 +11,8 @@ from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
-from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, LINK_STOLEN, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, is_in, session_of
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
@@ -25,15 +26,18 @@ MOST_LINKS = 65_535
 class LinkTable:
     """The promise: each link that was added is told `closed` once, when it leaves, and the engine tells it no more."""
 
-    def __init__(self, container: Container, engine: Engine, log: ConnectionLog) -> None:
+    def __init__(self, container: Container, own: Engine, log: ConnectionLog) -> None:
+        """`own`: the connection's."""
         self._container = container
-        self._engine = engine
+        self._engine = own
         self._log = log
         self.is_limited = True
         """False: it is another broker's connection, with the links of all its clients."""
         self.use: UserUse = container.limits.unlimited
         """What the connection's user has; every link counts there."""
         self._attached: dict[Any, LinkEndpoint] = {}
+        self._named: dict[tuple[Any, bool, str], LinkEndpoint] = {}
+        """The same by AMQP session, whether we send, and name."""
         self._waiting: dict[Any, WaitingAttach] = {}
         """Links whose attach is to be answered later."""
         self._awaiting_detach: dict[Any, proton.Link] = {}
@@ -69,7 +73,8 @@ class LinkTable:
 
     def add(self, endpoint: LinkEndpoint) -> None:
         """Both ends are attached."""
-        self._attached[endpoint.link._impl] = endpoint
+        self._attached[endpoint.link._impl] = self._named[_name_key(endpoint.link)] = endpoint
+        self._engine.answered(endpoint.link)
         self.use.links += 1
 
     def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
@@ -79,6 +84,8 @@ class LinkTable:
         `by_peer` False: we have ended it.
         """
         del self._attached[endpoint.link._impl]
+        if self._named.get(key := _name_key(endpoint.link)) is endpoint:
+            del self._named[key]
         self.use.links -= 1
         self._engine.detach(endpoint.link)
         endpoint.was_closed = closed
@@ -100,6 +107,13 @@ class LinkTable:
             default.configuration.delete_queue(queue.name)
         except NotPrimary:
             return  # it has become the new primary's to delete
+
+    def end_older(self, link: proton.Link) -> None:
+        """End the link that has the name of `link`, a new one, in its session: the newer one wins (section 2.6.1)."""
+        older = self._named.get(_name_key(link))
+        if older is not None:
+            self.end(older, AmqpError(LINK_STOLEN, f"the link {engine.name_of(link)} was attached again"))
+            self._engine.encode()  # before the answer to the newer one: its name would be there twice
 
     # --- attaches that are answered later
 
@@ -141,7 +155,9 @@ class LinkTable:
 
     def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
         """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
-        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
+        self._log.note(
+            "info" if error.name == LINK_REDIRECT else "warning", f"link {engine.name_of(link)} {outcome}: {error}"
+        )
 
     def _close(self, link: proton.Link, error: AmqpError) -> None:
         link.condition = error.as_condition()
@@ -179,6 +195,10 @@ class LinkTable:
         """None of its links will be detached any more."""
         waiting = self._awaiting_detach
         self._awaiting_detach = {key: link for key, link in waiting.items() if not is_in(link, session)}
+
+
+def _name_key(link: proton.Link) -> tuple[Any, bool, str]:
+    return session_of(link), bool(link.is_sender), engine.name_of(link)
 
 
 def _open_to_nowhere(link: proton.Link) -> None:

@@ -122,9 +122,9 @@ class RelayedLink(LinkEndpoint):
         """What the primary is told of the link."""
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
-        part = None if connection.session is None else connection.session.part(self.link.name)
+        part = None if connection.session is None else connection.session.part(engine.name_of(self.link))
         return RelayRequest(
-            self.path, connection.relay.name, container, connection.identity.user, link=self.link.name,
+            self.path, connection.relay.name, container, connection.identity.user, link=engine.name_of(self.link),
             own_queue=self.own_queue, session=part, address=connection.peer,
         )  # fmt: skip
 

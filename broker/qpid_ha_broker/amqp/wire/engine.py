@@ -51,6 +51,12 @@ Disposition = tuple[Delivery, int, bool]
 """What the peer said of a message: the state, 0 for nothing, and whether it has settled it."""
 
 
+_ATTACH = bytes((0, 0x53, 0x12))
+"""How an attach begins, behind the header of its frame. Where it is found in other bytes, nothing is lost by a cut."""
+_HIDDEN = 0x80
+"""Turned over in the first byte of a name: of what was UTF-8, no UTF-8 comes of that."""
+
+
 class Receiving(Protocol):
     """A link on which the peer sends messages."""
 
@@ -156,6 +162,10 @@ class Engine:
         answered, and one of these may have been taken before."""
         self.dropped: Callable[[Delivery], None] = lambda delivery: None
         """Told of what comes in a transaction for a link that has ended on our side."""
+        self._rest = b""
+        """Of what has come: to be pushed when all is told that was pushed."""
+        self._answered: list[proton.Link] = []
+        """Links whose name is to be hidden before more comes: see `answered`."""
         self._buffer = (workspace or Workspace()).buffer
         transport.bind(connection)
 
@@ -164,6 +174,7 @@ class Engine:
         self._receiving.clear()
         self._sending.clear()
         self._consuming.clear()
+        self._answered.clear()
         self.transport.unbind()
         lib.pn_connection_collect(self.connection._impl, ffi.NULL)
         lib.pn_collector_free(self._collector)
@@ -171,13 +182,54 @@ class Engine:
     # --- bytes
 
     def push(self, data: bytes | memoryview) -> None:
-        """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
+        """Bytes from the peer, of which `process` tells. What the transport no longer takes (after an error) is
+        dropped."""
+        if self._rest:
+            self._rest += data
+            return
+        second = bytes(data).find(_ATTACH, len(_ATTACH))
+        if second >= 0:
+            data, self._rest = data[:second], bytes(data[second:])
+        self._push(data)
+
+    def _push_rest(self) -> Any:
+        """Push more of what has come, up to the next attach: links that came before are answered by then. Returns the
+        next event, if there is one."""
+        event = None
+        while self._rest and not event:
+            second = self._rest.find(_ATTACH, len(_ATTACH))
+            piece, self._rest = (self._rest, b"") if second < 0 else (self._rest[:second], self._rest[second:])
+            self._push(piece)
+            event = _peek(self._collector)
+        return event
+
+    def _push(self, data: bytes | memoryview) -> None:
+        if self._answered:
+            self._hide_names()
         start, size, offset = ffi.from_buffer(data), len(data), 0
         while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
             taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
             if taken <= 0:
                 return
             offset += taken
+
+    def answered(self, link: proton.Link) -> None:
+        """Our attach of `link` has been said, and its name is not needed any more.
+
+        Proton takes another link of that name in the same session for an error of the whole connection. That is one
+        link's, and the newer one wins (AMQP 1.0 section 2.6.1): so what Proton compares is made a name that no peer
+        can say, for it is not UTF-8. `name_of` knows it all the same.
+        """
+        self._answered.append(link)
+
+    def _hide_names(self) -> None:
+        lib.pn_transport_pending(self._transport)  # our attaches are encoded with the names
+        for link in self._answered:
+            if link.state & proton.Endpoint.LOCAL_ACTIVE:
+                name = lib.pn_link_name(link._impl)
+                if name[0] != b"\0":
+                    name[0] = bytes((name[0][0] ^ _HIDDEN,))
+        self._answered.clear()
 
     def take_output(self) -> bytes:
         """Bytes for the peer; empty when there are none now."""
@@ -233,7 +285,7 @@ class Engine:
         Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much.
         """
         collector, left = self._collector, EVENTS_LENGTH
-        while event := _peek(collector):
+        while (event := _peek(collector)) or (self._rest and (event := self._push_rest())):
             kind = _type_of(event)
             if kind == _DELIVERY:
                 count, is_costly = self._tell_deliveries(_delivery_of(event), left)
@@ -753,6 +805,15 @@ def stop_draining(link: proton.Link) -> int:
     given_up = int(lib.pn_link_drained(link._impl))
     lib.pn_link_set_drain(link._impl, False)
     return given_up
+
+
+def name_of(link: proton.Link) -> str:
+    """Its name, hidden or not; see `Engine.answered`. Raises UnicodeDecodeError for one that is not UTF-8."""
+    name = bytes(ffi.string(lib.pn_link_name(link._impl)))
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return (bytes((name[0] ^ _HIDDEN,)) + name[1:]).decode()
 
 
 def is_in(link: proton.Link, session: proton.Session) -> bool:
