@@ -71,7 +71,8 @@ class BrokerTalk:
             self._poll_now.clear()
             interval_s = HURRIED_POLL_S if self.is_hurried() else self.poll_interval_s
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poll_now.wait(), interval_s)
+                async with asyncio.timeout(interval_s):
+                    await self._poll_now.wait()
 
     async def _poll(self, view: BrokerView) -> None:
         asked_at_s = asyncio.get_running_loop().time()

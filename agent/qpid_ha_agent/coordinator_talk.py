@@ -110,7 +110,8 @@ class CoordinatorTalk:
             while True:
                 await self._talk(loop)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self.interval_s)
+                    async with asyncio.timeout(self.interval_s):
+                        await self._changed.wait()
                 self._changed.clear()
         finally:
             stop_watching()

@@ -161,7 +161,8 @@ class Runner:
         """Until something happens or a limit may have passed."""
         self._wake.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), LOOK_S)
+            async with asyncio.timeout(LOOK_S):
+                await self._wake.wait()
 
     def _forgive_sleep(self, now_s: float) -> None:
         """Who overslept has no right to call others silent, and does not know what was said meanwhile."""

@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -160,6 +161,20 @@ class ZookeeperServer:
         """leader, follower or standalone; empty while it does not serve."""
         return next((line[6:] for line in self.ask("srvr").splitlines() if line.startswith("Mode: ")), "")
 
+    def answers_tls(self, timeout_s: float = 5.0) -> bool:
+        """Whether a TLS handshake comes to its end, with a refusal as well. The first one of a server loads what it
+        needs, which takes seconds on a busy machine; clients give one attempt less than that."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with socket.create_connection((self.host, self.tls_port), timeout_s) as connection:
+                context.wrap_socket(connection).close()
+        except ssl.SSLError as error:  # it wants a certificate
+            return "ALERT" in str(error.reason)
+        except OSError:
+            return False
+        return True
+
     def packets_received(self) -> int:
         """From clients since its start, those that ask for this included. Raises EnsembleFailed."""
         return self._counted("zk_packets_received")
@@ -222,11 +237,17 @@ class ZookeeperEnsemble:
         return ",".join(server.address for server in self.servers)
 
     def start(self) -> None:
-        """Start those that do not run, and wait until all serve."""
+        """Start those that do not run, and wait until all serve, also with TLS. Raises EnsembleFailed."""
         for server in self.servers:
             server.configure(self._lines(server))
             server.start()
         self.wait()
+        until_s = time.monotonic() + TIMEOUT_S
+        for server in self.servers if self._tls is not None else ():
+            while not server.answers_tls():
+                if time.monotonic() > until_s:
+                    raise EnsembleFailed(f"no TLS handshake after {TIMEOUT_S:g} s:\n{self.log()[-4000:]}")
+                time.sleep(0.02)
 
     def wait(self, serving: int | None = None, timeout_s: float = TIMEOUT_S) -> None:
         """Until so many serve (all), one of them as leader. Raises EnsembleFailed."""

@@ -266,7 +266,7 @@ class ProxyNode(Node):
         raise AssertionError(f"{self.name} ends: {reason}")
 
     def set_time(self) -> None:
-        self.container.now_ms = self.clock.wall_ms()
+        self.container.now_ms = self.clock.steady_ms()
 
     def schedule_turn(self) -> None:
         super().want_turn()

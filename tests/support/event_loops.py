@@ -17,6 +17,10 @@ def in_event_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Calla
 
     @wraps(test)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 3 * LIMIT_S))
+        async def limited() -> None:
+            async with asyncio.timeout(3 * LIMIT_S):
+                await test(*args, **kwargs)
+
+        asyncio.run(limited())
 
     return run

@@ -34,8 +34,9 @@ class PairedProxy:
         *,
         primary: PairedBroker | None = None,
         proxy: PairedBroker | None = None,
+        user: str = "",
     ) -> None:
-        """`primary` and `proxy`: with more sets than `default`."""
+        """`primary` and `proxy`: with more sets than `default`. `user`: as whom the proxy logs in at the primary."""
         self.name = "proxy"
         self.primary = primary or PairedBroker(settings or ContainerSettings("primary", "0"))
         self.proxy = proxy or PairedBroker(ContainerSettings("proxy", "0"))
@@ -59,6 +60,7 @@ class PairedProxy:
         self.container, self.queue = self.primary.container, self.primary.queue
         self.check_invariants = self.primary.check_invariants
         self.clients, self.accept = self.proxy.clients, self.proxy.accept
+        self.user = user
         self._under_way: bytearray | None = None
         """What the primary has said and the proxy has not heard; None: nothing is held up."""
         self.connect_upstream()
@@ -73,7 +75,7 @@ class PairedProxy:
 
     def connect_upstream(self) -> None:
         """Open a connection to the primary, and attach there what has no far end."""
-        self.accepted = self.primary.accept()
+        self.accepted = self.primary.accept(self.user)
         engine = Engine(proton.Transport(), proton.Connection())
         self.upstream = Upstream(engine, self.name, "primary", lambda: None, self.ended.append)
         self.attach_those_left()

@@ -16,8 +16,8 @@ from qpid_ha_broker.amqp.links import anonymous_relay
 from qpid_ha_broker.amqp.links.anonymous_relay import SetPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
-from qpid_ha_broker.amqp.wire.annotations import PRODUCER, SEQUENCE
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.sections import PRODUCER, SEQUENCE
 from several_sets import SeveralSets
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED

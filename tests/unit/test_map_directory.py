@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from limits import LIMIT_S
+from event_loops import in_event_loop
 from qpid_ha_broker.amqp.nodes.directory import ServerAddress
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.map import ClusterMap
@@ -94,7 +94,7 @@ def locating(story: Callable[[ControllerDirectory, AskedController, list[object]
         await story(directory, client, told)
         assert told == [None, None], "each attaches again"
 
-    asyncio.run(asyncio.wait_for(begin(), LIMIT_S))
+    in_event_loop(begin)()
 
 
 def test_a_queue_that_the_controller_knows_is_waited_for_until_the_map_here_has_it() -> None:

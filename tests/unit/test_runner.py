@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from pathlib import Path
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from event_loops import in_event_loop
+from limits import LIMIT_S
 from qpid_ha_agent.broker_process import BrokerProcess
+from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.cli import agent as agent_command
 from qpid_ha_agent.decision import LockView
@@ -34,6 +38,30 @@ def view_of(lock: PrimaryLock) -> LockView:
 
 def state_of(view: BrokerView) -> State | None:
     return view.state
+
+
+# --- its end
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_loop_that_is_cancelled_at_the_moment_in_which_it_is_woken_ends(steps: int) -> None:
+    """`steps` of the event loop lie between the two."""
+
+    @in_event_loop
+    async def story() -> None:
+        talk = BrokerTalk(Path("none"), LIMIT_S, LIMIT_S, lambda: False, lambda: None)
+        polling = asyncio.create_task(talk.poll_forever())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        talk.poll_soon()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        polling.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert polling.done()
+
+    story()
 
 
 # --- what the broker said

@@ -33,7 +33,8 @@ from qpid_ha_config.settings import CoordinatorSettings, read_password_file
 ATTEMPT_S: Final = 0.7
 """Of one server; then the next one is asked."""
 STREAM_SILENCE_S: Final = 300.0
-"""After so long a stream is opened anew. Dead machines are noticed by TCP, and servers that hang by other calls."""
+"""After so long a stream is opened anew. Dead machines are noticed by TCP, and servers that hang by other calls: they
+go to the same server, because streams are at the one that is asked first."""
 _BETWEEN_ROUNDS_S: Final = 0.1
 _MOMENT_S: Final = 0.01
 """No attempt is shorter."""
@@ -180,7 +181,7 @@ class _GatewayAnswer(NamedTuple):
 
 class EtcdGateway:
     """The promise: a call answers or raises CoordinatorError by its deadline, and a server that is slow or dead costs
-    one call its time, not each: whoever answered last is asked first.
+    one call its time, not each: whoever answered last is asked first. A stream of another server than that one ends.
 
     A call whose answer was lost is made again at another server. That is harmless, because nothing here happens twice:
     transactions are conditional on a revision, and leases have numbers that we choose.
@@ -303,7 +304,7 @@ class EtcdGateway:
         with (
             self._session() as session,
             _failures_of(self._settings),
-            self._request(session, server, path, body, token, timeout_s, timeout_s) as response,
+            self._request(session, server, path, body, token, timeout_s) as response,
         ):
             return self._understood(response.status_code, response.content)
 
@@ -313,7 +314,7 @@ class EtcdGateway:
         session = self._new_session()
         try:
             with _failures_of(self._settings):
-                response = self._request(session, server, path, body, token, ATTEMPT_S, STREAM_SILENCE_S)
+                response = self._request(session, server, path, body, token, ATTEMPT_S)
                 if response.status_code != requests.codes.ok:
                     self._understood(response.status_code, response.content)
                 stream = WatchStream(self, session, response, server)
@@ -322,25 +323,26 @@ class EtcdGateway:
             raise
         with self._mutex:
             self._streams.add(stream)
-            is_closed = self._is_closed
-        if is_closed:
+            # A call may have failed at that server since it was chosen: no later one would go there, and notice.
+            is_wanted = not self._is_closed and server == self._servers[0]
+        if not is_wanted:
             stream.shut_down()
         return stream
 
     def _request(
-        self, session: requests.Session, server: Server, path: str, body: Json, token: str, *timeouts_s: float
+        self, session: requests.Session, server: Server, path: str, body: Json, token: str, timeout_s: float
     ) -> requests.Response:
+        """`timeout_s`: for the connection, and again for the answer to begin."""
         scheme = "https" if self._settings.tls else "http"
         # A server that has lost the majority ends a stream that says so, and another one is asked.
         headers = {"Content-Type": "application/json", "Grpc-Metadata-hasleader": "true"}
         if token:
             headers["Authorization"] = token
-        connect_s, read_s = timeouts_s
         return session.post(
             f"{scheme}://{server}{path}",
             data=json.dumps(body).encode(),
             headers=headers,
-            timeout=(connect_s, read_s),
+            timeout=timeout_s,
             allow_redirects=False,
             stream=True,
         )
@@ -476,6 +478,10 @@ class WatchStream:
         self._response = response
         # Closing a response does not wake the thread that reads it; the end of its connection does.
         self._socket = socket.socket(fileno=os.dup(response.raw.fileno()))
+        # The answer has begun in time; what follows comes when there is something to tell.
+        connection = response.raw.connection
+        if connection is not None and connection.sock is not None:
+            connection.sock.settimeout(STREAM_SILENCE_S)
 
     def __iter__(self) -> Iterator[WatchAnswer]:
         """Raises CoordinatorError when the server ends it with a reason; any other end ends the iteration."""

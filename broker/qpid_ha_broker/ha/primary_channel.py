@@ -6,6 +6,29 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import Connect
 
 
+class GreetingForm:
+    """How another broker is greeted whose release is not known: an older one ends the channel at a first word with
+    fields that it does not know, and does not say why. So the next greeting after that has the other form."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        """With what came with a later release than the protocol."""
+        self._is_open = self._is_answered = False
+
+    def opened(self) -> None:
+        """A channel is there, and its first word is about to be sent."""
+        self._is_open, self._is_answered = True, False
+
+    def answered(self) -> None:
+        """Something came on it."""
+        self._is_answered = True
+
+    def ended(self) -> None:
+        """It is gone: before the other side's first word perhaps."""
+        if self._is_open:
+            self._is_open, self.is_full = False, self._is_answered or not self.is_full
+
+
 class PrimaryChannel:
     """At most one at a time. `link` is its number; 0: none, and the next address is tried once the pause is over."""
 
@@ -26,10 +49,7 @@ class PrimaryChannel:
         self._next_try_s = 0.0
         self._pause_s = ctx.settings.reconnect_s
         self._tries = 0
-        self.reads_all = True
-        """Whether the next broker is greeted with what came with a later release than the protocol. An older one ends
-        the channel at once, and does not say why."""
-        self._is_answered = False
+        self.greeting = GreetingForm()
 
     # --- searching
 
@@ -78,12 +98,13 @@ class PrimaryChannel:
 
     def opened(self) -> None:
         """It is there."""
-        self.is_open, self._is_answered = True, False
+        self.is_open = True
+        self.greeting.opened()
         self._heard_s = self._ctx.clock_s
 
     def heard(self) -> None:
         """Something came."""
-        self._is_answered = True
+        self.greeting.answered()
         self._heard_s = self._ctx.clock_s
 
     def welcomed(self) -> None:
@@ -107,7 +128,7 @@ class PrimaryChannel:
     def note_end(self) -> None:
         """The other side is gone: before its first word perhaps, and then the next greeting is the other one."""
         if self.is_open:
-            self.reads_all = self._is_answered or not self.reads_all
+            self.greeting.ended()
 
     def note_login(self, refusal: str) -> None:
         """A channel came to its end: `refusal` is why the broker there does not let us in, empty if it was not that.

@@ -15,6 +15,7 @@ from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.errors import NotFound, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
+from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.paged import Body
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -65,8 +66,10 @@ class Catalog:
         """Queues that time will change."""
         self.bridged: dict[Queue, None] = {}
         """Queues with `qpid.cluster.proxy` or `qpid.cluster.source`, in the order of their declaration."""
+        self.clock = MessageClock()
+        """By which messages expire."""
         self.now_ms = 0
-        """The time of the last command."""
+        """Its reading at the last command."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.garbage = WorkQueue()

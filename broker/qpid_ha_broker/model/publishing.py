@@ -120,7 +120,7 @@ class ExchangePublisher:
                 queues = there.queues if name == DEFAULT_SET else _queues(resources, by_set[name])
                 resources.default.check_writable()
                 is_known = resources.known_at(message) is not None
-                plan = None if is_known else resources.plan(queues, message, now_ms, routed=True)
+                plan = None if is_known else self._plan(resources, queues, message, now_ms)
                 plans.append((resources, plan))
         except ModelError:
             for _, plan in plans:
@@ -128,6 +128,14 @@ class ExchangePublisher:
                     plan.abandon()
             raise
         return plans
+
+    def _plan(self, resources: Resources, queues: tuple[Queue, ...], message: Message, now_ms: int) -> EnqueuePlan:
+        """By the clock of that set: `message` and `now_ms` are by that of `default`."""
+        clock, default = resources.catalog.clock, self._default.catalog.clock
+        if clock.offset_ms != default.offset_ms:
+            message = message._replace(expires_at_ms=clock.converted(message.expires_at_ms, default))
+            now_ms = clock.converted(now_ms, default)
+        return resources.plan(queues, message, now_ms, routed=True)
 
 
 def _by_set(there: Destinations) -> dict[str, tuple[str, ...]]:

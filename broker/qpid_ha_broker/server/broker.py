@@ -41,6 +41,7 @@ from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.slices import in_slices
+from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
 from qpid_ha_broker.server.sets.membership import Membership
@@ -78,6 +79,7 @@ class Broker:
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
+        self.container.steady = SteadyClock()
         self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
         self.is_stopping = False
@@ -275,7 +277,8 @@ class Broker:
             self.sets.proxying.stop()
         self.outside.stop()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._deserted.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._deserted.wait()
         for protocol in list(self._protocols.values()):
             protocol.abort()
         await self._close_listeners()
@@ -361,7 +364,7 @@ class Broker:
 
     def set_time(self) -> None:
         """Let the container know what time it is."""
-        self.container.now_ms = int(time.time() * 1000)
+        self.container.now_ms = self.container.steady.now_ms()
 
     def schedule_turn(self) -> None:
         """Have a turn at the end of this round of the loop."""

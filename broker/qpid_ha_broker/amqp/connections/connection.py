@@ -142,7 +142,7 @@ class Connections:
 
     def opened(self, connection: Connection) -> None:
         """`connection` is open, and served."""
-        self.open[connection] = Opening(next(self._numbers), self.container.now_ms)
+        self.open[connection] = Opening(next(self._numbers), self.container.steady.wall_ms())
         self.container.limits.connected(connection.links.use)
 
     def closed(self, connection: Connection) -> None:

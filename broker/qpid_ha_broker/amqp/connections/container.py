@@ -24,8 +24,10 @@ from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, RESOURCE_SETS, 
 from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
 from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.model.access import AccessControl
+from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.message_clock import SteadyTime
 from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
 from qpid_ha_broker.model.publishing import ExchangePublisher
 from qpid_ha_broker.model.resources import Resources
@@ -108,6 +110,22 @@ class Greeting:
         return servers[first:alike] + servers[:first] + servers[alike:]
 
 
+class TurnTime:
+    """Time as it is at the beginning of a turn, where no driver has better clocks. `wall_ahead_ms`: of the other."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self.wall_ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """See `SteadyTime`."""
+        return self._container.now_ms
+
+    def wall_ms(self) -> int:
+        """See `SteadyTime`."""
+        return self._container.now_ms + self.wall_ahead_ms
+
+
 class Container:
     """The promise: a set in which nothing happened costs a turn nothing, and no set waits for another one's disk."""
 
@@ -123,7 +141,10 @@ class Container:
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
-        """The time of the current turn, milliseconds since the epoch; the driver sets it."""
+        """The time of the current turn, of the clock that nobody can set; the driver sets it. By that each set has its
+        own: see `HostedSet.now_ms`."""
+        self.steady: SteadyTime = TurnTime(self)
+        """The driver sets it."""
         self.work = WorkQueue()
         """Links that end because their session or connection has, of whichever sets."""
         self._touched: dict[HostedSet, None] = {}
@@ -149,8 +170,7 @@ class Container:
             lambda: self.clock(),
             settings.max_message_bytes,
         )
-        self.administration = SetsAdministration(self)
-        self.management = Management(self.administration, settings.name, access)
+        self.management = Management(SetsAdministration(self), settings.name, access)
         self.nodes = Nodes(self, settings.nodes, unique_name, access, limits)
         self.management.created_by = self.nodes.created_by
         self.peers: PeerListener | None = None
@@ -174,6 +194,11 @@ class Container:
         self.notices: list[LogNotice] = []
 
     # --- the sets
+
+    @property
+    def administration(self) -> Administration:
+        """What an operator can have done to all sets."""
+        return self.management.administration
 
     @property
     def access(self) -> AccessControl:

@@ -92,7 +92,8 @@ class LinkTable:
         endpoint.closed(lost=lost)
         queue = endpoint.owned_queue
         if queue is not None and endpoint.is_relayed and (lost or not by_peer):
-            self._container.default.resources.timers.keep_for_return(queue, self._container.now_ms + RETURN_MS)
+            default = self._container.default
+            default.resources.timers.keep_for_return(queue, default.now_ms + RETURN_MS)
         else:
             self._delete_owned_queue(endpoint, queue, closed=closed)
 

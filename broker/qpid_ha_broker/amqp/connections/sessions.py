@@ -355,7 +355,7 @@ class ClientSessions:
 
     @property
     def _now_ms(self) -> int:
-        return self._container.now_ms
+        return self._default.now_ms
 
     def _write(self, event: ev.SessionEvent) -> int:
         lsn = self._default.resources.default.write(event)

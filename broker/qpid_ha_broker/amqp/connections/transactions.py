@@ -169,7 +169,7 @@ class Transactions:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         return transaction
 
-    def commit(self, transaction: SetTransaction, now_ms: int) -> CommitToken:
+    def commit(self, transaction: SetTransaction) -> CommitToken:
         """Carry it out; returns what to wait for. Raises AmqpError when that cannot be: it is rolled back."""
         if transaction.failure is not None:
             raise transaction.failure
@@ -179,7 +179,7 @@ class Transactions:
         hosted.touch()
         resources = hosted.resources
         try:
-            return resources.commit(transaction, now_ms)
+            return resources.commit(transaction, hosted.now_ms)
         except ModelError as error:
             resources.roll_back(transaction)
             raise AmqpError(TRANSACTION_ROLLBACK, str(error)) from error

@@ -297,12 +297,12 @@ class InboundBridge(Bridge, EachTransfer):
 
     def _message(self, payload: bytes) -> Message:
         """Raises AmqpError for one that this broker would not take from a client."""
-        sections, now_ms = self._container.sections, self._container.now_ms
+        sections = self._container.sections
         header = sections.header(payload)
-        expires_at_ms = now_ms + header.ttl_ms if header.ttl_ms else 0
+        expires_at_ms = self.hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
         message = Message(payload, header.durable, header.priority, expires_at_ms)
         if payload[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
-            annotated(sections, message, header.length, now_ms=now_ms, with_numbers=False)
+            annotated(sections, message, header.length, now_ms=self._container.steady.wall_ms(), with_numbers=False)
         return message
 
     def _publish_waiting(self) -> None:
@@ -311,7 +311,7 @@ class InboundBridge(Bridge, EachTransfer):
             delivery, message, is_settled = self._waiting[0]
             self.hosted.flush_accepted()
             try:
-                token = resources.publish(self.queue, message, self._container.now_ms)
+                token = resources.publish(self.queue, message, self.hosted.now_ms)
             except NotPrimary:
                 return  # the end of the bridge is under way
             except DecodeError as error:
@@ -546,4 +546,4 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     def finish(self, *, closed: bool) -> None:
         if not self.has_ended:
             super().finish(closed=closed)
-            self.hosted.resources.unsubscribe(self.queue, self, self._container.now_ms)
+            self.hosted.resources.unsubscribe(self.queue, self, self.hosted.now_ms)

@@ -55,7 +55,7 @@ class CoordinatorLink(ReceivingLink):
             self.answered()
 
     def _carry_out(self, delivery: Delivery, payload: bytes) -> None:
-        transactions, now_ms = self._transactions, self.connection.container.now_ms
+        transactions = self._transactions
         descriptor, fields = read_request(payload)
         if descriptor in _DECLARE:
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
@@ -74,7 +74,7 @@ class CoordinatorLink(ReceivingLink):
             if fails:
                 token = transactions.roll_back(transaction)
             else:
-                token = transactions.commit(transaction, now_ms)
+                token = transactions.commit(transaction)
                 _settle_accepted(transaction, token)
             self._unconfirmed.append((*token, delivery))
             self.hosted.unconfirmed[self] = None

@@ -338,12 +338,16 @@ class IncomingLink(ReceivingLink):
         message: Message | None = None
         try:
             header = self._read_header(whole)
-            expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
+            expires_at_ms = hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
             message = Message(whole, header.durable, header.priority, expires_at_ms)
             if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
                 with_numbers = self._deduplication.producers > 0
                 found = annotated(
-                    container.sections, message, header.length, now_ms=container.now_ms, with_numbers=with_numbers
+                    container.sections,
+                    message,
+                    header.length,
+                    now_ms=container.steady.wall_ms(),
+                    with_numbers=with_numbers,
                 )
                 message = self._known_as(found) if found.producer else found
             if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
@@ -357,7 +361,7 @@ class IncomingLink(ReceivingLink):
             elif lsn := self._enqueue_plain(queue, message):
                 waits = queue.log, lsn, None, delivery
             else:
-                waits = (*self._publish(queue, message, container.now_ms), delivery)
+                waits = (*self._publish(queue, message, hosted.now_ms), delivery)
         except (ModelError, AmqpError) as error:
             if message is not None and message.producer and not (settled or state == engine.TRANSACTIONAL):
                 self._note_refused(message)
@@ -450,7 +454,7 @@ class IncomingLink(ReceivingLink):
         relayed, self._relayed, self._relayed_bytes = self._relayed, [], 0
         if not relayed:
             return
-        queue, now_ms = self._queue, self._container.now_ms
+        queue, now_ms = self._queue, self.hosted.now_ms
         if queue is not None and not queue.needs_care:
             try:
                 messages = [message for _, message in relayed]
@@ -509,9 +513,9 @@ class IncomingLink(ReceivingLink):
                 raise
             return known_at
         hosted.flush_accepted()
-        resources, now_ms = hosted.resources, self._container.now_ms
+        message, now_ms = hosted.by_own_clock(message, self.hosted), hosted.now_ms
         if isinstance(target, Queue):
-            token = resources.publish(target, message, now_ms)
+            token = hosted.resources.publish(target, message, now_ms)
         else:
             token = self._container.publisher.publish(target, message, key, now_ms)
         hosted.touch()
@@ -579,7 +583,7 @@ class IncomingLink(ReceivingLink):
         transaction_id, transaction = transactions.of(delivery)
         hosted, target, key = self._destination(message.payload)
         transactions.join(transaction, hosted)
-        transaction.publish(Publish(target, message, key))
+        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key))
         transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self.answered()

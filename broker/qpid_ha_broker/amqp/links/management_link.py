@@ -161,7 +161,7 @@ class ManagementLink(ReceivingLink):
             container.access.check(subject, Permission.PUBLISH, address)
             default = container.default
             queue = default.configuration.queue(address)
-            default.resources.publish(queue, Message(reply.payload), container.now_ms)
+            default.resources.publish(queue, Message(reply.payload), default.now_ms)
         except (ModelError, AmqpError) as error:
             self.connection.log.note("warning", f"a management reply could not be delivered: {NOT_FOUND}: {error}")
 

@@ -437,8 +437,9 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         self.accepts = None
         if not self.browsing:
             self._give_back(entries, lost=lost)
-        keep_until_ms = container.now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
-        resources.unsubscribe(self.queue, self, container.now_ms, keep_until_ms=keep_until_ms)
+        now_ms = self.hosted.now_ms
+        keep_until_ms = now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
+        resources.unsubscribe(self.queue, self, now_ms, keep_until_ms=keep_until_ms)
         self._window.forget(self)
         self.hosted.forget(self)
 

@@ -22,8 +22,10 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import CommitToken, LogBatch
+from qpid_ha_broker.model.message_clock import SteadyTime
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.model.work import Task, used_up
 
 HANDOUT_LIMIT = 256
@@ -48,6 +50,7 @@ class SetContainer(Protocol):
     now_ms: int
     directory: SetDirectory
     default: HostedSet
+    steady: SteadyTime
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
@@ -121,6 +124,18 @@ class HostedSet:
         if begins_to_lead and len(self.resources.default.state.generations) > 1:
             self._host.led(self)
 
+    @property
+    def now_ms(self) -> int:
+        """By that its messages expire; see `model.message_clock`."""
+        return self.resources.catalog.clock.now_ms(self._host.now_ms)
+
+    def by_own_clock(self, message: Message, other: HostedSet) -> Message:
+        """`message`, whose expiry is by the clock of `other`."""
+        if other is self or not message.expires_at_ms:
+            return message
+        clock, theirs = self.resources.catalog.clock, other.resources.catalog.clock
+        return message._replace(expires_at_ms=clock.converted(message.expires_at_ms, theirs))
+
     def open_gate(self) -> None:
         """Whoever comes for what it had before this broker led, has come."""
         self.resources.is_gated = False
@@ -134,7 +149,7 @@ class HostedSet:
         """Something happened here, or was committed: have a turn."""
         if not self.is_touched:
             self.is_touched = True
-            self.resources.catalog.now_ms = 0 if self.read_only else self._host.now_ms
+            self.resources.catalog.now_ms = 0 if self.read_only else self.now_ms
             self._host.touched(self)
 
     @property
@@ -171,7 +186,7 @@ class HostedSet:
         if self._awaited:
             self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
-        catalog.now_ms = now_ms = 0 if self.read_only else host.now_ms
+        catalog.now_ms = now_ms = 0 if self.read_only else self.now_ms
         if resources.has_work:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
@@ -179,8 +194,9 @@ class HostedSet:
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
             consumer.deliver(entries)
-        resources.default.log.note_time(host.now_ms)
-        resources.local.log.note_time(host.now_ms)
+        wall_ms = host.steady.wall_ms()
+        resources.default.log.note_time(wall_ms)
+        resources.local.log.note_time(wall_ms)
         batch = resources.default.log.take_batch()
         self.tell_what_is_committed()
         return batch
@@ -216,7 +232,7 @@ class HostedSet:
         """Expire messages and delete queues whose time has come; that is the primary's to do."""
         if self.read_only:
             return
-        due = self.resources.timers.tick(self._host.now_ms, Budget(self._host.clock, EXPIRY_S))
+        due = self.resources.timers.tick(self.now_ms, Budget(self._host.clock, EXPIRY_S))
         if due or self._unused:
             asked, self._unused = self._unused, {}
             for queue in due:

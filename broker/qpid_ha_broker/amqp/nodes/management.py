@@ -136,6 +136,7 @@ class Management:
     """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
 
     def __init__(self, administration: Administration, name: str, access: AccessControl) -> None:
+        self.administration = administration
         self.control: Control | None = None
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
         self.record: RecordAct | None = None

@@ -131,7 +131,7 @@ class HostNotices:
             return
         if any(container.default.resources.catalog.destinations(exchange, NOTICE_KEY, dict)):
             self._broker.set_time()
-            now_ms = container.now_ms
+            now_ms = container.default.now_ms
             notice = Message(notice_payload(self._addresses), expires_at_ms=now_ms + NOTICE_TTL_MS)
             try:
                 container.publisher.publish(exchange, notice, NOTICE_KEY, now_ms)

@@ -50,7 +50,7 @@ class SessionMethods:
 
     def _rows(self) -> list[dict[str, object]]:
         container = self._container
-        now_ms, held = container.now_ms, Counter[tuple[int, str]]()
+        now_ms, held = container.default.now_ms, Counter[tuple[int, str]]()
         for hosted in container.sets.values():
             for link in hosted.resources.catalog.holdings:
                 held[link.session, link.name] += len(link.ids)

@@ -111,7 +111,8 @@ class PeerAsker:
                 if kept is not None:
                     patience_s = limit_s if question.topic is Topic.STEP_DOWN else limit_s / 3
                     try:
-                        return await asyncio.wait_for(kept.ask(question.number, frame), patience_s)
+                        async with asyncio.timeout(patience_s):
+                            return await kept.ask(question.number, frame)
                     except (_Lost, TimeoutError):
                         self._forget(address, kept)
                 return await self._new_line(address, limit_s).ask(question.number, frame)

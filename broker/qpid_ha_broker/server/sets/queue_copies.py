@@ -80,7 +80,7 @@ class CopyLink:
         """A frame came."""
         self._heard_s = time.monotonic()
         try:
-            for answer in self.copy.received(decode(data)):
+            for answer in self.copy.received(decode(data), self._broker.container.steady.now_ms()):
                 channel.send(encode(answer))
         except (CopyError, FrameError) as error:
             self._give_up(str(error))
