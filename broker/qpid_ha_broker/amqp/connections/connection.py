@@ -582,6 +582,8 @@ class Connection:
                 return
             if link.name is None:  # one that is not UTF-8 ends the connection here, before anybody has to log it
                 raise AmqpError(INVALID_FIELD, "a link needs a name")
+            if is_new:
+                self.links.end_older(link)
             self.links.check_room(link, is_new=is_new)
             self.links.add(self._connections.attach(self, link))
         except AttachWaits as waits:

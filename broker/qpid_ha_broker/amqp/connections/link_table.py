@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     FRAME_TOO_SMALL,
     INTERNAL_ERROR,
     LINK_REDIRECT,
+    LINK_STOLEN,
     RESOURCE_LIMIT,
     AmqpError,
 )
@@ -28,6 +29,7 @@ from qpid_ha_broker.amqp.wire.engine import (
     is_in,
     session_of,
 )
+from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
@@ -50,6 +52,8 @@ class LinkTable:
         self.use: UserUse = container.limits.unlimited
         """What the connection's user has; every link counts there."""
         self._attached: dict[Any, LinkEndpoint] = {}
+        self._named: dict[tuple[Any, bool, str], LinkEndpoint] = {}
+        """The same by AMQP session, whether we send, and name."""
         self._waiting: dict[Any, WaitingAttach] = {}
         """Links whose attach is to be answered later."""
         self._unspeakable: AmqpError | None = None
@@ -94,7 +98,8 @@ class LinkTable:
 
     def add(self, endpoint: LinkEndpoint) -> None:
         """Both ends are attached. Raises AmqpError where our answer does not fit into a frame of the peer."""
-        self._attached[endpoint.link._impl] = endpoint
+        self._attached[endpoint.link._impl] = self._named[_name_key(endpoint.link)] = endpoint
+        self._engine.input.answered(endpoint.link)
         self.use.links += 1
         most, size = self._engine.peer_frame_bytes, answer_bytes(endpoint.link)
         if size > most:
@@ -110,6 +115,8 @@ class LinkTable:
         `by_peer` False: we have ended it.
         """
         del self._attached[endpoint.link._impl]
+        if self._named.get(key := _name_key(endpoint.link)) is endpoint:
+            del self._named[key]
         self.use.links -= 1
         self._engine.detach(endpoint.link)
         endpoint.was_closed = closed
@@ -132,6 +139,13 @@ class LinkTable:
             default.configuration.delete_queue(queue.name)
         except NotPrimary:
             return  # it has become the new primary's to delete
+
+    def end_older(self, link: proton.Link) -> None:
+        """End the link that has the name of `link`, a new one, in its session: the newer one wins (section 2.6.1)."""
+        older = self._named.get(_name_key(link))
+        if older is not None:
+            self.end(older, AmqpError(LINK_STOLEN, f"the link {name_of(link)} was attached again"))
+            self._engine.encode()  # before the answer to the newer one: its name would be there twice
 
     # --- attaches that are answered later
 
@@ -183,7 +197,7 @@ class LinkTable:
 
     def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
         """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
-        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
+        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {name_of(link)} {outcome}: {error}")
 
     def _close(self, link: proton.Link, error: AmqpError) -> None:
         link.condition = error.as_condition(self._engine.peer_frame_bytes)
@@ -221,6 +235,10 @@ class LinkTable:
         """None of its links will be detached any more."""
         waiting = self._awaiting_detach
         self._awaiting_detach = {key: link for key, link in waiting.items() if not is_in(link, session)}
+
+
+def _name_key(link: proton.Link) -> tuple[Any, bool, str]:
+    return session_of(link), bool(link.is_sender), name_of(link)
 
 
 def _open_to_nowhere(link: proton.Link) -> None:

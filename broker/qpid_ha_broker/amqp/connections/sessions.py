@@ -191,7 +191,7 @@ class ClientSessions:
         registry, request, now_ms = self._default.resources.default.state.sessions, asking.request, self._now_ms
         session = registry.by_name.get(request.name)
         if session is not None and session.user != asking.user:
-            return AmqpError(UNAUTHORIZED_ACCESS, f"the session {request.name} cannot be had by this user")
+            return AmqpError(UNAUTHORIZED_ACCESS, "the session cannot be had by this user")
         if session is not None and session.is_over(now_ms):
             self.end(session, failed=True)
             session = None
@@ -200,13 +200,13 @@ class ClientSessions:
         asking.timeout_ms = most_ms if asked_ms is None else min(asked_ms, most_ms)
         if asking.epoch and (session is None or (session.id, session.epoch) != (asking.id, asking.epoch)):
             is_taken = session is not None and session.id == asking.id and session.epoch > asking.epoch
-            return AmqpError(LINK_STOLEN, TAKEN) if is_taken else _gone(request.name)
+            return AmqpError(LINK_STOLEN, TAKEN) if is_taken else _gone()
         if session is not None:
             self._end_older(session)
             asking.id, asking.epoch, asking.status = session.id, asking.epoch or session.epoch + 1, RESUMED
             self._write(ev.SessionResumed(session.id, asking.epoch, asking.timeout_ms, now_ms))
         elif request.must_resume:
-            return _gone(request.name)
+            return _gone()
         elif len(registry) >= settings.max_client_sessions:
             return AmqpError(RESOURCE_LIMIT, f"there are {len(registry)} sessions, as many as sessions.max allows")
         else:
@@ -363,5 +363,5 @@ class ClientSessions:
         return lsn
 
 
-def _gone(name: str) -> AmqpError:
-    return AmqpError(NOT_FOUND, f"there is no session {name}, or it has waited too long: begin anew")
+def _gone() -> AmqpError:
+    return AmqpError(NOT_FOUND, "there is no such session, or it has waited too long: begin anew")

@@ -30,7 +30,8 @@ from qpid_ha_broker.amqp.wire.conditions import (
     cut,
     encoded_bytes,
 )
-from qpid_ha_broker.amqp.wire.message_format import FormatReader, FormatWriter
+from qpid_ha_broker.amqp.wire.message_format import FormatWriter
+from qpid_ha_broker.amqp.wire.peer_input import PeerInput, name_of
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
@@ -207,7 +208,7 @@ class Engine:
         self._is_broken = False
         """A bug has come up: nothing but the end of the connection is told."""
         self._buffer = (workspace or Workspace()).buffer
-        self._format_reader = FormatReader(lib.pn_transport_get_max_frame(self._transport))
+        self.input = PeerInput(self._transport, self._collector)
         self._format_writer = FormatWriter()
         transport.bind(connection)
 
@@ -219,6 +220,7 @@ class Engine:
         self._sending.clear()
         self._consuming.clear()
         self.dropped = self.end_failed = _nobody  # they lead back here, and nobody collects circles
+        self.input.close()
         self.transport.unbind()
         lib.pn_connection_collect(self.connection._impl, ffi.NULL)
         lib.pn_collector_free(self._collector)
@@ -226,14 +228,9 @@ class Engine:
     # --- bytes
 
     def push(self, data: bytes | memoryview) -> None:
-        """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
-        data = self._format_reader.feed(data)
-        start, size, offset = ffi.from_buffer(data), len(data), 0
-        while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
-            taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
-            if taken <= 0:
-                return
-            offset += taken
+        """Bytes from the peer, of which `process` tells. What the transport no longer takes (after an error) is
+        dropped."""
+        self.input.push(data)
 
     def take_output(self) -> bytes:
         """Bytes for the peer; empty when there are none now."""
@@ -309,7 +306,7 @@ class Engine:
 
     def _tell(self, handler: Handler, budget: Budget) -> bool:
         collector, left = self._collector, EVENTS_LENGTH
-        while event := _peek(collector):
+        while event := _peek(collector) or self.input.push_rest():
             kind = _type_of(event)
             if kind == _DELIVERY:
                 count, is_costly = self._tell_deliveries(_delivery_of(event), left)
@@ -702,7 +699,7 @@ def _frame_limit(transport: Any) -> int:
 
 def answer_bytes(link: proton.Link) -> int:
     """How long the frame with our attach is, at most: a peer may take no frame that has all that it asked for."""
-    size = ATTACH_BYTES + len(link.name.encode("utf-8", "replace"))
+    size = ATTACH_BYTES + len(name_of(link).encode())
     for terminus in (link.source, link.target):
         if terminus.type == proton.Terminus.UNSPECIFIED:
             continue

@@ -317,14 +317,44 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
 
 def _from(payload: bytes, start: int) -> bytes:
     """What is behind the header and delivery annotations, without the number that the publisher has given it."""
-    if payload[start + 2 : start + 3] in NO_ANNOTATIONS:
+    if _FIRST_BEHIND <= payload[start + 2 : start + 3] <= _LAST_BEHIND:
         return payload[start:]
     start = bare_start(payload, start)
-    return payload[start:] if _COMMON not in payload else without_number(payload)[start:]
+    if _COMMON not in payload:
+        return payload[start:]
+    end = _end_of_number_alone(payload, start)
+    return payload[end:] if end else without_number(payload)[start:]
 
 
 _NAMES = frozenset((PRODUCER, SEQUENCE))
+_KEYS = tuple(b"\xa3" + bytes((len(name),)) + name.encode() for name in (PRODUCER, SEQUENCE))
+_KEY_BYTES = len(_KEYS[0])
 _COMMON = b"x-opt-qpid-"
+_FIRST_BEHIND, _LAST_BEHIND = bytes((PROPERTIES,)), bytes((FOOTER,))
+
+
+def _end_of_number_alone(payload: bytes, start: int) -> int:
+    """The end of the section at `start`, if that is message annotations which number the message and say nothing else,
+    as most clients write them; else 0: look closer."""
+    beginning = payload[start : start + 4]
+    if beginning == b"\x00Sr\xd1":
+        at, end = start + 12, start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
+        count = payload[start + 8 : at]
+    elif beginning == b"\x00Sr\xc1":
+        at, end = start + 6, start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
+        count = payload[start + 5 : at]
+    else:
+        return 0
+    if int.from_bytes(count, "big") != 2 * len(_KEYS):
+        return 0
+    try:
+        for _ in _KEYS:
+            if payload[at : at + _KEY_BYTES] not in _KEYS:
+                return 0
+            at = value_end(payload, at + _KEY_BYTES)
+    except DecodeError:
+        return 0
+    return end if at == end else 0
 
 
 def without_number(payload: bytes) -> bytes:
