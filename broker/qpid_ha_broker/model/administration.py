@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from qpid_ha_broker.events.fields import write_arguments
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError, fresh
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
@@ -70,7 +70,7 @@ class Pending(Generic[Result]):
     def done(self) -> Done[Result] | None:
         """What came of it; None while it goes on. Raises the ModelError for which it was given up."""
         if self._work.failure is not None:
-            raise self._work.failure
+            raise fresh(self._work.failure)
         return None if self._work.written is None else Done(self._result(), self._work.written)
 
     def then(self, change: Callable[[Result], Other]) -> Pending[Other]:

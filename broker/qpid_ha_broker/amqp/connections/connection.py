@@ -7,7 +7,6 @@ share its `links`, `window`, `transactions` and `log`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -465,11 +464,15 @@ class Connection:
         except AmqpError as error:
             return error
         if session is not None:
-            self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
+            self.session = SessionAttachment(self, session, self.identity.user)
             self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
+
+    def answer_session(self) -> None:
+        """Answer the peer's open: the session that it asked for is its own. See `SessionConnection`."""
+        self._open(failed=False)
 
     def _open(self, *, failed: bool) -> None:
         """Answer the peer's open; `failed`: a close with the reason follows."""
@@ -574,7 +577,7 @@ class Connection:
         """Answer when `wait` has ended. The peer may have given credit meanwhile."""
 
         def told(error: AmqpError | None) -> None:
-            self.links.end_wait(waiting)
+            self.links.end_wait_of(link)  # by its link: a function that refers to what refers to it is freed by nobody
             if error is None:
                 self._attach(link, until_s, is_new=False)
                 self.engine.tell_credit(link)
@@ -582,8 +585,7 @@ class Connection:
                 self._refuse_link(link, error)
             self.touch()
 
-        waiting = WaitingAttach(link, wait, told, until_s)
-        self.links.wait(waiting)
+        self.links.wait(WaitingAttach(link, wait, told, until_s))
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         session = session_of(link) if has_unsent(link) else None
@@ -626,6 +628,7 @@ class Connection:
 
     def _links_have_ended(self) -> None:
         if self._is_lost:
+            self.peer_channel = None  # which has this connection
             self.engine.close()
         elif self.peer_has_closed:
             self.engine.connection.close()

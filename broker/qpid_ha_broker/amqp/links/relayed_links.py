@@ -14,9 +14,9 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from weakref import ref
 
 import proton
 
@@ -70,18 +70,19 @@ _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MO
 
 
 class RelayWait(NodeWait):
-    """What one client's attach waits for."""
+    """What one client's attach waits for; `link`, whose it is, is abandoned when the client waits no more."""
 
-    def __init__(self, reason: str, abandoned: Callable[[], None]) -> None:
+    def __init__(self, reason: str, link: RelayedLink) -> None:
         super().__init__(reason)
-        self._abandoned = abandoned
+        self._link = ref(link)
 
     def forget(self, told: Told) -> None:
         """Nobody wants the answer any more, unless it has just been given."""
         waits = len(self)
         super().forget(told)
-        if len(self) < waits:
-            self._abandoned()
+        link = self._link()
+        if len(self) < waits and link is not None:
+            link.abandon()
 
 
 class RelayedLink(LinkEndpoint):
@@ -95,7 +96,7 @@ class RelayedLink(LinkEndpoint):
         self.link = link
         self.set_name = set_name
         self.relayer = relayer
-        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self.abandon)
+        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self)
         self.upstream: Upstream | None = None
         self.far: proton.Link | None = None
         """Attached at the primary; None: not now."""

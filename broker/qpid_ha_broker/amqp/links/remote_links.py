@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
+from weakref import ref
 
 import proton
 
@@ -106,14 +107,15 @@ class RemoteWait(NodeWait):
 
     def __init__(self, link: RemoteLink) -> None:
         super().__init__(f"the other broker at {link.target.where} is asked for {link.target.node}")
-        self._link = link
+        self._link = ref(link)
 
     def forget(self, told: Told) -> None:
         """Nobody wants the answer any more, unless it has just been given."""
         waits = len(self)
         super().forget(told)
-        if len(self) < waits:
-            self._link.abandon()
+        link = self._link()
+        if len(self) < waits and link is not None:
+            link.abandon()
 
 
 class RemoteLink(LinkEndpoint):
