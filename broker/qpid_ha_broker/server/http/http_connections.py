@@ -73,6 +73,8 @@ class HttpConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """The answer to what is no request of HTTP. aiohttp would log it, and quote what may be a token."""
         log.debug("a request that cannot be read was answered with %d (%s)", status, type(exc).__name__)
+        if exc is not None:
+            exc.__traceback__ = None  # aiohttp keeps the error in a variable of a frame in it: a cycle for each
         if request.writer.output_size > 0:
             raise ConnectionError("a part of another answer is sent already")
         problem = "this is no request of HTTP that is taken here" if status < 500 else "a bug"
