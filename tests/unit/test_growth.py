@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, cast
+from weakref import ref
 
 import proton
 import pytest
 
-from live_objects import growth
+from live_objects import growth, no_collector
 from paired_engines import PairedBroker, PairedClient
 from paired_links import subscribe
 from paired_peers import Cluster
@@ -21,6 +22,7 @@ from paired_remote import TARGET, PairedRemote
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.links.bridges import InboundBridge, OutboundBridge
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.cluster.map import ClusterMap
 from session_clients import open_session
 from session_support import FIRST
 from several_sets import SeveralSets
@@ -441,3 +443,12 @@ def test_a_bridge_leaves_nothing_behind(kind: Any, end: str) -> None:
         remote.here.container.take_notices()
 
     assert growth(each, ROUNDS) == {}
+
+
+def test_the_map_that_a_controller_drafts_with_every_input_is_freed_with_it() -> None:
+    with no_collector():
+        draft = ClusterMap()
+        draft.replace(ClusterMap())
+        freed = ref(draft)
+        del draft
+        assert freed() is None

@@ -409,7 +409,7 @@ class Connection:
         level = "debug" if self.peer_channel is not None else "info"  # of brokers, the cluster's own log tells
         self.log.write(level if usual else "warning", f"closed: {error}")
         if not self.is_open:
-            self._open(failed=True)
+            self.answer_open(failed=True)
         connection = self.engine.connection
         connection.condition = error.as_condition()
         connection.close()
@@ -440,7 +440,7 @@ class Connection:
             self._connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
-                self._open(failed=False)
+                self.answer_open()
             else:
                 self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
         elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
@@ -470,12 +470,8 @@ class Connection:
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
 
-    def answer_session(self) -> None:
-        """Answer the peer's open: the session that it asked for is its own. See `SessionConnection`."""
-        self._open(failed=False)
-
-    def _open(self, *, failed: bool) -> None:
-        """Answer the peer's open; `failed`: a close with the reason follows."""
+    def answer_open(self, *, failed: bool = False) -> None:
+        """Answer the peer's open; `failed`: a close with the reason follows. See also `SessionConnection`."""
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else

@@ -63,7 +63,7 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
         """There is something to write."""
         self.connection.touch()
 
-    def answer_session(self) -> None:
+    def answer_open(self) -> None:
         """The session is this client's."""
         attachment = self._attachment
         granted = SessionGranted(attachment.id, attachment.epoch, attachment.timeout_ms, attachment.status)

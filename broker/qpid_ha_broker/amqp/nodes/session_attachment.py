@@ -21,7 +21,7 @@ class SessionConnection(Protocol):
     def touch(self) -> None:
         """There is something to write."""
 
-    def answer_session(self) -> None:
+    def answer_open(self) -> None:
         """Answer the client's open, or the broker that asks for it."""
 
     def end(self, error: AmqpError) -> None:
@@ -80,7 +80,7 @@ class SessionAttachment:
         self.is_granted = True
         connection = self._connection()
         if connection is not None:
-            connection.answer_session()
+            connection.answer_open()
             connection.touch()
         self.wait.ready()
 
