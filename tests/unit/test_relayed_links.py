@@ -139,8 +139,50 @@ def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptan
     out = client.sender("q")
     deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
     client.exchange()
-    proxied.cut(deliver=True)  # "c" must not be taken: its number would speak for the refused one
-    assert waiting(proxied) == [proton.Message("a").encode()]
+    proxied.cut(deliver=True)
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+    proxied.connect_upstream()
+    assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+
+
+@pytest.mark.parametrize("fits", [0, 2, 3], ids=["nothing", "each second", "each third"])
+def test_what_is_refused_goes_to_the_primary_once_and_what_is_behind_it_too(
+    monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    proxied.primary.container.default.configuration.declare_queue(
+        "q", {"qpid.max_size": 50_000, "qpid.policy_type": "reject"}
+    )
+    out = client.sender("q")
+    assert proxied.upstream is not None
+    written, take_output = [], proxied.upstream.take_output
+
+    def take_and_count() -> bytes:
+        written.append(len(output := take_output()))
+        return output
+
+    monkeypatch.setattr(proxied.upstream, "take_output", take_and_count)
+    size, count = 60_000, 60
+    are_small = [fits > 0 and number % fits == 0 for number in range(count)]
+    sent = [client.send(out, proton.Message("x" if is_small else "x" * size)) for is_small in are_small]
+    proxied.settle_down()
+    assert [each.remote_state for each in sent] == [ACCEPTED if is_small else REJECTED for is_small in are_small]
+    assert sum(written) < 1.1 * size * count
+
+
+def test_a_refusal_that_nobody_heard_is_known_to_the_next_primary_when_a_later_message_was_taken() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    resources = proxied.primary.container.default
+    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+    out = client.sender("q")
+    deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
+    client.exchange()
+    proxied.cut(deliver=True)
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+    resources.configuration.update_queue("q", {"qpid.max_size": 1000, "qpid.policy_type": "reject"})
     proxied.connect_upstream()
     assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
     assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]

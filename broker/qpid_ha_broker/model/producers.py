@@ -175,12 +175,19 @@ class Deduplication:
         if len(self._refused_since) > self.producers:
             del self._refused_since[next(iter(self._refused_since))]
 
+    def has_noted(self, producer: bytes) -> bool:
+        """Whether something of it was refused since it has had a message accepted: `take_refused` has it."""
+        return producer in self._refused_since
+
     def take_refused(self, advances: Mapping[bytes, int]) -> list[NumbersRefused]:
         """What is to be written with these: the highest number of each producer that is about to be accepted."""
         events = []
         for producer, sequence in advances.items() if self._refused_since else ():
             highest = self._highest(producer)
             since = self._refused_since.pop(producer, [])
+            later = [number for number in since if number > sequence]
+            if later:
+                self._refused_since[producer] = later
             refused = sorted({number for number in since if highest < number < sequence})
             if refused:
                 events.append(NumbersRefused(producer, tuple(refused)))
