@@ -376,7 +376,7 @@ def test_all_sets_together_reach_the_memory_limit_and_make_room_for_each_other()
     late = client.sender("plain")
     assert late.credit == 0
 
-    broker.container.administration.purge_queue("red")
+    broker.container.management.administration.purge_queue("red")
     broker.settle_down()
 
     assert late.credit == 4

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qpid_ha_broker.amqp.connections.nodes import Nodes, NodeSettings
+from qpid_ha_broker.amqp.connections.relayed_memory import RelayedMemory
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.nodes.directory import OneSet, ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import PORTIONS_S, HostedSet
@@ -149,8 +150,7 @@ class Container:
             lambda: self.clock(),
             settings.max_message_bytes,
         )
-        self.administration = SetsAdministration(self)
-        self.management = Management(self.administration, settings.name, access)
+        self.management = Management(SetsAdministration(self), settings.name, access)
         self.nodes = Nodes(self, settings.nodes, unique_name, access, limits)
         self.management.created_by = self.nodes.created_by
         self.peers: PeerListener | None = None
@@ -163,6 +163,8 @@ class Container:
         """In unfinished messages, of all connections."""
         self.unsettled_bytes = 0
         """Sent and not settled: Proton keeps a copy of each message for its link."""
+        self.relayed = RelayedMemory(lambda: self.settings.memory_limit_bytes)
+        """Of clients' links that go on to other brokers."""
         self._other_bytes = 0
         """Of the messages of all sets but `default`, when they had their last turn."""
         self.waiting: dict[WaitingAttach, None] = {}
@@ -382,6 +384,7 @@ class Container:
         return False
 
     def _tell_starved(self) -> None:
+        self.relayed.tell_starved()
         if self.starved and self._used_bytes < self.settings.memory_limit_bytes * 0.9:
             starved, self.starved = self.starved, {}
             for link in starved:
@@ -400,4 +403,4 @@ class Container:
 
     @property
     def _used_bytes(self) -> int:
-        return self.memory_bytes + self.partial_bytes + self.unsettled_bytes
+        return self.memory_bytes + self.partial_bytes + self.unsettled_bytes + self.relayed.bytes

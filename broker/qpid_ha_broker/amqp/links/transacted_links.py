@@ -156,7 +156,7 @@ class RelayedPublishes:
         if settled:
             engine.forget(delivery)
         work = _Publish(self, relayed, None if settled else delivery, near_id, payload)
-        connection.container.unsettled_bytes += len(payload)
+        connection.container.relayed.hold(len(payload))
         self._unsent[work] = None
         relayed.add(work)
 
@@ -176,7 +176,7 @@ class RelayedPublishes:
         self._unsent.pop(work, None)
         if work.far is not None:
             self._by_far.pop(work.far, None)
-        self.link.connection.container.unsettled_bytes -= len(work.payload)
+        self.link.connection.container.relayed.let_go(len(work.payload))
         near, work.near = work.near, None
         self.link.transacted()
         if self._leave is not None and self.is_idle:
