@@ -25,6 +25,8 @@ from qpid_ha_config.settings import BrokerSettings, TlsSettings
 log = logging.getLogger("http")
 
 CONNECTIONS_MAX: Final = 128
+RESERVE: Final = 16
+"""Beyond those, for load balancers: who asks for anything else there is refused."""
 SILENCE_S: Final = 10.0
 """From the connection, or the last answer, to the end of a request's head."""
 HANDSHAKE_S: Final = 5.0
@@ -37,12 +39,27 @@ _NO_ROOM: Final = (
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
+class HttpRequest(web.BaseRequest):
+    """A request whose answer does not say which versions of Python and aiohttp have made it."""
+
+    async def _prepare_hook(self, resp: web.StreamResponse) -> None:
+        await super()._prepare_hook(resp)
+        resp.headers.popall("Server", None)
+
+
+def _make_request(
+    message: Any, payload: Any, protocol: web.RequestHandler, writer: Any, task: asyncio.Task[None]
+) -> HttpRequest:
+    return HttpRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
 class HttpConnection(web.RequestHandler):
     """One connection, and whether it is at work."""
 
-    __slots__ = ("busy", "owner", "quiet_since_s", "served")
+    __slots__ = ("busy", "coming", "in_reserve", "owner", "quiet_since_s", "served")
 
-    def __init__(self, owner: HttpConnections, server: web.Server) -> None:
+    def __init__(self, owner: HttpConnections, server: web.Server, coming: asyncio.Task[Any] | None) -> None:
+        """`coming`: makes it."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), keepalive_timeout=SILENCE_S, access_log=None,  # type: ignore[arg-type]  # it stands for no such log
             lingering_time=1.0,
@@ -51,6 +68,9 @@ class HttpConnection(web.RequestHandler):
         self.owner = owner
         self.busy = False
         """A request is being answered."""
+        self.coming = coming
+        self.in_reserve = False
+        """It has one of the places that are kept for load balancers."""
         self.served = 0
         self.quiet_since_s = time.monotonic()
 
@@ -90,7 +110,11 @@ class HttpConnection(web.RequestHandler):
 
 
 class HttpConnections:
-    """The promise: at most CONNECTIONS_MAX at a time, and one that is silent, or slow to ask, goes."""
+    """The promise: at most CONNECTIONS_MAX at a time, and RESERVE for load balancers; one that is silent, or slow to
+    ask, goes, at once when somebody else comes.
+
+    So who only connects keeps nobody out: whoever asks at once is answered, for it takes RESERVE others to make it go.
+    """
 
     def __init__(self, handler: Callable[[web.BaseRequest], object], current: Callable[[], BrokerSettings]) -> None:
         self.open: dict[HttpConnection, None] = {}
@@ -98,9 +122,10 @@ class HttpConnections:
         self.addresses: list[str] = []
         """Those in use, with the real port where 0 was asked."""
         self._current = current
-        self._server = web.Server(handler, handler_cancellation=True)  # type: ignore[arg-type]
+        self._server = web.Server(handler, request_factory=_make_request, handler_cancellation=True)  # type: ignore[arg-type]
         self._places: list[socket.socket] = []
-        self._coming = 0
+        self._coming: dict[asyncio.Task[None], float] = {}
+        """Those that do not speak TLS yet, or are not made yet, with the time since when: the oldest is the first."""
         self._tasks = BackgroundTasks()
         self._tls: ssl.SSLContext | None = None
         self._tls_files: object = None
@@ -130,6 +155,8 @@ class HttpConnections:
     async def close(self) -> None:
         """Accept nobody any more, and end what is open."""
         self._tasks.cancel()
+        for coming in self._coming:
+            coming.cancel()
         for place in self._places:
             asyncio.get_running_loop().remove_reader(place)
             place.close()
@@ -147,22 +174,37 @@ class HttpConnections:
             except OSError:  # it went away while it waited, or there are no descriptors: the next turn tries again
                 return
             connection.setblocking(False)
-            if len(self.open) + self._coming >= CONNECTIONS_MAX and not self._make_room():
+            if self._count >= CONNECTIONS_MAX and not self._make_room() and self._count >= CONNECTIONS_MAX + RESERVE:
                 self.refused_total += 1
                 with suppress(OSError):
                     if not is_tls:
                         connection.send(_NO_ROOM)
                 connection.close()
                 continue
-            self._coming += 1
-            self._tasks.start(self._take(connection, is_tls))
+            coming = asyncio.get_running_loop().create_task(self._take(connection, is_tls))
+            self._coming[coming] = time.monotonic()
+            coming.add_done_callback(self._has_come)
+
+    @property
+    def _count(self) -> int:
+        return len(self.open) + len(self._coming)
+
+    def _has_come(self, coming: asyncio.Task[None]) -> None:
+        self._coming.pop(coming, None)
 
     def _make_room(self) -> bool:
-        """Whether one could go that has had its answers: the one that has been quiet longest."""
-        idle = [each for each in self.open if each.served and not each.busy]
-        if not idle:
+        """Whether one could go. First who has not asked for anything, then who has had its answers, in both cases the
+        one that has been quiet longest."""
+        quiet = [each for each in self.open if not each.busy]
+        silent = min((each for each in quiet if not each.served), key=lambda each: each.quiet_since_s, default=None)
+        coming = next(iter(self._coming), None)
+        if coming is not None and (silent is None or self._coming[coming] < silent.quiet_since_s):
+            del self._coming[coming]
+            coming.cancel()
+            return True
+        longest = silent or min(quiet, key=lambda each: each.quiet_since_s, default=None)
+        if longest is None:
             return False
-        longest = min(idle, key=lambda each: each.quiet_since_s)
         self.open.pop(longest)
         longest.force_close()
         return True
@@ -171,19 +213,24 @@ class HttpConnections:
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
-                lambda: HttpConnection(self, self._server),
+                lambda: HttpConnection(self, self._server, asyncio.current_task()),
                 connection,
                 ssl=self._tls if is_tls else None,
                 ssl_handshake_timeout=HANDSHAKE_S if is_tls else None,
             )
         except (OSError, ssl.SSLError):  # the peer was quicker, or speaks no TLS that is let in
             connection.close()
-        finally:
-            self._coming -= 1
+        except asyncio.CancelledError:  # somebody else has its place
+            connection.close()
+            raise
 
     def opened(self, connection: HttpConnection) -> None:
         """It can ask."""
+        coming, connection.coming = connection.coming, None
+        if coming is not None:
+            self._coming.pop(coming, None)
         self.open[connection] = None
+        connection.in_reserve = len(self.open) > CONNECTIONS_MAX
 
     # --- looking after them
 
