@@ -76,7 +76,7 @@ class HttpRefusal(Exception):
 
 
 @dataclass(slots=True)
-class _Call:
+class _RpcCall:
     """A request of JSON-RPC that is carried out."""
 
     work: asyncio.Task[ControlAnswer]
@@ -268,7 +268,7 @@ class AdminPort:
             call.work.add_done_callback(lambda _: self._slots.give_back(entry.name))
         return await self._stream(request, reply or b"", stream)
 
-    def _begin(self, request: web.BaseRequest, entry: TokenEntry, body: bytes) -> _Call:
+    def _begin(self, request: web.BaseRequest, entry: TokenEntry, body: bytes) -> _RpcCall:
         """A request of JSON-RPC is carried out, whoever waits for it."""
 
         def permit(method: str, params: dict[str, object]) -> None:
@@ -281,7 +281,7 @@ class AdminPort:
 
         caller = Caller(AuditChannel.HTTP, entry.name, request.remote or "")
         answering = self._broker.control.answer(body, caller, permit)
-        call = _Call(asyncio.get_running_loop().create_task(answering))
+        call = _RpcCall(asyncio.get_running_loop().create_task(answering))
         self._begun.add(call.work)
         call.work.add_done_callback(self._begun.discard)
         return call

@@ -201,11 +201,16 @@ class HttpConnections:
         if coming is not None and (silent is None or self._coming[coming] < silent.quiet_since_s):
             del self._coming[coming]
             coming.cancel()
+            self.refused_total += 1
             return True
         longest = silent or min(quiet, key=lambda each: each.quiet_since_s, default=None)
         if longest is None:
             return False
         self.open.pop(longest)
+        if not longest.served:
+            self.refused_total += 1
+            if longest.transport is not None:
+                longest.transport.write(_NO_ROOM)
         longest.force_close()
         return True
 
