@@ -223,3 +223,24 @@ async def test_wrong_tokens_are_summed_up_in_the_log(broker: Loaded) -> None:
         broker.admin._wrong_log.flush()
     assert len(lines) == 2
     assert "and 18 others" in lines[1]
+
+
+@story
+async def test_a_list_that_is_asked_for_through_the_control_socket_ends_when_its_caller_goes(broker: Loaded) -> None:
+    broker.wait_in("queues")
+    path = str(broker.node.broker.control.path)
+    line = b'{"jsonrpc": "2.0", "id": 1, "method": "queues", "params": {"action": "%s"}}\n'
+    _, looks = await asyncio.open_unix_connection(path)
+    looks.write(line % b"list")
+    _, changes = await asyncio.open_unix_connection(path)
+    changes.write(line % b"purge")
+    reader, says_no_more = await asyncio.open_unix_connection(path)
+    says_no_more.write(line % b"list")
+    says_no_more.write_eof()
+    await eventually(lambda: broker.begun == 3)
+    looks.transport.abort()
+    changes.transport.abort()
+    await eventually(lambda: broker.cancelled == 1)
+    broker.goes_on.set()
+    assert b"result" in await reader.readline()
+    assert broker.cancelled == 1

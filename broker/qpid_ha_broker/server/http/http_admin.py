@@ -94,11 +94,11 @@ class AdminPort:
         self._tokens = TokenFile(broker.current().admin.tokens, time.monotonic)
         self._wrong = WrongTokens(time.monotonic)
         self._source = MetricsSource(broker)
-        self._connections = HttpConnections(self._handle, broker.current)
+        self._wrong_log = RateLimitedLog(log)
+        self._connections = HttpConnections(self._handle, broker.current, self._wrong_log.flush)
         self._slots = RequestSlots()
         self._begun: set[asyncio.Task[ControlAnswer]] = set()
         """Requests of JSON-RPC that are carried out."""
-        self._wrong_log = RateLimitedLog(log)
         self._answers: Counter[tuple[str, str]] = Counter()
         self._scrape: asyncio.Task[list[bytes]] | None = None
         self._news = StateNews(broker)

@@ -116,12 +116,19 @@ class HttpConnections:
     So who only connects keeps nobody out: whoever asks at once is answered, for it takes RESERVE others to make it go.
     """
 
-    def __init__(self, handler: Callable[[web.BaseRequest], object], current: Callable[[], BrokerSettings]) -> None:
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], object],
+        current: Callable[[], BrokerSettings],
+        each_second: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`each_second`: called while it is open, about so often."""
         self.open: dict[HttpConnection, None] = {}
         self.refused_total = 0
         self.addresses: list[str] = []
         """Those in use, with the real port where 0 was asked."""
         self._current = current
+        self._each_second = each_second
         self._server = web.Server(handler, request_factory=_make_request, handler_cancellation=True)  # type: ignore[arg-type]
         self._places: list[socket.socket] = []
         self._coming: dict[asyncio.Task[None], float] = {}
@@ -245,6 +252,7 @@ class HttpConnections:
             late_s = time.monotonic() - SILENCE_S
             for connection in [each for each in self.open if not each.busy and each.quiet_since_s < late_s]:
                 connection.force_close()
+            self._each_second()
             if self._tls is not None:
                 self._renew_tls(self._tls)
 
