@@ -96,6 +96,7 @@ class ManagementLink(ReceivingLink):
             self._elsewhere[reply] = None
         elif isinstance(reply, LaterReply) or reply.reply_to is not None:
             self._waiting.append(reply)
+            self._send_committed()  # so that what waits for credit is counted before the next request is looked at
         else:
             self.answered()
 
