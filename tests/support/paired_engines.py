@@ -37,8 +37,13 @@ def take_from(transport: proton.Transport) -> bytes:
 
 def push_into(transport: proton.Transport, data: bytes) -> None:
     """Proton's end hears all of that, no more at once than its buffer holds."""
-    for offset in range(0, len(data), _INPUT_BUFFER):
-        transport.push(data[offset : offset + _INPUT_BUFFER])
+    offset = 0
+    while offset < len(data):
+        size = min(_INPUT_BUFFER, transport.capacity())
+        if size <= 0:  # it hears nothing any more
+            return
+        transport.push(data[offset : offset + size])
+        offset += size
 
 
 class _LoggedIn(proton.Transport):

@@ -258,10 +258,10 @@ def test_a_remote_node_is_not_told_of_failures_of_what_its_client_was_never_sent
         far.advance()
         remote.settle_down()
     assert link.queued == 2
-    assert remote.here.container.unsettled_bytes > 0
+    assert remote.here.container.held.unsettled_bytes > 0
     client.vanish()
     remote.settle_down()
-    assert remote.here.container.unsettled_bytes == 0
+    assert remote.here.container.held.unsettled_bytes == 0
     states = [delivery.remote_state for delivery in deliveries]
     assert states == [proton.Delivery.MODIFIED] * 2 + [proton.Delivery.RELEASED] * 2
 
@@ -294,7 +294,7 @@ def test_what_a_proxy_holds_for_a_socket_comes_back_as_it_was() -> None:
     assert queue.messages.acquired == COUNT
     client.vanish()
     proxy.settle_down()
-    assert proxy.proxy.container.unsettled_bytes == proxy.primary.container.unsettled_bytes == 0
+    assert proxy.proxy.container.held.unsettled_bytes == proxy.primary.container.held.unsettled_bytes == 0
     assert left_in(proxy) == fresh(range(COUNT))
 
 

@@ -490,6 +490,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         if not new:
             return resources.written
     is_plain = not (queue.needs_care or resources.default.is_restricted) and queue.log is resources.default.log
+    is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
     if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
         _enqueue_numbered(resources, queue, new)
         return resources.written

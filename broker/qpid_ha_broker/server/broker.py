@@ -129,7 +129,7 @@ class Broker:
 
     def _own_methods(self) -> dict[str, Method]:
         """Of the control socket: those that have nothing to do with a cluster."""
-        name, administration = self._settings.name, self.container.administration
+        name, administration = self._settings.name, self.container.management.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
             **self.outside.methods(),

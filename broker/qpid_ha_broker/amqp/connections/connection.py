@@ -430,7 +430,7 @@ class Connection:
         level = "debug" if self.peer_channel is not None else "info"  # of brokers, the cluster's own log tells
         self.log.write(level if usual else "warning", f"closed: {error}")
         if not self.is_open:
-            self._open(failed=True)
+            self.answer_open(failed=True)
         connection = self.engine.connection
         connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
@@ -461,7 +461,7 @@ class Connection:
             self._connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
-                self._open(failed=False)
+                self.answer_open()
             else:
                 self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
         elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
@@ -485,14 +485,14 @@ class Connection:
         except AmqpError as error:
             return error
         if session is not None:
-            self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
+            self.session = SessionAttachment(self, session, self.identity.user)
             self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
 
-    def _open(self, *, failed: bool) -> None:
-        """Answer the peer's open; `failed`: a close with the reason follows."""
+    def answer_open(self, *, failed: bool = False) -> None:
+        """Answer the peer's open; `failed`: a close with the reason follows. See also `SessionConnection`."""
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
@@ -597,7 +597,7 @@ class Connection:
         """Answer when `wait` has ended. The peer may have given credit meanwhile."""
 
         def told(error: AmqpError | None) -> None:
-            self.links.end_wait(waiting)
+            self.links.end_wait_of(link)  # by its link: a function that refers to what refers to it is freed by nobody
             if error is None:
                 self._attach(link, until_s, is_new=False)
                 self.engine.tell_credit(link)
@@ -605,8 +605,7 @@ class Connection:
                 self._refuse_link(link, error)
             self.touch()
 
-        waiting = WaitingAttach(link, wait, told, until_s)
-        self.links.wait(waiting)
+        self.links.wait(WaitingAttach(link, wait, told, until_s))
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         session = session_of(link) if has_unsent(link) else None
@@ -649,6 +648,7 @@ class Connection:
 
     def _links_have_ended(self) -> None:
         if self._is_lost:
+            self.peer_channel = None  # which has this connection
             self.engine.close()
         elif self.peer_has_closed:
             self.engine.connection.close()

@@ -13,6 +13,8 @@ from qpid_ha_broker.amqp.wire.engine import Sender
 
 CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
 """What all links of a connection may send together in one turn; each gets a share, and at least one message."""
+REPLY_BYTES = 1024 * 1024
+"""Replies of `$management` that may wait for the client's credit: beyond it, its requests wait."""
 LINK_WINDOW_BYTES = 256 * 1024
 """What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
 WIDE_FRAMES = 1 << 20
@@ -61,6 +63,10 @@ class SendWindow:
         """Deliveries that the client has not answered; what a turn changes counts at its end."""
         self.waiting_for_answers: dict[LinkEndpoint, None] = {}
         """Consumers that get nothing before the client has answered some of what it has."""
+        self._reply_bytes = 0
+        """Of replies of `$management` that wait for credit."""
+        self._awaiting_replies: dict[LinkEndpoint, None] = {}
+        """Requesters whose requests wait until some of those have gone."""
         self._never_sent: dict[Any, int] = {}
         """By AMQP session: bytes of links that ended before these were sent, which Proton counts as unsent for ever."""
         self._taken: dict[Any, int] = {}
@@ -137,6 +143,22 @@ class SendWindow:
         self._to_count.pop(session, None)
         self._never_sent.pop(session, None)
 
+    def count_replies(self, change: int) -> None:
+        """So many bytes of replies more, or less, wait for credit."""
+        self._reply_bytes += change
+        self._container.held.unsettled_bytes += change
+        if change < 0 and self._awaiting_replies and self._reply_bytes < REPLY_BYTES:
+            waiting, self._awaiting_replies = self._awaiting_replies, {}
+            for link in waiting:
+                link.update_window()
+
+    def takes_requests(self, link: LinkEndpoint) -> bool:
+        """Whether what `link` asks is to be carried out now; if not, it is asked for its window when it is."""
+        if self._reply_bytes < REPLY_BYTES:
+            return True
+        self._awaiting_replies[link] = None
+        return False
+
     @property
     def has_enough_unsettled(self) -> bool:
         """Whether the client has to answer some of its messages before it gets more."""
@@ -173,3 +195,4 @@ class SendWindow:
         """It waits no more."""
         self.congested.pop(link, None)
         self.waiting_for_answers.pop(link, None)
+        self._awaiting_replies.pop(link, None)

@@ -414,7 +414,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         super()._left()
         self.credit, self._sender = 0, None
         unanswered, self._unanswered = self._unanswered, {}
-        self._container.unsettled_bytes -= sum([size for _, _, size in unanswered.values()])
+        self._container.held.unsettled_bytes -= sum([size for _, _, size in unanswered.values()])
         self._give_back([entry for entry, _, _ in unanswered.values()], failed=False)
 
     def _give_back(self, entries: list[Entry], *, failed: bool) -> None:
@@ -466,7 +466,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
                 continue
             delivery, tag = sender.send(payload)
             self._unanswered[delivery] = entry, tag, len(payload)
-            self._container.unsettled_bytes += len(payload)
+            self._container.held.unsettled_bytes += len(payload)
         self._touch_far()
 
     def _payload(self, entry: Entry) -> bytes | None:
@@ -501,7 +501,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
             if found is None:
                 continue
             entry, tag, size = found
-            self._container.unsettled_bytes -= size
+            self._container.held.unsettled_bytes -= size
             if self._sender is not None:
                 self._sender.free(tag)
             if entry.holder is not self:

@@ -199,7 +199,7 @@ class PacedConsumer(Consumer, LinkEndpoint):
         deliveries = list(self._unsettled)[-count:]
         if lost or self._sender.take_back(deliveries):
             unsent = [self._unsettled.pop(delivery) for delivery in deliveries]
-            self._container.unsettled_bytes -= sum([size for _, _, size in unsent])
+            self._container.held.unsettled_bytes -= sum([size for _, _, size in unsent])
             self._take_unseen([entry for entry, _, _ in unsent if entry.holder is self])
 
     def _take_unseen(self, entries: list[Entry]) -> None:

@@ -68,7 +68,7 @@ class PeerChannel:
         self.connection = connection
         self.is_open = False
         self._listener = listener
-        self._receiver: PeerReceiver | None = None
+        self._has_receiver = False
         self._sender: Sender | None = None
         self._has_ended = False
 
@@ -98,12 +98,12 @@ class PeerChannel:
 
     def attach_receiver(self, link: proton.Link) -> PeerReceiver:
         """Open our end of `link`. Raises AmqpError for a second one."""
-        if self._has_ended or self._receiver is not None:
+        if self._has_ended or self._has_receiver:
             raise AmqpError(NOT_ALLOWED, _ONE_CHANNEL)
         link.open()
-        self._receiver = PeerReceiver(self, link)
+        self._has_receiver = True
         self._attached()
-        return self._receiver
+        return PeerReceiver(self, link)
 
     def attach_sender(self, link: proton.Link) -> PeerSender:
         """Open our end of `link`. Raises AmqpError for a second one."""
@@ -116,7 +116,7 @@ class PeerChannel:
 
     def _attached(self) -> None:
         self.connection.touch()
-        if self._receiver is not None and self._sender is not None:
+        if self._has_receiver and self._sender is not None:
             self.is_open = True
             self._listener.opened(self)
 

@@ -208,7 +208,7 @@ class ExchangeType(EntityType):
 
     @property
     def count(self) -> int:
-        return self._administration.exchange_count
+        return len(self._administration.exchange_names())
 
     def rows_from(self, start: int) -> Iterator[Facts]:
         return map(self._entity, self._administration.exchange_outlines(start))

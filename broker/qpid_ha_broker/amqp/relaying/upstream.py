@@ -219,10 +219,11 @@ class Upstream(OpenedConnection):
         relayed = self._near.pop(link._impl, None)
         error = as_told(link.remote_condition, RESOURCE_DELETED, "the broker there has ended the link")
         self.engine.detach(link)
-        link.close()
         if relayed is not None:
+            link.close()
             del self._far[relayed]
             relayed.detached(error)
+        # Else we have ended it before. Proton never lets go of a link that is closed after a detach: see `docs`.
         link.free()  # and with it what is unsettled, of which the one above may want to read the numbers
 
     # --- the end
