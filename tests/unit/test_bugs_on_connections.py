@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import count
 from typing import Any
 
 import proton
@@ -13,13 +14,14 @@ from paired_peers import Cluster
 from paired_proxy import PairedProxy
 from paired_remote import TARGET, PairedRemote
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.bridges import InboundBridge
+from qpid_ha_broker.amqp.links.bridges import InboundBridge, OutboundBridge
 from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.peer_link import PeerReceiver
 from qpid_ha_broker.amqp.links.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.relaying.peer_client import PeerClient
 from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR
+from qpid_ha_broker.amqp.wire.engine import Sender
 from qpid_ha_broker.server.runtime.logs import NoticeLog
 
 
@@ -36,6 +38,11 @@ def name_of(connection: proton.Connection) -> str:
     """Of the condition with which the other end has closed it."""
     condition = connection.remote_condition
     return "" if condition is None else str(condition.name)
+
+
+def name_of_end(link: Any) -> str:
+    """Of the condition with which the broker has ended a link."""
+    return "" if link.remote_condition is None else str(link.remote_condition.name)
 
 
 class Story:
@@ -220,3 +227,71 @@ def test_a_bug_is_logged_once_with_its_traceback_and_counted_each_time(caplog: p
     with_traceback = [record for record in caplog.records if record.exc_info]
     assert [(record.levelno, record.name) for record in with_traceback] == [(logging.ERROR, "connection")]
     assert notices.bugs_total == 3
+
+
+def test_a_bug_while_messages_are_sent_ends_the_link_and_gives_all_of_them_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    client = story.client
+    client.publish("q", "a", "b", "c")
+    sent = count()
+    send = Sender.send
+
+    def fails_later(sender: Sender, payload: bytes, number: int | None = None) -> Any:
+        return fail() if next(sent) else send(sender, payload, number)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Sender, "send", fails_later)
+        receiver = client.receiver("q", 3)
+    assert name_of_end(receiver) == INTERNAL_ERROR
+    assert len(story.bugs) == 1
+    client.publish("q", "d")
+    assert story.other_can_consume() == ["a", "b", "c", "d"]
+    story.broker.check_invariants()
+
+
+@pytest.mark.parametrize("method", ["confirm", "finish_drain"])
+def test_a_bug_at_the_end_of_a_turn_ends_one_link_and_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    story = Story()
+    client = story.client
+    receiver = client.receiver("q", 0, answers_first=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(OutgoingLink, method, fail)
+        if method == "finish_drain":
+            receiver.drain(1)
+        else:
+            client.publish("q", "a")
+            receiver.flow(1)
+            story.broker.settle_down()
+            for delivery, _ in client.received(receiver):
+                delivery.update(proton.Delivery.ACCEPTED)
+        story.broker.settle_down()
+    assert name_of_end(receiver) == INTERNAL_ERROR
+    assert len(story.bugs) == 1
+    (published,) = client.publish("q", "b")
+    assert published.remote_state == proton.Delivery.ACCEPTED
+    assert story.other_can_consume() == ["b"]
+
+
+def test_a_bridge_on_which_a_bug_comes_up_while_it_sends_is_attached_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = PairedRemote()
+    container = remote.here.container
+    queue = container.default.configuration.declare_queue("orders", {})
+    bridge = OutboundBridge(container.default, queue, TARGET, remote, container)
+    remote.begin(bridge)
+    remote.answer(credit=5)
+    bugs: list[Exception] = []
+    assert remote.upstream is not None
+    remote.upstream.engine.on_fault = bugs.append
+    client = remote.client()
+    with monkeypatch.context() as broken:
+        broken.setattr(OutboundBridge, "_payload", fail)
+        sender = client.sender("amq.fanout")
+        container.default.configuration.bind("amq.fanout", "orders", "", {})
+        client.send_all(sender, "a", "b")
+    assert remote.again == [bridge]
+    assert len(bugs) == 1
+    assert (queue.messages.count, queue.messages.acquired) == (2, 0)

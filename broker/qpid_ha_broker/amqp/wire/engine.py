@@ -345,8 +345,8 @@ class Engine:
             connection.condition = proton.Condition(INTERNAL_ERROR, BUG)
             connection.close()
 
-    def _link_failed(self, pointer: Any, error: Exception) -> None:
-        """A bug on one link: the others go on, if that one can be ended. Raises `error` if not."""
+    def link_failed(self, pointer: Any, error: Exception) -> None:
+        """A bug came up on one link: the others go on, if that one can be ended. Raises `error` if not."""
         if self.on_fault is None or not self.end_failed(pointer):
             raise error
         for links in (self._receiving, self._sending, self._consuming):
@@ -368,7 +368,7 @@ class Engine:
             if sending is not None:
                 return self._tell_answered(pointer, delivery, sending, most), False
         except Exception as error:  # noqa: BLE001 # see `on_fault`; the event, if it is still there, is then discarded
-            self._link_failed(pointer, error)
+            self.link_failed(pointer, error)
             return 1, True
         self._discard(pointer, delivery)
         _pop(self._collector)
@@ -486,7 +486,7 @@ class Engine:
             elif pointer in self._consuming:
                 self._consuming[pointer].drained()
         except Exception as error:  # noqa: BLE001 # see `on_fault`
-            self._link_failed(pointer, error)
+            self.link_failed(pointer, error)
 
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
