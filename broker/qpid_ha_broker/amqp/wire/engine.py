@@ -615,12 +615,17 @@ def _link(event: Any) -> proton.Link:
     return link
 
 
+def _new_link(event: Any) -> proton.Link:
+    _beyond.pop(lib.pn_event_link(event), None)  # of a link that is no more, and was at the same place
+    return _link(event)
+
+
 _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
     lib.PN_CONNECTION_REMOTE_OPEN: lambda engine, event, handler: handler.opened(),
     lib.PN_CONNECTION_REMOTE_CLOSE: lambda engine, event, handler: handler.closed(),
     lib.PN_SESSION_REMOTE_OPEN: lambda engine, event, handler: handler.session_opened(_session(event)),
     lib.PN_SESSION_REMOTE_CLOSE: lambda engine, event, handler: handler.session_closed(_session(event)),
-    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_link(event)),
+    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_new_link(event)),
     lib.PN_LINK_REMOTE_CLOSE: lambda engine, event, handler: handler.link_detached(_link(event), True),
     lib.PN_LINK_REMOTE_DETACH: lambda engine, event, handler: handler.link_detached(_link(event), False),
     lib.PN_LINK_FLOW: Engine._tell_flow,
