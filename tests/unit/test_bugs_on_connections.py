@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import proton
 import pytest
+from pytest_mock import MockerFixture
 
+from event_loops import in_event_loop
 from paired_engines import PairedBroker, PairedClient
 from paired_peers import Cluster
 from paired_proxy import PairedProxy
@@ -22,7 +25,9 @@ from qpid_ha_broker.amqp.links.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.relaying.peer_client import PeerClient
 from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR
 from qpid_ha_broker.amqp.wire.engine import Sender
+from qpid_ha_broker.server.proxies.remote_nodes import RemoteNodes
 from qpid_ha_broker.server.runtime.logs import NoticeLog
+from qpid_ha_config.settings import RemoteSettings
 
 
 class PlannedBug(Exception):
@@ -295,3 +300,24 @@ def test_a_bridge_on_which_a_bug_comes_up_while_it_sends_is_attached_again(monke
     assert remote.again == [bridge]
     assert len(bugs) == 1
     assert (queue.messages.count, queue.messages.acquired) == (2, 0)
+
+
+@in_event_loop
+async def test_a_bug_on_one_remote_link_keeps_no_other_from_being_attached_again(mocker: MockerFixture) -> None:
+    notices = NoticeLog()
+    container = PairedBroker().container
+    current = SimpleNamespace(name="here", remote=RemoteSettings())
+    host: Any = SimpleNamespace(
+        container=container, notices=notices, schedule_turn=lambda: None, current=lambda: current
+    )
+    nodes = RemoteNodes(host, cast(Any, fail))
+    expired: list[str] = []
+    broken, sound = mocker.Mock(), mocker.Mock()
+    broken.expire, sound.expire = fail, lambda now_s: expired.append("sound")
+    broken.is_attached = sound.is_attached = False
+    place: Any = SimpleNamespace(definition=None, socket=object(), route=None, home=None, retry_s=0.0, since_s=0.0)
+    nodes.directory = cast(Any, SimpleNamespace(is_there=lambda definition: True))
+    nodes._links = {broken: place, sound: place}
+    nodes._tick(1.0)
+    assert expired == ["sound"]
+    assert notices.bugs_total == 1
