@@ -23,8 +23,8 @@ from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.peer_link import PeerReceiver
 from qpid_ha_broker.amqp.links.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.relaying.peer_client import PeerClient
-from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR
-from qpid_ha_broker.amqp.wire.engine import Sender
+from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Engine, Sender
 from qpid_ha_broker.server.proxies.remote_nodes import RemoteNodes
 from qpid_ha_broker.server.runtime.logs import NoticeLog
 from qpid_ha_config.settings import RemoteSettings
@@ -142,6 +142,21 @@ def test_where_the_end_of_the_connection_fails_too_it_is_closed_all_the_same(mon
         story.client.sender("q")
     assert name_of(story.client.connection) == INTERNAL_ERROR
     assert len(story.bugs) == 2
+
+
+def test_what_cannot_even_be_discarded_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    client = story.client
+    sender = client.sender("q")
+    (link,) = client.peer.links
+    client.peer.end_link(link, AmqpError(INTERNAL_ERROR, "planned"))
+    for body in ("a", "b"):
+        client.send(sender, proton.Message(body))
+    with monkeypatch.context() as broken:
+        broken.setattr(Engine, "_discard", fail)
+        story.broker.settle_down()
+    assert name_of(client.connection) == INTERNAL_ERROR
+    assert story.other_can_consume() == []
 
 
 def test_a_bridge_on_which_a_bug_comes_up_is_attached_again(monkeypatch: pytest.MonkeyPatch) -> None:

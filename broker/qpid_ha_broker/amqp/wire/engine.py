@@ -335,6 +335,9 @@ class Engine:
         if self.on_fault is not None:
             self.on_fault(error)
         if self._is_broken:
+            event = _peek(self._collector)
+            if event and _type_of(event) == _DELIVERY:  # not even to be discarded
+                _pop(self._collector)
             return
         self._is_broken = True
         for links in (self._receiving, self._sending, self._consuming):
