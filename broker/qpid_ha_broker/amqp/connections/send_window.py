@@ -20,7 +20,7 @@ LINK_WINDOW_BYTES = 256 * 1024
 WIDE_FRAMES = 1 << 20
 """A session that takes so many frames takes whatever may be sent in one turn."""
 HEADER_BYTES = 64
-"""By which a message may grow on its way out."""
+"""By which a message may grow or shrink on its way out."""
 
 
 class NewestSent:
@@ -69,8 +69,9 @@ class SendWindow:
         """Requesters whose requests wait until some of those have gone."""
         self._never_sent: dict[Any, int] = {}
         """By AMQP session: bytes of links that ended before these were sent, which Proton counts as unsent for ever."""
-        self._taken: dict[Any, int] = {}
-        """By AMQP session: frames of its window that messages take which were given to Proton since the last output."""
+        self._taken: dict[Any, tuple[int, int]] = {}
+        """By AMQP session: frames of its window that messages take which were given to Proton since the last output, at
+        most; and their bytes, at least."""
         self.outputs = 0
         """How often output was taken: all that could leave by then has begun to."""
         self._to_count: dict[Any, None] = {}
@@ -83,10 +84,7 @@ class SendWindow:
 
     def room_bytes(self, sender: Sender) -> int:
         """How much more may wait in Proton for the session of `sender`; 0 or less: nothing."""
-        unsent = sender.unsent_bytes
-        if self._never_sent:
-            unsent -= self._never_sent.get(sender.session, 0)
-        room = self.share_bytes - unsent
+        room = self.share_bytes - self._unsent_bytes(sender)
         frames = self._frames_left(sender)
         return room if frames >= WIDE_FRAMES else min(room, (frames + 1) // 2 * sender.frame_bytes)
 
@@ -100,8 +98,17 @@ class SendWindow:
         return self.is_writable and self._frames_left(sender) >= WIDE_FRAMES
 
     def _frames_left(self, sender: Sender) -> int:
+        """What was given to Proton before takes its frames first: of a message that has begun, the rest."""
         frames = sender.window_frames
-        return frames - self._taken.get(sender.session, 0) if self._taken else frames
+        if frames >= WIDE_FRAMES:
+            return frames
+        taken, taken_bytes = self._taken.get(sender.session, (0, 0))
+        rest_bytes = self._unsent_bytes(sender) - taken_bytes
+        return frames - taken - (rest_bytes // sender.frame_bytes + 1 if rest_bytes > 0 else 0)
+
+    def _unsent_bytes(self, sender: Sender) -> int:
+        unsent = sender.unsent_bytes
+        return unsent - self._never_sent.get(sender.session, 0) if self._never_sent else unsent
 
     def admit(self, sender: Sender, count: int, sizes: Iterable[int]) -> int:
         """How many of `count` messages, of these sizes, begin to leave with the next output: the first so many.
@@ -113,13 +120,15 @@ class SendWindow:
         count, frames = min(count, max(sender.credit, 0)), self._frames_left(sender)
         if frames >= WIDE_FRAMES:
             return count
-        taken, admitted, frame_bytes = 0, 0, sender.frame_bytes
+        taken, taken_bytes, admitted, frame_bytes = 0, 0, 0, sender.frame_bytes
         for size in sizes:
             if admitted == count or taken >= frames:
                 break
             taken += 1 + (size + HEADER_BYTES) // frame_bytes
+            taken_bytes += max(size - HEADER_BYTES, 0)
             admitted += 1
-        self._taken[sender.session] = self._taken.get(sender.session, 0) + taken
+        before, before_bytes = self._taken.get(sender.session, (0, 0))
+        self._taken[sender.session] = before + taken, before_bytes + taken_bytes
         return admitted
 
     def left(self) -> None:

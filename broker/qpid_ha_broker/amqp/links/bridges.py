@@ -8,6 +8,7 @@ is lost when either of them ends, and what was under way then may be there twice
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import proton
@@ -146,6 +147,12 @@ class Bridge(LinkEndpoint):
             self.upstream.touch()
 
     # --- the end
+
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        """It is attached again, as after any other end."""
+        if self.upstream is None or self.far is None:
+            raise error
+        self.upstream.engine.link_failed(self.far._impl, error)
 
     def end(self, error: AmqpError) -> None:
         """The queue is no more, or its set is led here no more."""
@@ -539,6 +546,10 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         self.credit = 0
 
     # --- the end
+
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        super().bug(error)
+        self._give_back(list(handed_out), failed=False)
 
     def stop(self) -> None:
         """Take nothing more from the queue."""

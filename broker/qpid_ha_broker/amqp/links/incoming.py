@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import proton
@@ -41,6 +41,7 @@ from qpid_ha_broker.model.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.producers import REFUSED_MOST, relayed_producer
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import publish_numbered
+from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
@@ -199,6 +200,10 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
 
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
+
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        self.connection.engine.link_failed(self.link._impl, error)
+        self.connection.touch()
 
     def closed(self, *, lost: bool) -> None:
         """The link is gone. What was not confirmed stays unconfirmed: the peer will ask again, or never know."""

@@ -173,7 +173,7 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
 
     def _say_goodbye(self, error: AmqpError) -> None:
         connection = self.engine.connection
-        connection.condition = error.as_condition()
+        connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
 
     def _end(self, reason: str) -> None:

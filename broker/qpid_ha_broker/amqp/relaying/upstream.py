@@ -233,7 +233,7 @@ class Upstream(OpenedConnection):
         self._end(str(error))
 
     def _say_goodbye(self, error: AmqpError) -> None:
-        self.engine.connection.condition = error.as_condition()
+        self.engine.connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         self.engine.connection.close()
         self.touch()
 

@@ -142,12 +142,12 @@ class ClientProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._unread_bytes = 0
         if self.connection is not None:
-            self.connection.window.pause()
+            self.connection.engine.guard(self.connection.window.pause)
 
     def resume_writing(self) -> None:
         self._unread_bytes = None
         if self.connection is not None:
-            self.connection.window.resume()
+            self.connection.engine.guard(self.connection.window.resume)
             self.connection.touch()
             self._broker.schedule_turn()
 

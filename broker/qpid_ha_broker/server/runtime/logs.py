@@ -14,7 +14,7 @@ import logging.handlers
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -205,6 +205,14 @@ class NoticeLog:
         else:
             self._seen[place] = None
             logging.getLogger("connection").error("%s", text, exc_info=error)
+
+    @contextlib.contextmanager
+    def bugs_noted(self) -> Iterator[None]:
+        """What is done in it may fail by a bug, and whoever does it goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 # whatever it is, it is logged and counted
+            self.fault(error)
 
     def log(self, notices: Iterable[LogNotice]) -> None:
         """Write them, or have them counted by the next line."""
