@@ -19,7 +19,7 @@ from cproton_ffi import ffi, lib
 from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, FRAMING_ERROR
 from qpid_ha_broker.amqp.wire.message_format import FormatReader, FormatWriter
 from qpid_ha_broker.amqp.wire.values import value_of
-from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, without_format
+from qpid_ha_broker.events.payloads import FORMAT_STARTS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
 ACCEPTED: int = lib.PN_ACCEPTED
@@ -642,7 +642,7 @@ class Sender:
         else:
             known, tag = None, self._number or self._new_number()
             self._number_text[:] = b"%016x" % number
-        if payload[:1] in FORMAT_LENGTHS:
+        if payload[:1] in FORMAT_STARTS:
             payload = self._formatted(payload, tag)
         link = self._link
         delivery = _new_delivery(link, tag)
@@ -669,7 +669,7 @@ class Sender:
         link, tags, sent = self._link, self._tags, []
         for payload in payloads:
             tag = tags.pop() if tags else self._new_tag()
-            if payload[:1] in FORMAT_LENGTHS:
+            if payload[:1] in FORMAT_STARTS:
                 payload = self._formatted(payload, tag)
             delivery = _new_delivery(link, tag)
             _write(link, payload, len(payload))
@@ -684,7 +684,7 @@ class Sender:
         for payload in payloads:
             text[:] = b"%016x" % number
             number += 1
-            if payload[:1] in FORMAT_LENGTHS:
+            if payload[:1] in FORMAT_STARTS:
                 payload = self._formatted(payload, tag)
             deliveries.append(_new_delivery(link, tag))
             _write(link, payload, len(payload))
