@@ -33,7 +33,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 from qpid_ha_broker.amqp.wire.message_format import FormatWriter
 from qpid_ha_broker.amqp.wire.peer_input import PeerInput, name_of
 from qpid_ha_broker.amqp.wire.values import value_of
-from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, without_format
+from qpid_ha_broker.events.payloads import FORMAT_STARTS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
 ACCEPTED: int = lib.PN_ACCEPTED
@@ -869,7 +869,7 @@ class Sender:
         else:
             known, tag = None, self._number or self._new_number()
             self._number_text[:] = b"%016x" % number
-        if payload[:1] in FORMAT_LENGTHS:
+        if payload[:1] in FORMAT_STARTS:
             payload = self._formatted(payload, tag)
         link = self._link
         delivery = _new_delivery(link, tag)
@@ -896,7 +896,7 @@ class Sender:
         link, tags, sent = self._link, self._tags, []
         for payload in payloads:
             tag = tags.pop() if tags else self._new_tag()
-            if payload[:1] in FORMAT_LENGTHS:
+            if payload[:1] in FORMAT_STARTS:
                 payload = self._formatted(payload, tag)
             delivery = _new_delivery(link, tag)
             _write(link, payload, len(payload))
@@ -911,7 +911,7 @@ class Sender:
         for payload in payloads:
             text[:] = b"%016x" % number
             number += 1
-            if payload[:1] in FORMAT_LENGTHS:
+            if payload[:1] in FORMAT_STARTS:
                 payload = self._formatted(payload, tag)
             deliveries.append(_new_delivery(link, tag))
             _write(link, payload, len(payload))
