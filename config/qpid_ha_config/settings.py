@@ -245,6 +245,11 @@ class RemoteSettings:
     proxy_idle_s: float = setting("ha.proxy-idle", duration(0.1, 86400), 30.0, changeable=True)
     """A connection for links of clients to another broker, of the cluster or outside, is kept for so long without."""
 
+    def names(self, address: Address) -> bool:
+        """Whether a broker is one of those that the configuration gives a login for."""
+        named = [*(node.url.addresses for node in self.nodes), *(broker.addresses for broker in self.brokers)]
+        return any(each.is_same_listener(address) for addresses in named for each in addresses)
+
 
 @dataclass(frozen=True)
 class CoordinatorSettings:

@@ -1,5 +1,7 @@
 """Who may do what with which node: rules, the first that matches decides, and what is said of a refusal.
 
+0. Where the broker tells clients something (`model.notices`) nobody else publishes, and who may connect may listen
+   unless a rule denies it: each open tells the same.
 1. The user of the cluster's brokers (`ha.username`) may replicate. Rules for everybody are not for it: only one that
    names it gives it more.
 2. Where there are rules, the first that matches the user, the action and the node decides. None: it is denied.
@@ -17,6 +19,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.notices import is_for_notices
 
 USER_VARIABLE: Final = "${user}"
 """In the pattern of a node: who asks."""
@@ -170,6 +173,8 @@ class AccessDecision(NamedTuple):
     reason: str
     logs: bool = False
     """To be logged although it is allowed."""
+    is_final: bool = False
+    """No rule could change it."""
 
 
 class Denied(ModelError):
@@ -248,6 +253,8 @@ class AccessControl:
         return decision
 
     def _decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
+        if action is Permission.PUBLISH and is_for_notices(node):
+            return AccessDecision(False, "the broker alone publishes there, and its clients believe it", is_final=True)
         is_broker = bool(self.cluster_user) and subject.user == self.cluster_user
         if is_broker and action is Permission.REPLICATE:
             return AccessDecision(True, "the brokers of the cluster (ha.username) may replicate")
@@ -256,6 +263,8 @@ class AccessControl:
         for rule in self.rules:
             if rule.matches(subject.user, action, node, by_name=is_broker):
                 return AccessDecision(rule.allows, f"{rule.place}: {rule.text}", rule.logs)
+        if action is Permission.CONSUME and is_for_notices(node):
+            return AccessDecision(True, "no rule denies it, and each open tells what is told there")
         if is_broker:
             return AccessDecision(False, "no rule names the user of the cluster's brokers (ha.username)")
         return AccessDecision(False, "no rule matches")
@@ -307,11 +316,14 @@ def refusal_text(subject: Subject, action: Permission, node: str, decision: Acce
     if len(node) > MOST_CHARACTERS:
         node = f"{node[:MOST_CHARACTERS]}..."
     who = _quoted(subject.user) if subject.user else Who.ANONYMOUS.value
+    name = subject.user or "who has not logged in"
+    may_not = f"{name} may not {action.value} {node or 'here'}: {decision.reason}"
+    if decision.is_final:
+        return may_not
     of_node = f" {_quoted(node)}" if node else ""
     line = f"allow {who} {action.value}{of_node}"
     where = "before it" if decision.reason.partition(": ")[2] else "to acl.file, or to acl.rules"
-    name = subject.user or "who has not logged in"
-    return f"{name} may not {action.value} {node or 'here'}: {decision.reason}; to allow it, add `{line}` {where}"
+    return f"{may_not}; to allow it, add `{line}` {where}"
 
 
 def _quoted(name: str) -> str:

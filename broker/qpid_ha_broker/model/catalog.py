@@ -15,6 +15,7 @@ from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.errors import NotFound, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, SUBSCRIPTION_NAMES, is_for_notices
 from qpid_ha_broker.model.paged import Body
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -156,6 +157,15 @@ class Catalog:
 
     # --- where messages go
 
+    def alternate(self, name: str) -> Exchange | None:
+        """The alternate exchange of that name; None: there is none, or it is the broker's own."""
+        return None if is_for_notices(name) else self.exchanges.get(name)
+
+    def takes_notices_alone(self, queue: Queue | PlacedQueue) -> bool:
+        """Whether it is the queue of who listens to the broker's notices: nothing else may come into it."""
+        notices = self.exchanges.get(NOTICE_EXCHANGE)
+        return queue.name.startswith(SUBSCRIPTION_NAMES) and notices is not None and bool(notices.count_of(queue.id))
+
     def route(self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]) -> tuple[Queue, ...]:
         """The queues for a message; those of the alternate exchange when the exchange itself has none.
 
@@ -166,7 +176,7 @@ class Catalog:
             raise NotFound(f"exchange {exchange.name} was deleted")
         queues = self._there(exchange.route(key, properties))
         if not queues:
-            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
             queues = self._there(alternate.route(key, properties)) if alternate is not None else queues
         return queues
 
@@ -192,7 +202,7 @@ class Catalog:
             raise NotFound(f"exchange {exchange.name} was deleted")
         found = self._destinations(exchange.route(key, properties))
         if not any(found):
-            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
             found = self._destinations(alternate.route(key, properties)) if alternate is not None else found
         return found
 

@@ -16,6 +16,7 @@ from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.notices import SUBSCRIPTION_NAMES
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION, with_creator
 
@@ -37,7 +38,7 @@ class Subscriber(NamedTuple):
     @property
     def queue_name(self) -> str:
         """Of the queue that is made for it."""
-        return f"subscription{_SEPARATOR}{self.identity}"
+        return f"{SUBSCRIPTION_NAMES[1]}{self.identity}"
 
     @property
     def queue_name_before(self) -> str:
@@ -63,7 +64,7 @@ class Subscriptions:
 
     def temporary(self, route: Route, arguments: Arguments, created_by: str = "") -> Queue:
         """A queue for one link, which goes with it. Raises ModelError. `created_by`: see `with_creator`."""
-        name, own = f"subscription.{self._unique_name()}", {**arguments, "qpid.auto_delete": True}
+        name, own = f"{SUBSCRIPTION_NAMES[0]}{self._unique_name()}", {**arguments, "qpid.auto_delete": True}
         return self._make(name, route, own, created_by)
 
     def durable(self, subscriber: Subscriber, route: Route, arguments: Arguments, created_by: str = "") -> Queue:

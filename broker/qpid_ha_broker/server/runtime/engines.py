@@ -15,7 +15,9 @@ from qpid_ha_config.remote_nodes import RemoteLogin
 from qpid_ha_config.settings import BrokerSettings, TlsSettings, read_password_file
 
 _SASL_SERVICE = "qpid-ha"
-_LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
+_PROOFS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1"
+"""Of a password, which they do not tell."""
+_LOGINS = f"{_PROOFS} PLAIN"
 _PEER_FRAME_BYTES = 64 * 1024
 """Of an AMQP frame from another broker. Proton moves its buffers often: larger ones cost it more per byte."""
 
@@ -175,15 +177,28 @@ class RemoteEngines:
     def __call__(self, address: Address, login: RemoteLogin) -> Engine:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
+        mechanisms, in_clear = remote_mechanisms(settings, address, login)
         return client_engine(
             user=login.user,
             password="" if login.password_file is None else _password_in(login.password_file),
+            mechanism=mechanisms,
             domain=_verifying_domain(settings.tls, login.ca) if address.is_tls else None,
             hostname=address.host,
-            insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
+            insecure_plain=in_clear,
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
         )
+
+
+def remote_mechanisms(settings: BrokerSettings, address: Address, login: RemoteLogin) -> tuple[str, bool]:
+    """The SASL mechanisms by which to log in at `address`, and whether the password may be said there in clear, without
+    TLS. A broker that the configuration does not name, to which another one has sent us, gets a proof of the password
+    and never the password: it could log in with that at those that are named."""
+    if not login.user:
+        return "ANONYMOUS", False
+    if not settings.remote.names(address):
+        return _PROOFS, False
+    return f"{_PROOFS} PLAIN", address.is_loopback or settings.sasl.allow_insecure_plain
 
 
 def _password_in(file: Path) -> str:
@@ -222,7 +237,8 @@ def client_engine(
 ) -> Engine:
     """An engine that connects. With a user it never falls back to being nobody.
 
-    `hostname`: what the peer's certificate has to say. `mechanism` empty: the strongest that the peer offers.
+    `hostname`: what the peer's certificate has to say. `mechanism`: one, or several, of which the strongest
+    that the peer offers is used; empty: any.
     """
     transport = proton.Transport()
     transport.max_frame_size = _PEER_FRAME_BYTES
