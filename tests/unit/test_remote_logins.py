@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from event_loops import in_event_loop
+from qpid_ha_broker.server.control.control import ControlError
+from qpid_ha_broker.server.proxies.remote_names import ConfiguredRemotes
 from qpid_ha_broker.server.runtime.engines import remote_mechanisms
+from qpid_ha_broker.server.sets.queue_copies import QueueCopies
 from qpid_ha_config.addresses import Address, parse_brokers
+from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.remote_nodes import RemoteLogin
 from qpid_ha_config.settings import BrokerSettings
 from qpid_ha_pipeline.amqp.brokers import Cluster
@@ -41,6 +48,41 @@ def test_where_another_broker_sends_us_the_password_is_not_told(
         assert "SCRAM-SHA-256" in mechanisms
         assert "ANONYMOUS" not in mechanisms
         assert remote_mechanisms(settings, Address.parse(address), RemoteLogin()) == ("ANONYMOUS", False)
+
+
+class Host:
+    """A broker of a cluster with a password of its own, and with one partner."""
+
+    def __init__(self) -> None:
+        partner = {"url": "amqp://partner", "user": "copier", "password-file": "/no/password"}
+        values = {"remote-brokers": [partner], "ha.username": "replicator", "ha.password": "of the cluster"}
+        self.settings = BrokerSettings.from_values({"name": "a", "ha.queue-replication": True, **values})
+        self.membership = SimpleNamespace(is_standalone=True, clients=SimpleNamespace(is_serving=True))
+        self.logins: list[RemoteLogin] = []
+        self.copies = QueueCopies(cast(Any, self), ConfiguredRemotes(self.settings.remote), self.make)
+
+    def current(self) -> BrokerSettings:
+        return self.settings
+
+    def make(self, address: Address, login: RemoteLogin) -> Any:
+        self.logins.append(login)
+
+
+@in_event_loop
+async def test_an_operator_has_queues_copied_from_brokers_that_the_configuration_names_and_from_nowhere_else() -> None:
+    host = Host()
+    for there in ("amqp://stranger", "amqps://partner:5672", "amqp://partner,stranger"):
+        with pytest.raises(ControlError, match="remote-brokers of this broker's configuration does not have"):
+            await host.copies.replicate({"queue": "orders", "address": there})
+    with pytest.raises(SettingsError, match="stranger"):
+        host.copies._engine(Address.parse("amqp://stranger"))
+    assert host.logins == []
+
+
+def test_a_copy_is_logged_in_as_the_configuration_says_of_that_broker_and_not_as_the_cluster() -> None:
+    host = Host()
+    host.copies._engine(Address.parse("amqp://partner"))
+    assert host.logins == [RemoteLogin("copier", Path("/no/password"))]
 
 
 @pytest.mark.parametrize(
