@@ -66,6 +66,7 @@ class Host:
 
     def make(self, address: Address, login: RemoteLogin) -> Any:
         self.logins.append(login)
+        return SimpleNamespace()
 
 
 @in_event_loop

@@ -49,6 +49,10 @@ class Permission(Enum):
     ADMINISTER = "administer"
 
 
+APPLICATION: Final = frozenset(Permission) - {Permission.REPLICATE, Permission.ADMINISTER}
+"""What a rule allows by `all`: what applications do with nodes. To be a broker, or to administer this one, is named."""
+
+
 class Subject(NamedTuple):
     """Who asks."""
 

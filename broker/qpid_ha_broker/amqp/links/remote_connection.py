@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol
 
 import proton
 
-from qpid_ha_broker.amqp.connections.connection import OUR_PRODUCT
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, DETACH_FORCED, AmqpError, as_told
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
+from qpid_ha_broker.amqp.wire.peer_frames import OUR_PRODUCT
 
 MOST_LINKS: Final = 4000
 """On one connection, if the other broker takes so many sessions."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import proton
 
 from qpid_ha_broker.amqp.wire.engine import Engine, Workspace, restrict_tls
+from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import check_files
@@ -155,7 +156,7 @@ class PeerEngines:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
         ha = settings.ha
-        return client_engine(
+        engine = client_engine(
             user=ha.username or "",
             password=ha.read_password() or "",
             mechanism=ha.mechanism or "",
@@ -165,6 +166,8 @@ class PeerEngines:
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
         )
+        engine.proof = proof_for(ha.username, address)
+        return engine
 
 
 class RemoteEngines:
@@ -188,6 +191,11 @@ class RemoteEngines:
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
         )
+
+
+def proof_for(user: str | None, address: Address) -> str:
+    """For a broker of a cluster of this machine that has no login. Raises SettingsError."""
+    return "" if user or not address.is_loopback else ClusterSecret().proof()
 
 
 def remote_mechanisms(settings: BrokerSettings, address: Address, login: RemoteLogin) -> tuple[str, bool]:

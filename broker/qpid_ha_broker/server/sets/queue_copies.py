@@ -26,6 +26,7 @@ from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, Contr
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
 from qpid_ha_broker.server.proxies.remote_names import ConfiguredRemotes
 from qpid_ha_broker.server.proxies.remote_nodes import MakeRemoteEngine
+from qpid_ha_broker.server.runtime.engines import proof_for
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_config.addresses import Address, parse_peers, show_addresses
@@ -195,7 +196,9 @@ class QueueCopies:
         login = self._configured.login_at(address)
         if login is None:
             raise SettingsError("remote-brokers", f"it does not have {address}")
-        return self._make_engine(address, login)
+        engine = self._make_engine(address, login)
+        engine.proof = proof_for(login.user, address)
+        return engine
 
     async def replicate(self, params: Params) -> object:
         """Without params: all copies. `queue` and `address`: begin one. `queue` and `stop`: end it."""
