@@ -448,7 +448,9 @@ class Connection:
                 self._open(failed=False)
             else:
                 self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
-        elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
+            return
+        self.log.is_let_in = self.relay.is_broker  # else what is said of it would be lost among strangers' mistakes
+        if refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
             self.end(refusal)
