@@ -152,6 +152,7 @@ CASES: dict[str, Change] = {
     "certificate-expires": with_machine(certificates=(CertificateEnd("/etc/node1.pem", NOW_S + 29 * DAY_S),)),
     "configuration-invalid": with_machine(config_problem="/etc/qpid-ha/qpid-ha.yaml:3: nmae: unknown key"),
     "acl-file-invalid": with_machine(acl_problem="/etc/qpid-ha/acl:7: 'alow': did you mean allow?"),
+    "everybody-administers": with_figures(everybody_administers="/etc/qpid-ha/acl:1: allow all administer"),
     "acl-missing": with_figures(acl_rules="none"),
     "audit-lines-lost": with_figures(audit_lost=3),
     "backup-catches-up": with_broker(3, state="catchup"),

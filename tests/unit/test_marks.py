@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from access_support import controlled
 from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition
 from paired_peers import Cluster
@@ -15,9 +18,12 @@ from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, PROOF_PROPERTY, SHARED_CAPABILITY
 from qpid_ha_broker.amqp.wire.relay import RELAY_CAPABILITY, RelayRequest
+from qpid_ha_broker.model.access import Permission, Subject
+from qpid_ha_broker.server.control.access_rules import AccessRules
 from qpid_ha_broker.server.runtime.cluster_secret import VALID_S, ClusterSecret
 from qpid_ha_config.access_rules import parse_entries
 from qpid_ha_config.errors import SettingsError
+from qpid_ha_config.settings import BrokerSettings
 
 EVERYTHING = "allow all all,replicate,administer"
 CLAIMS: dict[str, dict[str, object]] = {
@@ -134,3 +140,26 @@ def test_a_secret_that_others_may_read_or_have_made_is_none(tmp_path: Path) -> N
         secret.read()
     with pytest.raises(SettingsError, match=r"ha\.username"):
         ClusterSecret(Path("/proc/no-such-directory/secret")).read()
+
+
+@pytest.mark.parametrize(
+    ("rule", "warns"), [("allow all all,administer", True), ("allow all all", False), ("allow olga administer", False)]
+)
+def test_a_broker_that_everybody_may_administer_says_so_at_its_start(
+    rule: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = PairedBroker()
+    settings = BrokerSettings.from_values({"name": "a", "acl.rules": [rule]})
+    AccessRules(cast(Any, SimpleNamespace(current=lambda: settings)), broker.container.access, broker.connections, None)
+    assert ("everybody may administer this broker" in caplog.text) is warns
+
+
+def test_what_a_broker_without_rules_recommends_has_nobody_administer_it(caplog: pytest.LogCaptureFixture) -> None:
+    broker = PairedBroker()
+    settings = BrokerSettings.from_values({"name": "a", "listen": "amqp://0.0.0.0:5672", "sasl.allow-anonymous": True})
+    AccessRules(cast(Any, SimpleNamespace(current=lambda: settings)), broker.container.access, broker.connections, None)
+    (recommended,) = re.findall(r"set acl\.rules to \[(.*)\]", caplog.text)
+    access = controlled(recommended)
+    for user in ("alice", ""):
+        for action in (Permission.REPLICATE, Permission.ADMINISTER):
+            assert not access.decide(Subject(user, False), action, "").is_allowed

@@ -269,6 +269,10 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             text = f"{broker.name} listens at {outside[0]} and has no acl"
             commands = (f"systemctl restart qpidd   # on {broker.name}, with acl in its file: docs/security.md",)
             yield Finding("acl-missing", broker.name, text, commands)
+        if figures.everybody_administers:
+            text = f"whoever reaches {broker.name} may administer it, by {figures.everybody_administers}"
+            there = "" if broker.is_local else f"   # on {broker.name}"
+            yield Finding("everybody-administers", broker.name, text, (f"qpid-ha acl reload{there}",))
         if abs(figures.clock_ahead_s) > CLOCK_S:
             side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
             text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"

@@ -206,6 +206,11 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "the file of `acl.file` has a mistake",
             "the rules in force stay, and the broker does not start again",
         ),
+        "everybody-administers": FindingKind(
+            _W,
+            "a rule of `acl` has everybody administer a broker",
+            "any client may delete everything, and stop the broker: name who may in the rule, then reload",
+        ),
         "acl-missing": FindingKind(
             _W,
             "a broker listens beyond loopback and has no `acl`",

@@ -24,6 +24,8 @@ from qpid_ha_broker.model.notices import is_for_notices
 USER_VARIABLE: Final = "${user}"
 """In the pattern of a node: who asks."""
 ANONYMOUS_LOGIN: Final = "anonymous"
+_ANYBODY: Final = "\0"
+"""A user whom no rule can name."""
 MOST_REMEMBERED: Final = 10_000
 """Decisions; then all are forgotten, so that nobody fills the memory with names."""
 MOST_CHARACTERS: Final = 200
@@ -296,10 +298,20 @@ class AccessControl:
             for line in lines.due(self._now_ms()):
                 self._log(level, line)
 
+    def for_everybody(self, action: Permission) -> str:
+        """The rule by which anybody may do that with the broker itself, from wherever; empty: there is none."""
+        for user in ("", _ANYBODY):
+            decision = self._decide(Subject(user, False), action, "")
+            if decision.is_allowed:
+                return decision.reason
+        return ""
+
     def facts(self) -> Mapping[str, object]:
         """For an operator: how many rules there are, and what was denied."""
         rules = "none" if self.rules is None else len(self.rules)
-        return {"acl_rules": rules, "access_denied": self.denied.total()}
+        everybody = self.for_everybody(Permission.ADMINISTER)
+        told = {"everybody_administers": everybody} if everybody else {}
+        return {"acl_rules": rules, "access_denied": self.denied.total(), **told}
 
 
 def _without_rules(subject: Subject, action: Permission, is_broker: bool) -> AccessDecision:

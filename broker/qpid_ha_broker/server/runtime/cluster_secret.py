@@ -35,8 +35,8 @@ class ClusterSecret:
     """The promise: a proof is made, and taken, by processes alone that can read the file."""
 
     def __init__(self, file: Path | None = None, now_s: Callable[[], float] = time.time) -> None:
-        """`file` None: in the directory of control sockets."""
-        self.file = file or control_socket("any").parent / "cluster-secret"
+        """`file` None: below the directory of control sockets, in one that containers may share without those."""
+        self.file = file or control_socket("any").parent / "cluster" / "secret"
         self._now_s = now_s
 
     def proof(self) -> str:
@@ -79,6 +79,7 @@ class ClusterSecret:
 
     def _make(self) -> None:
         """Whole, or not at all: of brokers that start together one makes it."""
+        self.file.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.file.parent.mkdir(mode=0o700, exist_ok=True)
         new = self.file.with_name(f".{self.file.name}.{secrets.token_hex(8)}")
         try:
