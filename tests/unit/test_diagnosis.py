@@ -178,6 +178,12 @@ def test_each_finding_has_its_facts() -> None:
     assert set(CASES) == set(KINDS)
 
 
+def test_a_certificate_that_is_not_valid_yet_is_no_better_than_one_that_is_no_more() -> None:
+    ahead = CertificateEnd("/etc/new.pem", NOW_S + 90 * DAY_S, NOW_S + 3 * DAY_S)
+    (finding,) = diagnose(with_machine(certificates=(ahead,))(HEALTHY))
+    assert (finding.key, "not valid before 3 days from now" in finding.text) == ("certificate-expired", True)
+
+
 def test_healthy_brokers_have_nothing_wrong() -> None:
     assert diagnose(HEALTHY) == []
     alone = broker(1, state="standalone", members=(), min_in_sync=0, generation=0)

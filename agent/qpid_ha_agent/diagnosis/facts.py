@@ -215,6 +215,7 @@ class CertificateEnd(NamedTuple):
 
     path: str
     ends_s: float
+    begins_s: float = 0.0
 
 
 class LocalProcess(StrEnum):

@@ -95,7 +95,7 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "certificate-expired": FindingKind(
             _C,
-            "a certificate of the configuration is valid no more",
+            "a certificate of the configuration is valid no more, or not yet",
             "new TLS connections fail, of clients and between brokers",
         ),
         "broker-silent": FindingKind(

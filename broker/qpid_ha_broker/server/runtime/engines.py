@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from qpid_ha_broker.amqp.wire.engine import Engine, Workspace, restrict_tls
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.loading import check_files
+from qpid_ha_config.loading import certificate_problems, check_files
 from qpid_ha_config.remote_nodes import RemoteLogin
 from qpid_ha_config.settings import BrokerSettings, TlsSettings, read_password_file
 
@@ -119,6 +120,8 @@ class Engines:
         """
         settings = self._current()
         check_files(settings)
+        for problem in certificate_problems(settings, time.time()):
+            raise problem
         listeners = [factory for factory in self._factories if factory.is_tls]
         for factory, domain in [(factory, server_domain(settings.tls)) for factory in listeners]:
             factory.use_domain(domain)

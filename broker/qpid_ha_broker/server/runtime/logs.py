@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import logging.handlers
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -91,8 +92,20 @@ class Output(_SaysWhatIsMissing, logging.StreamHandler[TextIO]):
     """stderr: of a broker that a resource manager has started, this is a file, too."""
 
 
+LOG_MODE = 0o640
+"""Of a log file that we make: in it are names of users, queues and addresses."""
+
+
 class LogFile(_SaysWhatIsMissing, logging.handlers.WatchedFileHandler):
     """A log file; what the disk does not take goes to stderr, and the broker goes on."""
+
+    def _open(self) -> TextIO:
+        """Called by the base class. A file that is there keeps its mode."""
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags, LOG_MODE)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=opener)  # noqa: PTH123, SIM115
 
     _fails = _failed_before = False
 
