@@ -1,4 +1,4 @@
-"""From when and until when certificates in PEM form are valid, without a library for X.509: two fields of its DER are read.
+"""From when until when certificates in PEM form are valid, without a library for X.509: two fields of DER are read.
 
 Shapes: RFC 5280, section 4.1 (TBSCertificate, Validity); X.690, 8.1 (tag, length, contents). Pure.
 """

@@ -46,11 +46,14 @@ def test_a_certificate_that_is_not_valid_now_is_told_with_the_date(
 def test_check_refuses_a_certificate_with_which_a_broker_that_has_to_serve_starts(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = f"listen: amqps://127.0.0.1:0\nsasl: {{allow-anonymous: true}}\ntls: {{certificate: {pair[0]}, key: {pair[1]}}}"
+    text = (
+        f"listen: amqps://127.0.0.1:0\nsasl: {{allow-anonymous: true}}\ntls: {{certificate: {pair[0]}, key: {pair[1]}}}"
+    )
     config = tmp_path / "qpid-ha.yaml"
     config.write_text(text)
     assert CliRunner().invoke(qpidd, ["--check", "--config", str(config)]).exit_code == 0
-    monkeypatch.setattr(time, "time", lambda now=time.time() + 11 * DAY_S: now)
+    later_s = time.time() + 11 * DAY_S
+    monkeypatch.setattr(time, "time", lambda: later_s)
     done = CliRunner().invoke(qpidd, ["--check", "--config", str(config)])
     assert done.exit_code == 1
     assert f"tls.certificate: {pair[0]}: it expired at" in done.output
@@ -77,6 +80,7 @@ def test_no_certificate_that_is_not_valid_takes_the_place_of_another(
     engines = Engines(lambda: settings)
     engines.for_listener(settings.listen[0])
     assert engines.reload_tls() == 1
-    monkeypatch.setattr(time, "time", lambda now=time.time() + 11 * DAY_S: now)
+    later_s = time.time() + 11 * DAY_S
+    monkeypatch.setattr(time, "time", lambda: later_s)
     with pytest.raises(SettingsError, match="it expired at"):
         engines.reload_tls()

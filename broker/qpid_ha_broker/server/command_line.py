@@ -84,8 +84,8 @@ def main(
 
 
 def look_before_start(settings: BrokerSettings, now_s: float) -> list[SettingsError]:
-    """What would go wrong beside what `load_settings` has found, without starting anything: `--check` and a start ask the
-    same. Raises SettingsError for what a broker cannot start with; returned is what one that has to serve starts with.
+    """What would go wrong beside what `load_settings` has found, without starting anything: `--check` and a start ask
+    the same. Raises SettingsError for what a broker cannot start with; returned is what one starts with all the same.
     """
     for key, path in (("data-dir", settings.data_dir), ("log-file", settings.log_file)):
         if path is not None:
@@ -108,7 +108,9 @@ def _check_writable(key: str, path: Path, *, is_directory: bool) -> None:
     if there == path and path.is_dir() is not is_directory:
         raise SettingsError(key, f"{path} is {'no' if is_directory else 'a'} directory; choose another path")
     if there != path and not (there.is_dir() and (is_directory or there == path.parent)):
-        raise SettingsError(key, f"cannot make {path}: {there} is {'all that is there' if there.is_dir() else 'a file'}")
+        raise SettingsError(
+            key, f"cannot make {path}: {there} is {'all that is there' if there.is_dir() else 'a file'}"
+        )
     if not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0)):
         raise SettingsError(key, f"cannot write {there}: give it to the user that the broker runs as")
 

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -99,13 +100,10 @@ LOG_MODE = 0o640
 class LogFile(_SaysWhatIsMissing, logging.handlers.WatchedFileHandler):
     """A log file; what the disk does not take goes to stderr, and the broker goes on."""
 
-    def _open(self) -> TextIO:
+    def _open(self) -> TextIOWrapper:
         """Called by the base class. A file that is there keeps its mode."""
-
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags, LOG_MODE)
-
-        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=opener)  # noqa: PTH123, SIM115
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, LOG_MODE)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
 
     _fails = _failed_before = False
 
