@@ -16,7 +16,7 @@ from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
 from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
-from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, is_for_notices
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, SUBSCRIPTION_NAMES, is_for_notices
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
@@ -156,7 +156,7 @@ class Configuration:
             if not parsed.means_the_same_as(there.arguments):
                 raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
             return there
-        self._check_new_name(name)
+        self._check_new_name(name, is_subscription=bool(parsed.subscription))
         self._check_set(parsed)
         if parsed.created_by:
             self.check_creator(parsed.created_by)
@@ -388,11 +388,14 @@ class Configuration:
             text = f"qpid.alternate_exchange is for queues of the set {DEFAULT_SET}, which has the exchanges"
             raise InvalidArgument(f"{text}: declare the queue there, not in {set_name}, or leave it out")
 
-    def _check_new_name(self, name: str) -> None:
+    def _check_new_name(self, name: str, *, is_subscription: bool = False) -> None:
         if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():
             raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
         if name.startswith("$"):
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
+        if name.startswith(SUBSCRIPTION_NAMES[1]) and not is_subscription:
+            text = f"{name} is a name for durable subscriptions, and whose it is could not have its own any more"
+            raise InvalidArgument(f"{text}: use another name, or subscribe to the exchange")
         exchange, slash, key = name.partition("/")
         if (slash and exchange in self._catalog.exchanges) or is_for_notices(name):
             text = f"{name} is the address of the key {key!r} of exchange {exchange}, and links to it go there"
