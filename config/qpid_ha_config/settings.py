@@ -617,6 +617,8 @@ def _check_cluster(settings: BrokerSettings) -> None:
 def _check_cluster_login(ha: HaSettings) -> None:
     if ha.password is not None and ha.password_file is not None:
         raise SettingsError("ha.password", "ha.password-file gives one too; take one of them out")
+    if ha.username == "anonymous":
+        raise SettingsError("ha.username", "anonymous is what who has not logged in is called; choose another user")
     has_password = ha.password is not None or ha.password_file is not None
     if has_password and ha.username is None:
         raise SettingsError("ha.username", "missing; there is a password for it")

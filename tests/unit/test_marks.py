@@ -14,7 +14,9 @@ from access_support import controlled
 from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition
 from paired_peers import Cluster
+from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, PROOF_PROPERTY, SHARED_CAPABILITY
 from qpid_ha_broker.amqp.wire.relay import RELAY_CAPABILITY, RelayRequest
@@ -77,6 +79,18 @@ def test_where_brokers_have_a_login_a_proof_is_none() -> None:
     client = stranger(broker, BROKER)
     assert condition(client.connection) == UNAUTHORIZED_ACCESS or not publishes_as_bob(client)
     assert not client.peer.identity.is_broker
+
+
+def test_who_has_not_logged_in_is_no_broker_whatever_the_brokers_user_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Cluster(ContainerSettings("a", "0", peer_user="anonymous"))
+    seen = property(lambda connection: PeerIdentity("10.0.0.1:5", "anonymous", connection.is_admin))
+    monkeypatch.setattr(Connection, "identity", seen)
+    client = stranger(broker, BROKER)
+    assert not client.peer.relay.is_broker
+    with pytest.raises(SettingsError, match=r"ha\.username: anonymous is what"):
+        BrokerSettings.from_values({"name": "a", "ha.username": "anonymous", "ha.password": "x"})
 
 
 def test_only_brokers_escape_the_limits_of_a_connection_and_of_a_user() -> None:

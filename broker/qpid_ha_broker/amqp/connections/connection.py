@@ -643,6 +643,6 @@ def _has_proved(connection: Connection, is_proof: Callable[[str], bool], propert
     """Whether who says to be a broker of the cluster is one: by its login, or where there is none by a proof."""
     expected = connection.container.settings.peer_user
     if expected:
-        return connection.identity.user == expected
+        return subject_of(connection).user == expected  # SASL's ANONYMOUS is nobody, whatever it is called
     proof = properties.get(PROOF_PROPERTY)
     return isinstance(proof, str) and is_proof(proof)
