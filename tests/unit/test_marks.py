@@ -119,9 +119,9 @@ class Clock:
 
 
 def test_a_proof_counts_for_who_can_read_the_secret_and_not_for_long(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "there" / "secret"
+    clock, file = Clock(), tmp_path / "sockets" / "cluster" / "secret"
     one, other = (ClusterSecret(file, lambda: clock.now_s) for _ in range(2))
-    stranger = ClusterSecret(tmp_path / "elsewhere", lambda: clock.now_s)
+    stranger = ClusterSecret(tmp_path / "elsewhere" / "cluster" / "secret", lambda: clock.now_s)
     proof = one.proof()
     assert other.is_proof(proof)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -177,3 +177,10 @@ def test_what_a_broker_without_rules_recommends_has_nobody_administer_it(caplog:
     for user in ("alice", ""):
         for action in (Permission.REPLICATE, Permission.ADMINISTER):
             assert not access.decide(Subject(user, False), action, "").is_allowed
+
+
+def test_the_secret_leaves_the_directory_of_control_sockets_to_those_who_use_them(tmp_path: Path) -> None:
+    sockets = tmp_path / "sockets"
+    sockets.mkdir(mode=0o755)
+    ClusterSecret(sockets / "cluster" / "secret").read()
+    assert [(path.stat().st_mode & 0o777) for path in (sockets, sockets / "cluster")] == [0o755, 0o700]

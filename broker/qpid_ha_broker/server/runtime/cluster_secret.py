@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from qpid_ha_broker.server.runtime.socket_directory import make_socket_directory
 from qpid_ha_config.defaults import control_socket
 from qpid_ha_config.errors import SettingsError
 
@@ -79,7 +80,7 @@ class ClusterSecret:
 
     def _make(self) -> None:
         """Whole, or not at all: of brokers that start together one makes it."""
-        self.file.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_socket_directory("ha.username", self.file.parent.parent)
         self.file.parent.mkdir(mode=0o700, exist_ok=True)
         new = self.file.with_name(f".{self.file.name}.{secrets.token_hex(8)}")
         try:
