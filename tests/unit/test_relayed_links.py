@@ -9,7 +9,7 @@ import proton
 import pytest
 
 import raw_peer
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
@@ -20,7 +20,6 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.engine import Engine
-from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.wire.relay import PATH, RELAY_CAPABILITY
 from qpid_ha_broker.events.types import GenerationStarted
 
@@ -584,7 +583,7 @@ def test_an_attach_waits_until_somebody_leads() -> None:
 
 def test_a_broker_may_also_attach_links_that_it_does_not_relay() -> None:
     proxied = PairedProxy()
-    client = PairedClient(proxied.primary, {proton.symbol(ADMIN_PROPERTY): True}, [RELAY_CAPABILITY])
+    client = PairedClient(proxied.primary, BROKER, [RELAY_CAPABILITY])
     link = client.sender("q")
     client.send(link, proton.Message("a"))
     proxied.primary.settle_down()

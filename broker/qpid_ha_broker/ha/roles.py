@@ -359,7 +359,7 @@ class Standby(ActiveRole):
         """Look for the primary again if it was the channel to it."""
         channel = self._parts.channel
         if lost.link == channel.link:
-            channel.note_login(lost.reason if lost.is_login else "")
+            channel.note_refusal(lost.reason if lost.is_login or lost.is_full else "", is_login=lost.is_login)
             channel.note_end()
             self.lose_primary(lost.reason)
 

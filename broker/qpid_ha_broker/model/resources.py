@@ -376,7 +376,7 @@ class Resources:
             return self.written
         if self.default.read_only:
             return self._give_back_unwritten(queue, entries)
-        alternate = self.catalog.exchanges.get(queue.arguments.alternate_exchange)
+        alternate = self.catalog.alternate(queue.arguments.alternate_exchange)
         if alternate is None and entries:
             return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:

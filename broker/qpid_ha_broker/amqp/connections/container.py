@@ -314,6 +314,7 @@ class Container:
         return (
             "ANONYMOUS-RELAY",
             "qpid.known-hosts",
+            "qpid.known-hosts-of-broker",
             *(("qpid.producer-deduplication",) if deduplicates else ()),
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )

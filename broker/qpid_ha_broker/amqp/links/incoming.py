@@ -559,7 +559,7 @@ class IncomingLink(ReceivingLink):
         relay, name = self._relay, self.hosted.name
         subject = self.check_may_publish(address)
         try:
-            target = self._container.nodes.find(address, subject)
+            target = self._container.nodes.find_to_publish(address, subject)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:

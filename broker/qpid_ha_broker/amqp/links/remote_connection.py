@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 
 import proton
 
-from qpid_ha_broker.amqp.connections.connection import OUR_PRODUCT
 from qpid_ha_broker.amqp.wire.conditions import (
     BUG,
     CONNECTION_FORCED,
@@ -24,6 +23,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending, answer_bytes, clear_answer
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
+from qpid_ha_broker.amqp.wire.peer_frames import OUR_PRODUCT
 
 MOST_LINKS: Final = 4000
 """On one connection, if the other broker takes so many sessions."""

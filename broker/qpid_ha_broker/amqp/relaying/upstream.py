@@ -15,7 +15,7 @@ import proton
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError, as_told
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
-from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY
+from qpid_ha_broker.amqp.wire.peer_frames import broker_properties
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
@@ -89,7 +89,7 @@ class Upstream(OpenedConnection):
         connection = engine.connection
         connection.container = name
         connection.hostname = hostname
-        connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
+        connection.properties = broker_properties(engine.proof)
         desired = (*_WITHOUT, RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, RELAY_SESSIONS_CAPABILITY)
         connection.desired_capabilities = [proton.symbol(name) for name in desired]
         connection.open()

@@ -198,6 +198,8 @@ class Engine:
         self.answers_late = True
         """What publishers send on a link that has ended is answered as released. False: they send again what was not
         answered, and one of these may have been taken before."""
+        self.proof = ""
+        """Of a connection to another broker of the cluster: by what that one knows us; empty: by our login."""
         self.dropped: Callable[[Delivery], object] = _nobody
         """Told of what comes in a transaction for a link that has ended on our side."""
         self.on_fault: OnFault | None = None
