@@ -31,7 +31,6 @@ class ProcessClocks(ABC):
     def wall_ms(self) -> int:
         """The time of day."""
 
-
     def steady_ms(self) -> int:
         """As `model.message_clock` wants it: unless somebody sets the time of day, that is as good."""
         return self.wall_ms()
