@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -19,6 +19,7 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.store.clock_mark import MachineTime
@@ -37,14 +38,8 @@ HAND_OUT_LIMIT = 8
 TURN_WITHIN_S = 0.0006
 
 
-class PlainReader:
+class PlainReader(NoReader):
     """Messages here have neither subject nor properties."""
-
-    def routing_key(self, payload: bytes) -> str:
-        return ""
-
-    def properties(self, payload: bytes) -> Mapping[str, object]:
-        return {}
 
 
 class Violation(Exception):

@@ -159,6 +159,7 @@ CASES: dict[str, Change] = {
     "coordinator-moved": having(coordinator=CoordinatorState("file:/old", moved_to="etcd://e1:2379/orders")),
     "versions-differ": with_figures(version="1.1"),
     "clock-differs": with_figures(clock_ahead_s=-2.5),
+    "message-clock-differs": with_figures(message_clock_ahead_s=86_400.0),
     "messages-discarded": with_figures(discarded=12),
     "queue-is-full": having(queues=(QueueState("orders", 10, 100, 1, 10),)),
     "queue-is-not-read": having(queues=(QueueState("orders; rm -rf", 10, 100, 0, grown=3),)),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.model.message_clock import READINGS_KEPT, MessageClock
+from qpid_ha_broker.model.message_clock import LAST_MS, READINGS_KEPT, MessageClock
 
 DAY_MS = 86_400_000
 BEGAN_MS = 1_800_000_000_000
@@ -119,3 +119,10 @@ def test_what_a_primary_has_told_counts_more_than_what_all_others_say_and_so_doe
     led.lead()
     led.note_peer("b", BEGAN_MS - DAY_MS, BEGAN_MS)
     assert led.lead() == 0
+
+
+def test_it_says_nothing_that_no_event_or_frame_can_hold() -> None:
+    clock = MessageClock()
+    assert (clock.now_ms(-5), clock.now_ms(LAST_MS + 5)) == (1, LAST_MS)
+    clock.go_on(5, BEGAN_MS)
+    assert clock.steady_ms(1) == BEGAN_MS - 4

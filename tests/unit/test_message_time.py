@@ -8,7 +8,7 @@ from model_support import NOW_MS, message
 from qpid_ha_broker.events.types import Enqueued, GenerationStarted, InSyncChanged, QueueDeclared
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.backup_link import ReadingsDue
-from qpid_ha_broker.ha.frames import WITH_CLOCK, StoreOrigin, Topic
+from qpid_ha_broker.ha.frames import WITH_CLOCK, Hello, StoreOrigin, Topic
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -16,6 +16,7 @@ from small_cluster import Node, SmallCluster
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
 
 
 class ClockedNode(Node):
@@ -86,22 +87,22 @@ def test_nothing_expires_early_by_a_switchover_to_a_broker_whose_clock_is_a_day_
         assert len(cluster[after].bodies("q")) == 50, after
 
 
-def test_what_has_an_hour_expires_after_an_hour_however_often_another_broker_leads() -> None:
+def test_what_has_a_minute_expires_after_a_minute_however_often_another_broker_leads() -> None:
     cluster = ClockedCluster(b=DAY_MS, c=-DAY_MS)
-    cluster["a"].send("q", "an hour", HOUR_MS)
-    cluster["a"].send("q", "two hours", 2 * HOUR_MS)
+    cluster["a"].send("q", "a minute", MINUTE_MS)
+    cluster["a"].send("q", "two minutes", 2 * MINUTE_MS)
     cluster.settle()
     began_s, leads = cluster.now_s, "a"
     for successor in "bcab":
-        cluster.wait(600)
+        cluster.wait(8)
         assert cluster.switch_over(leads, successor).done
         leads = successor
         cluster.settle()
         cluster.expire()
-        assert cluster[leads].bodies("q") == ["an hour", "two hours"]
-    cluster.wait(HOUR_MS / 1000 - (cluster.now_s - began_s) + 1)
+        assert cluster[leads].bodies("q") == ["a minute", "two minutes"]
+    cluster.wait(MINUTE_MS / 1000 - (cluster.now_s - began_s) + 1)
     cluster.expire()
-    assert cluster[leads].bodies("q") == ["two hours"]
+    assert cluster[leads].bodies("q") == ["two minutes"]
 
 
 def test_a_backup_that_leads_after_a_crash_goes_on_from_what_the_primary_told() -> None:
@@ -138,6 +139,28 @@ def test_a_reading_is_due_at_once_and_then_ever_more_rarely() -> None:
     due_s = [second for second in range(2000) if readings.take(float(second))]
     assert due_s == [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 811, 1111, 1411, 1711]
     assert not ReadingsDue(is_wanted=False).take(1e9)
+
+
+def test_a_primary_that_ends_the_channel_at_the_first_word_is_greeted_as_one_of_an_older_release() -> None:
+    cluster = ClockedCluster(b=DAY_MS)
+    greetings: list[bool] = []
+    carry_out = cluster.carry_out
+
+    def end_it(node: Node, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Send) and isinstance(effect.frame, Hello) and node is cluster["b"]:
+            greetings.append(effect.frame.reads_clock)
+            if effect.frame.reads_clock:
+                cluster.disconnect("a", "b")
+                return
+        carry_out(node, effect)
+
+    cluster.carry_out = end_it  # type: ignore[method-assign]
+    cluster.disconnect("a", "b")
+    cluster.settle()
+    assert cluster["b"].is_in(State.READY)
+    assert greetings[0]
+    assert greetings[1:]
+    assert not any(greetings[1:])
 
 
 # --- all brokers are started anew

@@ -8,10 +8,11 @@ import proton
 import pytest
 
 from model_support import TextReader, picture
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import PairedBroker, PairedClient, queued_bodies
 from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy, paired_broker
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
+from qpid_ha_broker.amqp.nodes.terminus import AFTER, SELECTOR
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.resources import Resources
 from session_clients import open_session
@@ -419,3 +420,94 @@ def test_a_subscription_that_is_being_read_cannot_be_unsubscribed_from(broker: P
     link = subscribe(client_of(broker, "shop"), None, "orders")
     assert condition(link) == "amqp:resource-locked"
     assert queues(broker) == [OWN_NAME]
+
+
+def test_a_position_means_nothing_in_a_queue_of_its_own_and_is_not_said_to_be_applied(broker: PairedBroker) -> None:
+    client = broker.connect()
+    link = subscribe(client, "amq.topic", browse=True, filters={"after": (AFTER, proton.ulong(1 << 40))})
+    client.publish("amq.topic", "a")
+    assert read(client, link) == ["a"]
+    assert not link.remote_source.filter.next()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_browser_of_an_exchange_keeps_nothing_that_it_has_read(broker: PairedBroker, durable: bool) -> None:
+    """Nobody else reads its queue: what stayed there would be kept for nobody, until there is no more room."""
+    client = broker.connect()
+    link = subscribe(client, "amq.topic", durable=durable, browse=True)
+    link.flow(10)
+    client.publish("amq.topic", "a", "b")
+    arrived = client.received(link)
+    assert [message.body for _, message in arrived] == ["a", "b"]
+    (queue,) = (each for each in broker.container.default.resources.catalog.queues.values())
+    assert queue.messages.count == 2
+    for delivery, _ in arrived:
+        delivery.update(proton.Delivery.ACCEPTED)
+        delivery.settle()
+    broker.settle_down()
+    assert queue.messages.count == 0
+
+
+RED, BLUE = (SELECTOR, "colour = 'red'"), (SELECTOR, "colour = 'blue'")
+
+
+def publish_colours(broker: PairedBroker, *colours: str) -> None:
+    client = broker.connect()
+    client.publish("amq.topic", *[proton.Message(colour, properties={"colour": colour}) for colour in colours])
+    client.vanish()
+
+
+def held(broker: PairedBroker) -> list[Any]:
+    """What the one subscription there is holds."""
+    (queue,) = broker.container.default.resources.catalog.queues.values()
+    return queued_bodies(queue)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_its_selector_does_not_match_is_not_kept_for_a_subscriber(broker: PairedBroker, durable: bool) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=durable, filters={"s": RED})
+    publish_colours(broker, "blue", "red", "blue")
+    assert held(broker) == ["red"]
+    assert read(client, link) == ["red"]
+
+
+def test_a_durable_subscription_with_another_selector_selects_what_comes_and_keeps_what_it_has(
+    broker: PairedBroker,
+) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": RED})
+    publish_colours(broker, "red")
+    link.detach()
+    broker.settle_down()
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": BLUE})
+    publish_colours(broker, "red", "blue")
+    assert held(broker) == ["red", "blue"]
+    assert read(client, link) == ["blue"]
+    link.detach()
+    broker.settle_down()
+    subscribe(client, "amq.topic", "orders", durable=True)
+    publish_colours(broker, "green")
+    assert held(broker) == ["red", "blue", "green"]
+
+
+def test_a_durable_subscription_of_a_release_that_kept_no_selectors_in_bindings_gets_its_own(
+    broker: PairedBroker,
+) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=True)
+    publish_colours(broker, "blue", "red")
+    link.detach()
+    broker.settle_down()
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": RED})
+    assert read(client, link) == ["red"]
+    publish_colours(broker, "blue", "red")
+    assert held(broker) == ["blue", "red", "red"]
+    assert read(client, link) == ["red"]
+
+
+def test_a_selector_that_is_none_makes_no_subscription(broker: PairedBroker) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": (RED[0], "colour =")})
+    assert condition(link) == "amqp:invalid-field"
+    assert queues(broker) == []

@@ -273,6 +273,11 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
             text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"
             yield Finding("clock-differs", broker.name, text, (f"timedatectl   # here, and on {broker.name}",))
+        if abs(ahead_s := figures.message_clock_ahead_s) > CLOCK_S:
+            side = "ahead of" if ahead_s > 0 else "behind"
+            text = f"messages expire by a clock that is {abs(ahead_s):.1f} s {side} the time of day of {broker.name}"
+            commands = (f"timedatectl   # on {broker.name}", "qpid-ha query")
+            yield Finding("message-clock-differs", broker.name, text, commands)
         there = "" if broker.is_local else f"   # on {broker.name}"
         if figures.audit_lost:
             text = f"{figures.audit_lost} lines are missing in the audit log of {broker.name}: its log says why"

@@ -36,6 +36,8 @@ class BrokerFigures(NamedTuple):
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     """0: not told."""
+    message_clock_ahead_s: float = 0.0
+    """By which messages of `default` expire, of that broker's time of day."""
     clock_ahead_s: float = 0.0
     """Of the clock of this machine, less what the way there and back may account for; negative: behind."""
 
@@ -53,6 +55,7 @@ class BrokerFigures(NamedTuple):
             acl_rules="" if rules is None else str(rules),
             listening=listening,
             memory_bytes=_number(answer, "memory_bytes"),
+            message_clock_ahead_s=_seconds(answer, "message_clock_ahead_s"),
         )
 
 
@@ -311,6 +314,11 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 def _number(row: Mapping[str, Any], name: str) -> int:
     value = row.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _seconds(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 
 def _texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:

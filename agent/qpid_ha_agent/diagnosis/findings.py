@@ -239,7 +239,13 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         "clock-differs": FindingKind(
             _N,
             "the clock of a broker differs from this machine's by more than two seconds",
-            "times in logs do not compare, and a pause ends at different moments",
+            "times in logs do not compare, and a pause ends at different moments; messages expire by the time that"
+            " passes, but where the clock was set while a machine was off",
+        ),
+        "message-clock-differs": FindingKind(
+            _N,
+            "the clock by which messages of `default` expire is more than two seconds off a broker's time of day",
+            "the time of day was set: messages live as long as they were given; `expires_at` in journals is off by it",
         ),
         "messages-discarded": FindingKind(
             _N,

@@ -7,7 +7,7 @@ of another. Each set changes this by the events of its own log alone: see `state
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.map import ClusterMap, PlacedQueue
@@ -16,6 +16,7 @@ from qpid_ha_broker.model.errors import NotFound, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
 from qpid_ha_broker.model.message_clock import MessageClock
+from qpid_ha_broker.model.message_reader import MessageReader, NoReader
 from qpid_ha_broker.model.paged import Body
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -41,6 +42,7 @@ class Catalog:
     """
 
     def __init__(self) -> None:
+        self.reader: MessageReader = NoReader()
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.queues_by_id: dict[int, Queue] = {}
@@ -93,6 +95,7 @@ class Catalog:
 
     def add_exchange(self, exchange: Exchange) -> None:
         """Its name is free."""
+        exchange.reader = self.reader
         self.exchanges[exchange.name] = self.exchanges_by_id[exchange.id] = exchange
 
     def forget_queue(self, queue: Queue) -> None:
@@ -159,7 +162,7 @@ class Catalog:
 
     # --- where messages go
 
-    def route(self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]) -> tuple[Queue, ...]:
+    def route(self, exchange: Exchange, key: str, payload: bytes) -> tuple[Queue, ...]:
         """The queues for a message; those of the alternate exchange when the exchange itself has none.
 
         Raises NotFound for an exchange that was deleted after the caller had found it, and OtherSet for one that leads
@@ -167,10 +170,10 @@ class Catalog:
         """
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        queues = self._there(exchange.route(key, properties))
+        queues = self._there(exchange.route_message(key, payload))
         if not queues:
             alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            queues = self._there(alternate.route(key, properties)) if alternate is not None else queues
+            queues = self._there(alternate.route_message(key, payload)) if alternate is not None else queues
         return queues
 
     def _there(self, ids: tuple[int, ...]) -> tuple[Queue, ...]:
@@ -187,16 +190,14 @@ class Catalog:
                 ) from None
             return tuple([by_id[queue_id] for queue_id in ids if queue_id in by_id])
 
-    def destinations(
-        self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]
-    ) -> Destinations:
+    def destinations(self, exchange: Exchange, key: str, payload: bytes) -> Destinations:
         """As `route`, with the queues of other sets. Raises NotFound."""
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        found = self._destinations(exchange.route(key, properties))
+        found = self._destinations(exchange.route_message(key, payload))
         if not any(found):
             alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            found = self._destinations(alternate.route(key, properties)) if alternate is not None else found
+            found = self._destinations(alternate.route_message(key, payload)) if alternate is not None else found
         return found
 
     def _destinations(self, ids: tuple[int, ...]) -> Destinations:
@@ -218,6 +219,8 @@ class Catalog:
         for entry in entries:
             messages.remove(entry)
         self.memory_bytes -= before - messages.resident + MESSAGE_OVERHEAD * len(entries)
+        if queue.dispatcher.awaits_answers:
+            self.awake[queue] = None
 
     def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
         """Take older messages into `queue`: see `QueuedMessages.prepend`."""

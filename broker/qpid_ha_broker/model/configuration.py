@@ -11,9 +11,10 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
-from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT, Binding, Exchange, make_exchange, selector_of
 from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.message_reader import DeathReason
 from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
@@ -235,7 +236,8 @@ class Configuration:
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
         if alternate not in self._catalog.exchanges or queue.messages.count <= MOVED_LENGTH:
-            self._resources.reject(queue, list(queue.messages) if alternate in self._catalog.exchanges else [])
+            moved = list(queue.messages) if alternate in self._catalog.exchanges else []
+            self._resources.reject(queue, moved, DeathReason.QUEUE_DELETED)
             self._finish(deletion)
         else:
             _lock(queue, f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
@@ -249,7 +251,7 @@ class Configuration:
         for entries in deletion.portions():
             if queue.deleted or resources.default.read_only:
                 break
-            resources.reject(queue, entries)
+            resources.reject(queue, entries, DeathReason.QUEUE_DELETED)
             yield
         del self._deletions[queue]
         if queue.deleted:
@@ -315,6 +317,7 @@ class Configuration:
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
+            self._check_selector(arguments)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         bound = ev.Bound(source.id, target.id, key, dict(arguments))
@@ -337,6 +340,14 @@ class Configuration:
         local = is_local_binding(source, target, there.arguments)
         self._write(ev.Unbound(source.id, target.id, key), local=local)
         self._note(_here(target), f"queue {queue} unbound from {exchange} with the key {key!r}")
+
+    def _check_selector(self, arguments: Arguments) -> None:
+        """Raises ValueError for what is no selector."""
+        text = arguments.get(SELECTOR_ARGUMENT, "")
+        if not isinstance(text, str):
+            raise ValueError(f"{SELECTOR_ARGUMENT} is {text!r}: give a selector, as a text")
+        if text := selector_of(arguments):
+            self._catalog.reader.selector(text)
 
     def _check_placed(self, source: Exchange, target: PlacedQueue) -> None:
         """Whether a queue of another set can be bound to `source`."""

@@ -55,8 +55,12 @@ class MessageClock:
         """Before that: what others say, by their names; as `offset_ms`."""
 
     def now_ms(self, steady_ms: int) -> int:
-        """The reading."""
-        return steady_ms + self.offset_ms
+        """The reading: 1 to LAST_MS, wherever the time of day was when it began."""
+        return min(max(steady_ms + self.offset_ms, 1), LAST_MS)
+
+    def steady_ms(self, reading_ms: int) -> int:
+        """When it is `reading_ms`, by the broker's own time: which is the time of day, unless that was set."""
+        return max(reading_ms - self.offset_ms, 1)
 
     def go_on(self, reading_ms: int, steady_ms: int) -> None:
         """It is `reading_ms` now: by the store, as long as no primary has said another thing."""

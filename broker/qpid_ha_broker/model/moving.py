@@ -134,7 +134,7 @@ class QueueMove:
                     plan.add(targets, message, now_ms, routed=False)
             except ModelError as error:
                 return None, number, error
-            if plan.displaced or plan.outranked:
+            if plan.displaced or plan.outranked or plan.over_limits:
                 plan.abandon()
                 text = f"queue {self.target.name} is a full ring: for what comes, something would have to go"
                 return None, number, QueueFull(text)

@@ -80,6 +80,7 @@ class Broker:
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.container.steady = SteadyClock()
+        self.set_time()
         self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
         self.is_stopping = False
@@ -104,7 +105,7 @@ class Broker:
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
-        self.files = ReloadedFiles(Engines(self.current), access, audit)
+        self.files = ReloadedFiles(Engines(self.current, self.notices.fault), access, audit)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
         management = self.container.management
@@ -230,7 +231,7 @@ class Broker:
             writer = None if self.broker_store is None else self.broker_store.store.threads
             self.sets = make_set_cluster(self, writer)
             if self._settings.ha.clients == "proxy":
-                proxying = Proxying(self, PeerEngines(self.current), self.sets.addresses)
+                proxying = Proxying(self, PeerEngines(self.current, self.notices.fault), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
@@ -464,7 +465,8 @@ class Broker:
             **self.files.audit.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
-            "time_ms": int(time.time() * 1000),
+            "time_ms": self.container.steady.wall_ms(),
+            "message_clock_ahead_s": _message_clock_ahead_s(self.container),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
             "sessions": len(self.container.default.resources.default.state.sessions),
@@ -479,11 +481,18 @@ class Broker:
             "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),
             "outranked_in_rings": sum(each.outranked_total for each in sets),
             "dead_letters_dropped": sum(each.dead_letters_dropped_total for each in sets),
+            "bugs": self.notices.bugs_total,
             "last_lsn": log_.last_lsn,
             "committed_lsn": log_.committed_lsn,
             "memory_bytes": self.container.memory_bytes,
             "peak_resident_bytes": _peak_resident_bytes(),
         }
+
+
+def _message_clock_ahead_s(container: Container) -> float:
+    """The clock by which messages of `default` expire, of the time of day here."""
+    steady, clock = container.steady, container.default.resources.catalog.clock
+    return round((clock.now_ms(steady.now_ms()) - steady.wall_ms()) / 1000, 1)
 
 
 def _turn_after(broker: Broker, wait_s: float) -> None:

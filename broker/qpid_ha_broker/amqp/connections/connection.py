@@ -35,6 +35,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     UNKNOWN_TRANSACTION,
     AmqpError,
     as_amqp,
+    encoded_bytes,
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, session_of
@@ -55,6 +56,8 @@ from qpid_ha_broker.model.work import Task, used_up
 
 OUR_PRODUCT = "qpid-ha"
 """As brokers call themselves in their open."""
+OPEN_BYTES = 128
+"""Of a frame with our open, what has a fixed length, at most."""
 LAST_WORDS_S = 0.004
 """For what a client has sent that is gone, or silent for too long; and for the first of many links that end."""
 DESCRIPTION_LENGTH = 200
@@ -66,6 +69,17 @@ _RELAY_CAPABILITIES = (
     RELAY_SESSIONS_CAPABILITY,
     RELAY_MANAGEMENT_CAPABILITY,
 )
+
+
+def _as_many_as_fit(servers: Iterable[dict[Any, Any]], room: int) -> list[dict[Any, Any]]:
+    """The first of `servers`, as many as have room in so many bytes."""
+    found = []
+    for server in servers:
+        room -= encoded_bytes(server)
+        if room < 0:
+            break
+        found.append(server)
+    return found
 
 
 class AnsweredElsewhere(Protocol):
@@ -347,8 +361,9 @@ class Connection:
     def take_output(self) -> bytes:
         """What is to be written; consumers that waited for room go on."""
         output = self.engine.take_output()
+        self.window.left()
         if self.window.congested:
-            self.window.relieve()
+            self.engine.guard(self.window.relieve)
         return output
 
     def heartbeat(self, now_ms: int) -> None:
@@ -417,7 +432,7 @@ class Connection:
         if not self.is_open:
             self._open(failed=True)
         connection = self.engine.connection
-        connection.condition = error.as_condition()
+        connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
         self._finish(lost=False)
         self.touch()
@@ -490,9 +505,10 @@ class Connection:
             properties[ESTABLISHMENT_FAILED] = True
         else:
             servers = self.container.greeting.servers_for_next_client()
-            properties["failover-server-list"] = [symbol_map(server) for server in servers]
             if self.session is not None:
                 properties |= self.session.properties
+            room = self.engine.peer_frame_bytes - OPEN_BYTES - encoded_bytes([settings.name, *capabilities, properties])
+            properties["failover-server-list"] = _as_many_as_fit(map(symbol_map, servers), room)
         connection.properties = {proton.symbol(name): value for name, value in properties.items()}
         connection.open()
         self.is_open = True
@@ -544,7 +560,7 @@ class Connection:
             if self._ended:
                 return
             if endpoint in self.links:
-                self.links.remove(endpoint, lost=False)
+                self.engine.guard(partial(self.links.remove, endpoint, lost=False))
                 endpoint.link.free()
                 yield
         self.links.session_ended(session)
@@ -568,7 +584,7 @@ class Connection:
                 raise AmqpError(INVALID_FIELD, "a link needs a name")
             if is_new:
                 self.links.end_older(link)
-            self.links.check_room(is_new=is_new)
+            self.links.check_room(link, is_new=is_new)
             self.links.add(self._connections.attach(self, link))
         except AttachWaits as waits:
             self._await_node(link, waits.wait, until_s)
@@ -626,7 +642,7 @@ class Connection:
     def _end_links(self, *, lost: bool) -> Task:
         for endpoint in used_up(list(self.links)):
             if endpoint in self.links:
-                self.links.remove(endpoint, lost=lost)
+                self.engine.guard(partial(self.links.remove, endpoint, lost=lost))
                 yield
         self._is_ending_links = False
         self._links_have_ended()

@@ -20,9 +20,9 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management import Management
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.nodes.sets_administration import SetsAdministration
+from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, RESOURCE_SETS, AmqpError
 from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
-from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.model.access import AccessControl
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
@@ -137,7 +137,7 @@ class Container:
         log_acquisitions: bool = False,
     ) -> None:
         self.settings = settings
-        self.sections = MessageSections()
+        self.sections = AmqpMessageReader()
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
@@ -156,7 +156,7 @@ class Container:
         self.default = self.host(DEFAULT_SET, self._new_resources(DEFAULT_SET, log_acquisitions=log_acquisitions))
         """The set that is always there, and has all exchanges and bindings."""
         self.default.is_touched = True  # always: it is in every turn, and nobody has to say so
-        self.publisher = ExchangePublisher(self.default.resources, self._led, self.sections)
+        self.publisher = ExchangePublisher(self.default.resources, self._led)
         """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""

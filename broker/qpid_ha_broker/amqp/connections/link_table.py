@@ -11,9 +11,24 @@ from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
-from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, LINK_STOLEN, RESOURCE_LIMIT, AmqpError
-from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, is_in, session_of
+from qpid_ha_broker.amqp.wire.conditions import (
+    BUG,
+    FRAME_TOO_SMALL,
+    INTERNAL_ERROR,
+    LINK_REDIRECT,
+    LINK_STOLEN,
+    RESOURCE_LIMIT,
+    AmqpError,
+)
+from qpid_ha_broker.amqp.wire.engine import (
+    ATTACH_BYTES,
+    Engine,
+    answer_bytes,
+    clear_answer,
+    has_unsent,
+    is_in,
+    session_of,
+)
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
@@ -26,10 +41,10 @@ MOST_LINKS = 65_535
 class LinkTable:
     """The promise: each link that was added is told `closed` once, when it leaves, and the engine tells it no more."""
 
-    def __init__(self, container: Container, own: Engine, log: ConnectionLog) -> None:
-        """`own`: the connection's."""
+    def __init__(self, container: Container, engine: Engine, log: ConnectionLog) -> None:
         self._container = container
-        self._engine = own
+        self._engine = engine
+        engine.end_failed = self._end_failed
         self._log = log
         self.is_limited = True
         """False: it is another broker's connection, with the links of all its clients."""
@@ -40,6 +55,8 @@ class LinkTable:
         """The same by AMQP session, whether we send, and name."""
         self._waiting: dict[Any, WaitingAttach] = {}
         """Links whose attach is to be answered later."""
+        self._unspeakable: AmqpError | None = None
+        """Why the connection has to end: see `check_refused`."""
         self._awaiting_detach: dict[Any, proton.Link] = {}
         """Links that we have closed and the peer has not."""
 
@@ -53,8 +70,12 @@ class LinkTable:
     def __contains__(self, endpoint: LinkEndpoint) -> bool:
         return endpoint.link._impl in self._attached
 
-    def check_room(self, *, is_new: bool) -> None:
+    def check_room(self, link: proton.Link, *, is_new: bool) -> None:
         """Raises AmqpError or ModelError when no more may be attached. `is_new`: the attach has not waited before."""
+        most = self._engine.peer_frame_bytes
+        if ATTACH_BYTES + len(link.name.encode("utf-8", "replace")) > most:
+            self._unspeakable = AmqpError(FRAME_TOO_SMALL, "the name of a link does not fit into a frame of this peer")
+            raise self._unspeakable
         limit = self._limit
         if len(self._attached) + len(self._waiting) >= limit:
             raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
@@ -62,7 +83,10 @@ class LinkTable:
             self._container.limits.check_link(self.use)
 
     def check_refused(self) -> None:
-        """Raises AmqpError when more were closed by us than a peer may leave half detached."""
+        """Raises AmqpError when more were closed by us than a peer may leave half detached; or one that cannot even be
+        refused in a frame that the peer takes."""
+        if self._unspeakable is not None:
+            raise self._unspeakable
         limit = self._limit
         if len(self._awaiting_detach) > limit:
             raise AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached")
@@ -72,10 +96,16 @@ class LinkTable:
         return self._container.settings.max_links_per_connection if self.is_limited else MOST_LINKS
 
     def add(self, endpoint: LinkEndpoint) -> None:
-        """Both ends are attached."""
+        """Both ends are attached. Raises AmqpError where our answer does not fit into a frame of the peer."""
         self._attached[endpoint.link._impl] = self._named[_name_key(endpoint.link)] = endpoint
-        self._engine.answered(endpoint.link)
         self.use.links += 1
+        most, size = self._engine.peer_frame_bytes, answer_bytes(endpoint.link)
+        if size > most:
+            self.remove(endpoint, lost=False, by_peer=False)
+            raise AmqpError(
+                FRAME_TOO_SMALL, f"an answer to this attach has {size} bytes, and the max-frame-size is {most}"
+            )
+        self._engine.names.answered(endpoint.link)
 
     def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
         """It has ended, and with it what was made for it; nothing is said to the peer.
@@ -113,7 +143,7 @@ class LinkTable:
         """End the link that has the name of `link`, a new one, in its session: the newer one wins (section 2.6.1)."""
         older = self._named.get(_name_key(link))
         if older is not None:
-            self.end(older, AmqpError(LINK_STOLEN, f"the link {engine.name_of(link)} was attached again"))
+            self.end(older, AmqpError(LINK_STOLEN, f"the link {link.name} was attached again"))
             self._engine.encode()  # before the answer to the newer one: its name would be there twice
 
     # --- attaches that are answered later
@@ -142,8 +172,11 @@ class LinkTable:
 
     def refuse(self, link: proton.Link, error: AmqpError) -> None:
         """Answer an attach with one that leads nowhere, and a detach with the reason (section 2.6.3)."""
-        _open_to_nowhere(link)
         self._note(link, "refused", error)
+        if self._unspeakable is not None:
+            return  # the connection ends with it
+        clear_answer(link)
+        link.open()
         self._close(link, error)
 
     def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
@@ -154,14 +187,19 @@ class LinkTable:
         self._note(endpoint.link, "ended", error)
         self._close(endpoint.link, error)
 
+    def _end_failed(self, key: Any) -> bool:
+        """A bug came up on the link with that key: it ends, and the others go on. False: it is none of these."""
+        endpoint = self._attached.get(key)
+        if endpoint is not None:
+            self.end(endpoint, AmqpError(INTERNAL_ERROR, BUG))
+        return endpoint is not None
+
     def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
         """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
-        self._log.note(
-            "info" if error.name == LINK_REDIRECT else "warning", f"link {engine.name_of(link)} {outcome}: {error}"
-        )
+        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
 
     def _close(self, link: proton.Link, error: AmqpError) -> None:
-        link.condition = error.as_condition()
+        link.condition = error.as_condition(self._engine.peer_frame_bytes)
         link.close()
         self._awaiting_detach[link._impl] = link
 
@@ -199,7 +237,7 @@ class LinkTable:
 
 
 def _name_key(link: proton.Link) -> tuple[Any, bool, str]:
-    return session_of(link), bool(link.is_sender), engine.name_of(link)
+    return session_of(link), bool(link.is_sender), link.name
 
 
 def _open_to_nowhere(link: proton.Link) -> None:

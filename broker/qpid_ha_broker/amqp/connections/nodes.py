@@ -17,7 +17,7 @@ from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND, NOT_IMPLEMENTED, PREC
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.access import ANONYMOUS_LOGIN, AccessControl, Permission, Subject, permissions_of_arguments
 from qpid_ha_broker.model.errors import OtherSet
-from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
+from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind, selector_argument
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import with_creator
 from qpid_ha_broker.model.user_limits import UserLimits
@@ -160,7 +160,8 @@ class Nodes:
         if not isinstance(exchange, Exchange):
             raise TypeError(f"{exchange.name} is a queue: nothing can be bound to it")
         key = filters.binding_key or target.key or ("#" if exchange.kind is ExchangeKind.TOPIC else "")
-        return Route(exchange, key, filters.headers or {})
+        selector = {} if filters.selector is None else selector_argument(filters.selector.text)
+        return Route(exchange, key, {**(filters.headers or {}), **selector})
 
     def _existing(self, address: str) -> Target | None:
         default = self._host.default

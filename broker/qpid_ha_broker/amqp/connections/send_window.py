@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from qpid_ha_broker.amqp.connections.container import Container
@@ -14,6 +15,34 @@ CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
 """What all links of a connection may send together in one turn; each gets a share, and at least one message."""
 LINK_WINDOW_BYTES = 256 * 1024
 """What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
+WIDE_FRAMES = 1 << 20
+"""A session that takes so many frames takes whatever may be sent in one turn."""
+HEADER_BYTES = 64
+"""By which a message may grow on its way out."""
+
+
+class NewestSent:
+    """How many of the messages that were sent on a link, last, have not begun to leave."""
+
+    __slots__ = ("_at", "_count", "_sender", "_window")
+
+    def __init__(self, window: SendWindow, sender: Sender) -> None:
+        self._window = window
+        self._sender = sender
+        self._count = 0
+        self._at = -1
+        """After which output: see `SendWindow.outputs`."""
+
+    def note(self, count: int) -> None:
+        """So many more were sent."""
+        outputs = self._window.outputs
+        if self._at != outputs:
+            self._at, self._count = outputs, 0
+        self._count += count
+
+    def count_unsent(self) -> int:
+        """Of those that were sent last."""
+        return self._sender.count_unsent(self._count if self._at == self._window.outputs else 0)
 
 
 class SendWindow:
@@ -34,6 +63,10 @@ class SendWindow:
         """Consumers that get nothing before the client has answered some of what it has."""
         self._never_sent: dict[Any, int] = {}
         """By AMQP session: bytes of links that ended before these were sent, which Proton counts as unsent for ever."""
+        self._taken: dict[Any, int] = {}
+        """By AMQP session: frames of its window that messages take which were given to Proton since the last output."""
+        self.outputs = 0
+        """How often output was taken: all that could leave by then has begun to."""
         self._to_count: dict[Any, None] = {}
         """Sessions in which a link has ended so, and others have something unsent: not counted yet."""
 
@@ -47,7 +80,46 @@ class SendWindow:
         unsent = sender.unsent_bytes
         if self._never_sent:
             unsent -= self._never_sent.get(sender.session, 0)
-        return self.share_bytes - unsent
+        room = self.share_bytes - unsent
+        frames = self._frames_left(sender)
+        return room if frames >= WIDE_FRAMES else min(room, (frames + 1) // 2 * sender.frame_bytes)
+
+    def most_messages(self, sender: Sender) -> int:
+        """How many messages of a link may begin to leave now, as many bytes as `room_bytes` in them."""
+        frames = self._frames_left(sender)
+        return frames if frames >= WIDE_FRAMES else max((frames + 1) // 2, 0)
+
+    def is_wide(self, sender: Sender) -> bool:
+        """Whether all that may come for a link in a turn can begin to leave."""
+        return self.is_writable and self._frames_left(sender) >= WIDE_FRAMES
+
+    def _frames_left(self, sender: Sender) -> int:
+        frames = sender.window_frames
+        return frames - self._taken.get(sender.session, 0) if self._taken else frames
+
+    def admit(self, sender: Sender, count: int, sizes: Iterable[int]) -> int:
+        """How many of `count` messages, of these sizes, begin to leave with the next output: the first so many.
+
+        The others would wait in Proton, which gives nothing back: for a window, for credit, or for a socket.
+        """
+        if not self.is_writable:
+            return 0
+        count, frames = min(count, max(sender.credit, 0)), self._frames_left(sender)
+        if frames >= WIDE_FRAMES:
+            return count
+        taken, admitted, frame_bytes = 0, 0, sender.frame_bytes
+        for size in sizes:
+            if admitted == count or taken >= frames:
+                break
+            taken += 1 + (size + HEADER_BYTES) // frame_bytes
+            admitted += 1
+        self._taken[sender.session] = self._taken.get(sender.session, 0) + taken
+        return admitted
+
+    def left(self) -> None:
+        """Output was taken."""
+        self.outputs += 1
+        self._taken.clear()
 
     def note_never_sent(self, session: Any) -> None:
         """A link of that session has ended before all of its messages were sent: they take no room from others."""

@@ -361,7 +361,7 @@ def _attach_consumer(
             terminus, subject_of(connection, relay)
         )
         default = connection.container.default
-        handler = _consumer_of_queue(connection, link, default, queue, terminus, filters, relay)
+        handler = _consumer_of_queue(connection, link, default, queue, _reading(terminus), filters, relay)
         handler.owned_queue = queue
         link.source.address = queue.name
     elif terminus.address:
@@ -390,6 +390,12 @@ def _consumer_of_queue(
     if part is not None and not terminus.dynamic and _is_held(link, terminus):
         return _session_consumer(connection, part, link, hosted, queue, applied, relay)
     return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
+
+
+def _reading(terminus: Terminus) -> Terminus:
+    """For a queue of its own, which nobody else reads: to look at what is there is to have it. Were it left there, it
+    would be kept for nobody."""
+    return terminus._replace(browse=False)
 
 
 def _is_held(link: proton.Link, terminus: Terminus) -> bool:
@@ -434,6 +440,7 @@ def _consumer_of_node(
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
+    terminus = _reading(terminus)
     nodes.check_arguments(subject_of(connection, relay), terminus)
     route = nodes.route(target, filters)
     own, subscriber = _own_queue(connection, relay), None
@@ -452,8 +459,7 @@ def _consumer_of_node(
     if part is not None and terminus.durable and _is_held(link, terminus):
         handler: OutgoingLink = _session_consumer(connection, part, link, target.hosted, queue, applied, relay)
     else:
-        browsing = terminus.browse
-        handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
+        handler = OutgoingLink(connection, link, target.hosted, queue, browsing=False, filters=applied, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
     handler.subscriber = subscriber
     return handler

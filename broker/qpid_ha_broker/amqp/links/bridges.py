@@ -247,8 +247,9 @@ class InboundBridge(Bridge, EachTransfer):
         self._check_size(len(self._parts))
 
     def aborted(self, delivery: Delivery) -> None:
-        """The other broker took back what it had begun."""
+        """The other broker took back what it had begun: the credit for it may be used again."""
         self._parts.clear()
+        self.replenish()
 
     def _check_size(self, size: int) -> bool:
         limit = self._container.settings.max_message_bytes
@@ -404,7 +405,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     def attached(self, connection: RemoteConnection, far: proton.Link) -> OutboundBridge:
         """Go on."""
         self.upstream, self.far = connection, far
-        self._sender = Sender(far)
+        self._sender = Sender(far, connection.engine.formats)
         self.flow()
         return self
 

@@ -14,6 +14,7 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Outcome
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
+from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
@@ -118,7 +119,7 @@ def read_request(payload: bytes) -> tuple[object, list[object]]:
     """Descriptor and fields of what a client wants of the coordinator. Raises AmqpError."""
     message = proton.Message()
     try:
-        message.decode(payload)
+        message.decode(without_format(payload))
         body = message.body
     except (proton.ProtonException, ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise AmqpError(INVALID_FIELD, f"a coordinator cannot read this message: {error}") from error

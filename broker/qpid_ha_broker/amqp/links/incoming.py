@@ -129,9 +129,12 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             self.end(AmqpError(RESOURCE_LIMIT, text))
 
     def aborted(self, delivery: Delivery) -> None:
-        """Forget the parts."""
+        """Forget the parts; the credit may be used again."""
         self._take_parts()
         self._credit_due += 1
+        if engine.credit(self.link) < 0:
+            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
+            return
         self.replenish()
 
     def confirm(self) -> bool:

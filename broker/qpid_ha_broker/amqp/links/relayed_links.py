@@ -26,6 +26,7 @@ from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
     FAILED,
+    RELEASED,
     HeldMessage,
     RelayedAccept,
     RelayedAccepts,
@@ -122,9 +123,9 @@ class RelayedLink(LinkEndpoint):
         """What the primary is told of the link."""
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
-        part = None if connection.session is None else connection.session.part(engine.name_of(self.link))
+        part = None if connection.session is None else connection.session.part(self.link.name)
         return RelayRequest(
-            self.path, connection.relay.name, container, connection.identity.user, link=engine.name_of(self.link),
+            self.path, connection.relay.name, container, connection.identity.user, link=self.link.name,
             own_queue=self.own_queue, session=part, address=connection.peer,
         )  # fmt: skip
 
@@ -407,7 +408,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._arrived(upstream, far)
         if self.link.remote_target.dynamic:
             self.own_queue = far.remote_target.address or ""
-        self._sender = Sender(far)
+        self._sender = Sender(far, upstream.engine.formats)
         self._send_again(self._sender)
         self._publishes.attached()
         if self.is_open:
@@ -553,11 +554,11 @@ class _Held:
 
     __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
 
-    def __init__(self, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
+    def __init__(self, near: Delivery | None, tag: Any, far: Delivery, size: int) -> None:
         self.number = 0
         """Its id at the primary; 0: not read yet."""
         self.near: Delivery | None = near
-        """None once the client has settled it."""
+        """None once the client has settled it, or where it was sent settled."""
         self.tag = tag
         self.far: Delivery | None = far
         """None where it is to be reclaimed, or cannot be had again."""
@@ -577,7 +578,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
-        self.begin_credit(Sender(link))
+        self.begin_credit(Sender(link, connection.engine.formats))
         self._held: dict[int, _Held] = {}
         self._by_near: dict[Delivery, _Held] = {}
         self._by_far: dict[Delivery, _Held] = {}
@@ -586,9 +587,14 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._generation = 0
         self._is_held = False
         """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
-        self._is_browsing = read_terminus(link.remote_source).browse
+        source = read_terminus(link.remote_source)
+        has_own_queue = source.dynamic or connection.container.nodes.is_exchange(source.address or "")
+        self._is_browsing = source.browse and not has_own_queue
         self._shows_ids = read_filters(link.remote_source).after is not None
-        self._parts = bytearray()
+        is_settled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+        self._is_presettled = is_settled and not (self._is_browsing or self.needs_sessions)
+        """The client hears of nothing twice; here each message is accepted as soon as it goes out, and not before. (The
+        link of a session is settled at the primary, too, or messages would be held for the session.)"""
         self._accepts = RelayedAccepts(self)
 
     def request(self) -> RelayRequest:
@@ -598,8 +604,16 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def is_writer(self) -> bool:
         return not self._is_browsing
 
+    def open_far(self, session: Any, name: str) -> proton.Link:
+        far = super().open_far(session, name)
+        if self._is_presettled:
+            far.snd_settle_mode = proton.Link.SND_UNSETTLED
+        return far
+
     def finish(self) -> LinkEndpoint:
         super().finish()
+        if self._is_presettled:
+            self.link.snd_settle_mode = proton.Link.SND_SETTLED
         self.link.open()
         self.connection.engine.attach_sending(self.link, self)
         return self
@@ -644,11 +658,12 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def aborted(self, delivery: Delivery) -> None:
         """The primary took back what it had begun."""
         self._parts.clear()
+        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         """Together, where there is nothing special about any of them."""
         sender, largest, total = self._sender, 0, 0
-        is_plain = self.is_open and not self._parts and not self._reclaimed and sender.credit >= len(batch)
+        is_plain = self.is_open and not self._is_presettled and not self._reclaimed and sender.credit >= len(batch)
         if not is_plain or self._shows_ids or True in {settled for _, _, settled, _ in batch}:
             for delivery, payload, settled, _ in batch:
                 self._take(delivery, payload, settled)
@@ -662,12 +677,11 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             if size > largest:
                 largest = size
         self._count(len(batch), total)
+        self._newest.note(len(batch))
         self._credit.note_size(largest)
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         """A message for the client; or one that it has, as was reclaimed."""
-        if self._parts:
-            payload, self._parts = bytes(self._parts) + payload, bytearray()
         number = engine.number_if_any(delivery) or 0
         reclaimed = self._reclaimed.pop(number, None)
         if reclaimed is not None:
@@ -688,16 +702,26 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         elif not self.is_open or self._sender.credit <= 0:
             engine.settle(delivery, engine.RELEASED)
             self._touch_far()
+        elif self._is_presettled:
+            self._sender.send_settled(payload, number if self._shows_ids else None)
+            held = self._by_far[delivery] = _Held(None, None, delivery, len(payload))
+            held.outcome = ACCEPTED
+            ACCEPTED.put(delivery)
+            self._credit.note_size(held.size)
+            self._told_far()
         else:
             near, tag = self._sender.send(payload, number if self._shows_ids else None)
             size = len(payload)
             self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
             self._count(1, size)
+            self._newest.note(1)
             self._credit.note_size(size)
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
         by_far = self._by_far
+        if self._backlog:
+            self._forget_in_backlog(batch)
         for delivery, state, _ in batch:
             held = by_far.pop(delivery, None)
             if held is None:
@@ -747,6 +771,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()
         self._parts.clear()
+        self._empty_backlog()
         self._credit.is_draining = False
 
     def _paused(self) -> None:
@@ -864,11 +889,16 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._near_ended()
         if lost and self.far is not None and engine.credit(self.far) > 0 and not self._credit.is_draining:
             self._drain(self.far, 0)  # before what goes back: else that could come here again, to nobody
-        for held in self._by_near.values():
+        if self._is_held:
+            self._empty_backlog()  # it stays the session's
+        else:
+            self._give_backlog_back()
+        seen = len(self._by_near) - self._newest.count_unsent()
+        for number, held in enumerate(self._by_near.values()):
             self._count(-1, -held.size)
             held.near = None
             if lost and held.far is not None and not self._is_held:
-                FAILED.put(held.far)
+                (FAILED if number < seen else RELEASED).put(held.far)
                 engine.forget(held.far)
         self._by_near.clear()
         self._sender.take_tags()

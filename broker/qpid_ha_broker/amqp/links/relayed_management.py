@@ -157,6 +157,8 @@ class _FarReplies(_FarEnd, EachTransfer):
 
     def aborted(self, delivery: Delivery) -> None:
         self._parts.clear()
+        if self._far is not None:
+            engine.give_credit(self._far, 1)
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """A reply."""

@@ -6,13 +6,21 @@ Each link has a session of its own: there are brokers that end a whole session f
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import OUR_PRODUCT
-from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, DETACH_FORCED, AmqpError, as_told
+from qpid_ha_broker.amqp.wire.conditions import (
+    BUG,
+    CONNECTION_FORCED,
+    DETACH_FORCED,
+    INTERNAL_ERROR,
+    AmqpError,
+    as_told,
+)
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
 
@@ -58,6 +66,7 @@ class RemoteConnection(OpenedConnection):
         on_ended: Callable[[str], None],
     ) -> None:
         self.engine = engine
+        engine.end_failed = self._end_failed
         self.touch = on_touched
         self.is_open = False
         self.is_limited = False
@@ -149,6 +158,13 @@ class RemoteConnection(OpenedConnection):
             session.close()
             self.touch()
             end.detached(error)
+
+    def _end_failed(self, link: Any) -> bool:
+        """A bug came up on one link: it ends, and whose it is, attaches it again."""
+        end = self._by_link.get(link)
+        if end is not None:
+            self.fail_link(end, AmqpError(INTERNAL_ERROR, BUG))
+        return end is not None
 
     def _forget(self, end: RemoteEnd) -> tuple[proton.Link, Any]:
         far, session = self._far.pop(end)
@@ -253,7 +269,7 @@ class RemoteConnection(OpenedConnection):
         self._by_link.clear()
         self._by_session.clear()
         for end in ends:
-            end.lost(reason)
+            self.engine.guard(partial(end.lost, reason))
         self._on_ended(reason)
 
 

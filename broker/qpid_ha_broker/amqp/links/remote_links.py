@@ -52,6 +52,7 @@ from qpid_ha_broker.amqp.wire.engine import (
     Transfer,
 )
 from qpid_ha_broker.amqp.wire.remote_path import Step, extend, properties_of, read_path
+from qpid_ha_broker.amqp.wire.sections import without_delivery_annotations
 
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
@@ -312,6 +313,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
+        payload = without_delivery_annotations(payload)
         if near is None:
             sender.send_settled(payload)
             return
@@ -349,7 +351,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemotePublisher:
         """Go on."""
         self.upstream, self.far = connection, far
-        self._sender = Sender(far)
+        self._sender = Sender(far, connection.engine.formats)
         if self.is_open:
             self.flow()
         else:
@@ -445,11 +447,10 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         if source.durable or SHARED in source.capabilities:
             text = f"{target.name} is a node of another broker: subscriptions that outlive their link are made there"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}, for a queue of which there can be a name here")
-        self.begin_credit(Sender(link))
+        self.begin_credit(Sender(link, connection.engine.formats))
         self._by_near: dict[Delivery, _RemoteDelivery] = {}
         self._by_far: dict[Delivery, _RemoteDelivery] = {}
         self._is_browsing = source.browse
-        self._parts = bytearray()
         self._quiet_since_s = 0.0
         """When the last message came, or the drain began, by the container's clock."""
         self._withdrawn = 0
@@ -535,6 +536,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
     def aborted(self, delivery: Delivery) -> None:
         """The other broker took back what it had begun."""
         self._parts.clear()
+        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         for delivery, payload, settled, _ in batch:
@@ -542,8 +544,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         far = self.far
-        if self._parts:
-            payload, self._parts = bytes(self._parts) + payload, bytearray()
         if far is None or self.upstream is None or not self._check_size(len(payload)):
             return
         if not self._may_come(far):
@@ -551,6 +551,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self.upstream.fail_link(self, error)
             return
         self.passed += 1
+        payload = without_delivery_annotations(payload)
         self._quiet_since_s = self.connection.container.clock()
         if not self.is_open or self._sender.credit <= 0:  # the client has taken its credit back meanwhile
             if settled:
@@ -565,11 +566,14 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             near, tag = self._sender.send(payload)
             held = _RemoteDelivery(near, tag, delivery, len(payload))
             self._by_near[near] = self._by_far[delivery] = held
+            self._newest.note(1)
             self._count(1, held.size)
             self._credit.note_size(held.size)
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The other broker has settled messages."""
+        if self._backlog:
+            self._forget_in_backlog(batch)
         for delivery, state, _ in batch:
             self.settled(delivery, state)
 
@@ -602,6 +606,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             if held.outcome is not None:  # nobody knows whether it was heard
                 self._settle(held, _FAILED)
         self._parts.clear()
+        self._empty_backlog()
         self._credit.is_draining = False
         self._withdrawn = 0
 
@@ -660,10 +665,12 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         """What the client has not answered goes back, with the end of the far link; `lost`: as failed."""
         self.stop()
         self.is_open = False
+        self._give_backlog_back()
+        unsent = set(list(self._by_near)[len(self._by_near) - self._newest.count_unsent() :])
         for held in {id(held): held for held in (*self._by_near.values(), *self._by_far.values())}.values():
             self._count(-1, -held.size)
             if lost and held.far is not None and held.outcome is None:
-                _FAILED.put(held.far)
+                (_RELEASED if held.near in unsent else _FAILED).put(held.far)
                 engine.forget(held.far)
             held.near = held.far = None
         self._by_near.clear()

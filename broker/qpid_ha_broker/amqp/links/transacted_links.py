@@ -27,6 +27,7 @@ from qpid_ha_broker.amqp.wire.engine import Delivery, Outcome, RemoteOutcome, Se
 
 ACCEPTED: Final = Outcome(engine.ACCEPTED)
 FAILED: Final = Outcome(engine.MODIFIED, failed=True)
+RELEASED: Final = Outcome(engine.RELEASED)
 _LINK_LOST: Final = AmqpError(
     TRANSACTION_ROLLBACK, "a link was lost on which messages of the transaction were under way; it is rolled back"
 )

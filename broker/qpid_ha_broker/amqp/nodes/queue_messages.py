@@ -12,6 +12,7 @@ from typing import Final
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.message_facts import describe_message
 from qpid_ha_broker.amqp.wire.sections import without_number
+from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.administration import (
     Administration,
     Facts,
@@ -174,15 +175,17 @@ class Peek(QueueLook):
     ) -> None:
         super().__init__(administration, queue, after, count, most_bytes)
         self._body_bytes = body_bytes
+        self._clock = administration.resources.catalog.clock
 
     def row(self, entry: Entry, payload: bytes | BodyDamaged) -> Facts:
         header, holder, queue = entry.header, entry.holder, self.queue
+        expires_ms = self._clock.steady_ms(header.expires_at_ms) if header.expires_at_ms else None
         facts: Facts = {
             "id": str(entry.id),
             "state": "available" if holder is None else "acquired",
             "acquired_by": None if holder is None else _holder_text(holder),
             "enqueued_ms": queue.log.write_times.time_of(entry.id),
-            "expires_ms": header.expires_at_ms or None,
+            "expires_ms": expires_ms,
             "durable": header.durable,
             "priority": header.priority,
             "delivery_count": entry.delivery_count,
@@ -190,7 +193,7 @@ class Peek(QueueLook):
         }
         if isinstance(payload, BodyDamaged):
             return {**facts, "unreadable": str(payload)}
-        payload = without_number(payload)
+        payload = without_number(without_format(payload))
         self.left_bytes -= min(len(payload), self._body_bytes)
         return {**facts, "size": len(payload), **describe_message(payload, self._body_bytes)}
 
@@ -209,7 +212,7 @@ class PayloadLook(QueueLook):
         facts: Facts = {"id": str(entry.id), "enqueued_ms": self.queue.log.write_times.time_of(entry.id)}
         if isinstance(payload, BodyDamaged):
             return {**facts, "unreadable": str(payload)}
-        payload = without_number(payload)
+        payload = without_number(without_format(payload))
         piece = payload[offset : offset + self.left_bytes]
         self.left_bytes -= len(piece)
         encoded = b64encode(piece).decode("ascii")

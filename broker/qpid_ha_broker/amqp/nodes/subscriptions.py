@@ -16,7 +16,7 @@ from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT, Binding, Exchange
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION, with_creator
 
@@ -87,12 +87,15 @@ class Subscriptions:
             own: dict[str, Scalar] = {"qpid.exclusive": True, SUBSCRIPTION: subscriber.identity}
             return self._make(subscriber.queue_name, route, {**asked, **own}, created_by)
         there = route.exchange.binding(queue.id, route.key)
-        if there is None or dict(there.arguments) != dict(route.arguments):
+        if there is None or _without_selector(there.arguments) != _without_selector(route.arguments):
             raise AmqpError(
                 PRECONDITION_FAILED,
                 f"the subscription {subscriber.link} of {subscriber.container} (queue {queue.name}) is not bound to"
                 f" {route.exchange.name} with the key {route.key!r}: unsubscribe first, which deletes what it holds",
             )
+        if dict(there.arguments) != dict(route.arguments):
+            # Another selector than before, or the first since a release that kept none in bindings: for what comes.
+            self._configuration.bind(route.exchange.name, queue.name, route.key, route.arguments)
         return queue
 
     def left_behind(self, subscriber: Subscriber) -> tuple[Queue, Exchange, Binding]:
@@ -181,6 +184,10 @@ def _was_made_for(queue: Queue, subscriber: Subscriber) -> bool:
     if arguments.subscription or not arguments.exclusive or arguments.auto_delete:
         return False
     return queue.used and queue.owner in ("", subscriber.container)
+
+
+def _without_selector(arguments: Arguments) -> dict[str, Scalar]:
+    return {name: value for name, value in arguments.items() if name != SELECTOR_ARGUMENT}
 
 
 def _percent(found: re.Match[str]) -> str:

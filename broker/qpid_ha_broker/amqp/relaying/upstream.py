@@ -248,7 +248,7 @@ class Upstream(OpenedConnection):
         self._near.clear()
         self._pending.clear()
         for link in links:
-            link.lost()
+            self.engine.guard(link.lost)
         self._on_ended(reason)
 
 

@@ -23,6 +23,7 @@ RESOURCE_LOCKED = "amqp:resource-locked"
 UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 CONNECTION_FORCED = "amqp:connection:forced"
 CONNECTION_REDIRECT = "amqp:connection:redirect"
+FRAME_TOO_SMALL = "amqp:frame-size-too-small"
 FRAMING_ERROR = "amqp:connection:framing-error"
 LINK_REDIRECT = "amqp:link:redirect"
 LINK_STOLEN = "amqp:link:stolen"
@@ -60,6 +61,31 @@ _OF_MODEL = {
 }
 
 
+UNLIMITED_BYTES = 1 << 32
+"""Of a frame, where the peer takes any."""
+CONDITION_BYTES = 160
+"""Of a frame with an error in it, all that is neither the error's description nor its information, at most."""
+
+BUG = "a bug of this broker came up: its log says which; connect again"
+"""What a peer is told whose connection cannot go on for it."""
+
+
+def encoded_bytes(value: Any) -> int:
+    """How long the AMQP encoding of `value` is; nothing for None."""
+    if value is None:
+        return 0
+    data = proton.Data()
+    data.put_object(value)
+    return len(data.encode())
+
+
+def cut(text: str, most_bytes: int) -> str:
+    """`text`, or as much of its beginning as fits into so many bytes of UTF-8."""
+    if len(text) * 4 <= most_bytes:
+        return text
+    return text.encode("utf-8", "replace")[: max(most_bytes, 0)].decode("utf-8", "ignore")
+
+
 class AmqpError(Exception):
     """What a peer is told: `name` is the condition's symbol, `description` says what was wrong and what to do.
 
@@ -72,9 +98,14 @@ class AmqpError(Exception):
         self.description = description
         self.info = info
 
-    def as_condition(self) -> proton.Condition:
-        """For the end of a connection, a session or a link."""
-        return proton.Condition(self.name, self.description, symbol_map(self.info) if self.info else None)
+    def as_condition(self, frame_bytes: int = UNLIMITED_BYTES) -> proton.Condition:
+        """For the end of a connection, a session or a link, in a frame of so many bytes at most."""
+        info = symbol_map(self.info) if self.info else None
+        room = frame_bytes - CONDITION_BYTES
+        if info is not None:
+            size = encoded_bytes(info)
+            info, room = (info, room - size) if size <= room else (None, room)
+        return proton.Condition(self.name, cut(self.description, room), info)
 
 
 class DecodeError(AmqpError, errors.ModelError):

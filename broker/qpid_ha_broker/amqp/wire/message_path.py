@@ -9,23 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.message_changes import text_value, with_annotations
 from qpid_ha_broker.amqp.wire.remote_path import MOST_STEPS, Step
-from qpid_ha_broker.amqp.wire.sections import (
-    DELIVERY_ANNOTATIONS,
-    HEADER,
-    MAX_PAIRS,
-    MESSAGE_ANNOTATIONS,
-    entries_of,
-    find_section,
-    section_at,
-    with_annotations,
-)
+from qpid_ha_broker.amqp.wire.sections import MAX_PAIRS, MESSAGE_ANNOTATIONS, entries_of, find_section
 from qpid_ha_broker.amqp.wire.values import simple_value
 
 MESSAGE_PATH: Final = "x-opt-qpid-remote-path"
 _MARK: Final = MESSAGE_PATH.encode()
-_LONG_TEXT, _SYMBOL = b"\xb1", b"\xa3"
-_NULL: Final = b"\x00"
 
 
 def message_path(payload: bytes) -> tuple[Step, ...]:
@@ -45,27 +35,5 @@ def message_path(payload: bytes) -> tuple[Step, ...]:
 
 def with_path(payload: bytes, path: tuple[Step, ...]) -> bytes:
     """`payload` with that way; all else stays. Raises DecodeError."""
-    start, end = find_section(payload, MESSAGE_ANNOTATIONS)
-    if not end:
-        start = end = _place_of_annotations(payload)
-        kept: list[bytes] = []
-    else:
-        kept = [
-            payload[at : stop + size]
-            for name, at, stop, size in entries_of(payload, start, MAX_PAIRS)
-            if name != MESSAGE_PATH
-        ]
-    text = "\n".join(part for step in path for part in step).encode()
-    kept.append(_SYMBOL + bytes((len(_MARK),)) + _MARK + _LONG_TEXT + len(text).to_bytes(4, "big") + text)
-    return with_annotations(payload, start, end, kept)
-
-
-def _place_of_annotations(payload: bytes) -> int:
-    """Where the section of message annotations belongs in a message without."""
-    offset = 0
-    while offset < len(payload):
-        code, end = section_at(payload, offset)
-        if code not in (HEADER, DELIVERY_ANNOTATIONS):
-            break
-        offset = end
-    return offset
+    text = "\n".join(part for step in path for part in step)
+    return with_annotations(payload, {MESSAGE_PATH: text_value(text)})

@@ -17,7 +17,10 @@ import proton
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
+from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, format_of
 
+FORMAT = 0x6F
+"""No section, but the format in front of the first: see `events.payloads`."""
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71
 MESSAGE_ANNOTATIONS = 0x72
@@ -73,12 +76,45 @@ def with_message_id(payload: bytes, message_id: int) -> bytes:
 
     They are for the next hop alone (AMQP 1.0 section 3.2.2), which is here. Raises DecodeError.
     """
-    _, start = section_at(payload, 0)
-    end = start
-    if payload[start : start + 3] == b"\x00Sq" or payload[start : start + 2] not in (b"\x00S", b""):
-        code, after = section_at(payload, start)
-        end = after if code == DELIVERY_ANNOTATIONS else start
-    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[end:]
+    start = _header_end(payload)
+    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[bare_start(payload, start) :]
+
+
+def bare_start(payload: bytes, header_bytes: int) -> int:
+    """Where what is passed on of `payload` begins, behind a header of so many bytes, and behind delivery annotations.
+
+    These are for whom they were sent to, which is this broker (AMQP 1.0 section 3.2.2). Nearly no message has any: then
+    three bytes are looked at.
+    """
+    start = payload[header_bytes : header_bytes + 3]
+    if start[:2] == b"\x00S" and start[2:] != b"q":
+        return header_bytes
+    try:
+        code, end = section_at(payload, header_bytes)
+    except DecodeError:
+        return header_bytes  # it is passed on as it is, for whoever reads it to say so
+    return end if code == DELIVERY_ANNOTATIONS else header_bytes
+
+
+def _header_end(payload: bytes) -> int:
+    """Where what is behind the format and the header begins, of which both may be missing. Raises DecodeError."""
+    start = 0
+    for kind in (FORMAT, HEADER):
+        code, end = section_at(payload, start)
+        start = end if code == kind else start
+    return start
+
+
+def without_delivery_annotations(payload: bytes) -> bytes:
+    """`payload` as it is passed on where this broker only stands in front of another one; the same if it has none."""
+    if payload[:2] == b"\x00S" and payload[2:3] not in (b"p", b"q"):
+        return payload
+    try:
+        start = _header_end(payload)
+    except DecodeError:
+        return payload
+    bare = bare_start(payload, start)
+    return payload if bare == start else payload[:start] + payload[bare:]
 
 
 class Header(NamedTuple):
@@ -139,6 +175,8 @@ class MessageSections:
         return self._decode_header(payload)
 
     def _decode_header(self, payload: bytes) -> Header:
+        if before := format_of(payload):
+            return self._header_behind(before, payload)
         section, end = section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
@@ -157,17 +195,25 @@ class MessageSections:
             self._headers[payload[:end]] = header
         return header
 
+    def _header_behind(self, message_format: bytes, payload: bytes) -> Header:
+        """Of a message with a format other than 0, which counts as a part of it."""
+        length = len(message_format)
+        if payload[length : length + 1] in FORMAT_LENGTHS:
+            raise DecodeError("a message has one format")
+        header = self.header(payload[length:])
+        return header._replace(length=length + header.length, fresh=message_format + header.fresh)
+
     def fresh(self, payload: bytes) -> bytes:
-        """`payload` as its first acquirer gets it: without its number."""
+        """`payload` as its first acquirer gets it: without its number and delivery annotations, see `bare_start`."""
         header = self.header(payload)
         return header.fresh + _from(payload, header.length)
 
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
-        """`payload` as it goes out again, with the failed deliveries counted: without its number, too."""
+        """`payload` as it goes out again, with the failed deliveries counted: without these, too."""
         header = self.header(payload)
         count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
-        return text + _from(payload, header.length)
+        return format_of(payload) + text + _from(payload, header.length)
 
     def routing_key(self, payload: bytes) -> str:
         """The subject, empty where there is none."""
@@ -270,8 +316,11 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
 
 
 def _from(payload: bytes, start: int) -> bytes:
-    """What is behind the header, without the number that the publisher has given the message."""
-    if _FIRST_BEHIND <= payload[start + 2 : start + 3] <= _LAST_BEHIND or _COMMON not in payload:
+    """What is behind the header and delivery annotations, without the number that the publisher has given it."""
+    if _FIRST_BEHIND <= payload[start + 2 : start + 3] <= _LAST_BEHIND:
+        return payload[start:]
+    start = bare_start(payload, start)
+    if _COMMON not in payload:
         return payload[start:]
     end = _end_of_number_alone(payload, start)
     return payload[end:] if end else without_number(payload)[start:]
@@ -318,10 +367,10 @@ def without_number(payload: bytes) -> bytes:
     except DecodeError:
         return payload  # it was not taken under a number
     kept = [payload[at : stop + size] for name, at, stop, size in entries if name not in _NAMES]
-    return payload if len(kept) == len(entries) else with_annotations(payload, start, end, kept)
+    return payload if len(kept) == len(entries) else replace_annotations(payload, start, end, kept)
 
 
-def with_annotations(payload: bytes, start: int, end: int, entries: list[bytes]) -> bytes:
+def replace_annotations(payload: bytes, start: int, end: int, entries: list[bytes]) -> bytes:
     """`payload` with these message annotations, each encoded with its name, in place of what is from `start` to `end`.
 
     There is no such section where there are none.
@@ -371,6 +420,8 @@ def section_at(payload: bytes, offset: int) -> tuple[int, int]:
     start = payload[offset : offset + 3]
     if start[:2] == b"\x00S" and len(start) == 3:
         code, at = start[2], offset + 3
+    elif not offset and (length := FORMAT_LENGTHS.get(start[:1])):
+        return FORMAT, length
     else:
         code, at = _unusual_descriptor_at(payload, offset)
     if not HEADER <= code <= FOOTER:

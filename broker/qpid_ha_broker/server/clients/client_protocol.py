@@ -15,7 +15,6 @@ from qpid_ha_broker.server.clients.admission import Admission, AdmissionRefusal
 from qpid_ha_broker.server.peers.peer_channels import MUCH_BYTES
 from qpid_ha_broker.server.runtime.engines import EngineFactory
 from qpid_ha_broker.server.runtime.host import Host
-from qpid_ha_broker.server.runtime.logs import NoticeLog
 from qpid_ha_broker.server.stores.loading import StoreLoading
 
 log = logging.getLogger("connection")
@@ -35,7 +34,6 @@ class ClientHost(Host, Protocol):
 
     connections: Connections
     admission: Admission[ClientProtocol]
-    notices: NoticeLog
     is_stopping: bool
     loading: StoreLoading | None
 

@@ -129,10 +129,11 @@ class HostNotices:
         exchange = container.default.resources.catalog.exchanges.get(NOTICE_EXCHANGE)
         if exchange is None or self._addresses == self._published:
             return
-        if any(container.default.resources.catalog.destinations(exchange, NOTICE_KEY, dict)):
+        payload = notice_payload(self._addresses)
+        if any(container.default.resources.catalog.destinations(exchange, NOTICE_KEY, payload)):
             self._broker.set_time()
             now_ms = container.default.now_ms
-            notice = Message(notice_payload(self._addresses), expires_at_ms=now_ms + NOTICE_TTL_MS)
+            notice = Message(payload, expires_at_ms=now_ms + NOTICE_TTL_MS)
             try:
                 container.publisher.publish(exchange, notice, NOTICE_KEY, now_ms)
             except ModelError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import proton
 
-from qpid_ha_broker.amqp.wire.engine import Engine, Workspace, restrict_tls
+from qpid_ha_broker.amqp.wire.engine import Engine, OnFault, Workspace, restrict_tls
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import check_files
@@ -42,8 +42,15 @@ class SaslConfiguration:
 class EngineFactory:
     """Makes the engine for each client of one listener. Raises SettingsError when TLS or SASL cannot work."""
 
-    def __init__(self, current: Callable[[], BrokerSettings], address: Address, sasl: SaslConfiguration | None) -> None:
+    def __init__(
+        self,
+        current: Callable[[], BrokerSettings],
+        address: Address,
+        sasl: SaslConfiguration | None,
+        on_fault: OnFault | None = None,
+    ) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._workspace = Workspace()
         settings = current()
         self._mechanisms = settings.mechanisms_for(address)
@@ -80,14 +87,17 @@ class EngineFactory:
         sasl.allowed_mechs(" ".join(self._mechanisms))
         sasl.allow_insecure_mechs = self._insecure_plain
         transport.require_auth("ANONYMOUS" not in self._mechanisms)
-        return Engine(transport, proton.Connection(), self._workspace)
+        engine = Engine(transport, proton.Connection(), self._workspace)
+        engine.on_fault = self._on_fault
+        return engine
 
 
 class Engines:
     """What the listeners have in common: the configuration for Cyrus, and certificates, which are read together."""
 
-    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+    def __init__(self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._factories: list[EngineFactory] = []
         self._sasl: SaslConfiguration | None = None
 
@@ -99,7 +109,7 @@ class Engines:
 
     def for_listener(self, address: Address) -> EngineFactory:
         """Raises SettingsError when TLS or SASL cannot work."""
-        factory = EngineFactory(self._current, address, self._sasl)
+        factory = EngineFactory(self._current, address, self._sasl, self._on_fault)
         self._factories.append(factory)
         return factory
 
@@ -145,8 +155,9 @@ def server_domain(tls: TlsSettings) -> proton.SSLDomain:
 class PeerEngines:
     """Makes our end of channels to other brokers: logs in as `ha.username`, or with our certificate, or as nobody."""
 
-    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+    def __init__(self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._workspace = Workspace()
 
     def __call__(self, address: Address) -> Engine:
@@ -162,14 +173,16 @@ class PeerEngines:
             insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
+            on_fault=self._on_fault,
         )
 
 
 class RemoteEngines:
     """Makes our end of connections to brokers outside of the cluster."""
 
-    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+    def __init__(self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._workspace = Workspace()
 
     def __call__(self, address: Address, login: RemoteLogin) -> Engine:
@@ -183,6 +196,7 @@ class RemoteEngines:
             insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
+            on_fault=self._on_fault,
         )
 
 
@@ -219,6 +233,7 @@ def client_engine(
     insecure_plain: bool = False,
     idle_timeout_s: float = 0,
     workspace: Workspace | None = None,
+    on_fault: OnFault | None = None,
 ) -> Engine:
     """An engine that connects. With a user it never falls back to being nobody.
 
@@ -237,7 +252,9 @@ def client_engine(
     sasl = transport.sasl()
     sasl.allowed_mechs(mechanism or (_LOGINS if user else "ANONYMOUS"))
     sasl.allow_insecure_mechs = insecure_plain
-    return Engine(transport, connection, workspace)
+    engine = Engine(transport, connection, workspace)
+    engine.on_fault = on_fault
+    return engine
 
 
 def _client_domain(settings: BrokerSettings) -> proton.SSLDomain:

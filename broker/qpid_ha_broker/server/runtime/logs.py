@@ -13,6 +13,7 @@ import logging
 import logging.handlers
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TextIO
@@ -22,6 +23,8 @@ from qpid_ha_config.errors import SettingsError
 
 NOTES_AT_ONCE = 300
 """Lines about clients that are let in, after a quiet time; then one a second."""
+BUGS_LOGGED = 100
+"""Places in the code of which a bug is logged with its traceback: a peer can have it come up as often as it likes."""
 _LONGEST_MESSAGE = 4000
 _NOT_OURS = ("asyncio",)
 """Libraries whose chatter is of use only to who debugs the broker itself."""
@@ -188,6 +191,20 @@ class NoticeLog:
         self.refusals = RateLimitedLog(logging.getLogger("connection"))
         """For what everybody can cause who reaches a port."""
         self._connections = RateLimitedLog(logging.getLogger("connection"), burst=NOTES_AT_ONCE)
+        self.bugs_total = 0
+        """Of ours, that came up while the bytes of a peer were worked on, and ended a link or a connection."""
+        self._seen: dict[str, None] = {}
+
+    def fault(self, error: Exception) -> None:
+        """A bug that has ended a link or a connection: with its traceback once, then as a line that is counted."""
+        self.bugs_total += 1
+        place = "".join(traceback.format_tb(error.__traceback__)[-1:])
+        text = f"a bug ended a link or a connection: {type(error).__name__}: {error}"
+        if place in self._seen or len(self._seen) >= BUGS_LOGGED:
+            self._connections.log(logging.ERROR, text)
+        else:
+            self._seen[place] = None
+            logging.getLogger("connection").error("%s", text, exc_info=error)
 
     def log(self, notices: Iterable[LogNotice]) -> None:
         """Write them, or have them counted by the next line."""

@@ -40,7 +40,7 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
         member_settings(settings, uuid.uuid4().hex), resource_set, random.random, wall_ms, restored,
         broker.container.steady.now_ms,
     )  # fmt: skip
-    dialler = Dialler(settings.name, PeerEngines(broker.current))
+    dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
     discarded = DiscardedMessages(settings.data_dir)
     coordinator = open_coordinator(settings.coordinator)
     return Membership(broker, member, dialler, coordinator, discarded, store)

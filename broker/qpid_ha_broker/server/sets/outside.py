@@ -26,7 +26,7 @@ class OutsideBrokers:
 
     def __init__(self, broker: OutsideHost) -> None:
         self.copies = QueueCopies(broker)
-        self.remotes = RemoteNodes(broker, RemoteEngines(broker.current))
+        self.remotes = RemoteNodes(broker, RemoteEngines(broker.current, broker.notices.fault))
         self.bridges = Bridges(broker, self.remotes)
         self.unused = UnusedNodes(broker, self.remotes, random.random)
         broker.connections.remotes = self.remotes

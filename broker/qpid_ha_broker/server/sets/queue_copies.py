@@ -178,7 +178,7 @@ class QueueCopies:
 
     def __init__(self, broker: CopyHost) -> None:
         self._broker = broker
-        self._dialler = Dialler(broker.current().name, PeerEngines(broker.current))
+        self._dialler = Dialler(broker.current().name, PeerEngines(broker.current, broker.notices.fault))
         self._links: dict[str, CopyLink] = {}
         self._ticker: asyncio.Task[None] | None = None
 

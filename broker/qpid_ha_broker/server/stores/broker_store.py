@@ -130,7 +130,7 @@ class BrokerStore:
         self.store.appender.note_committed(self.owner.member.committed_lsn)
         self.store.tick()
         self.pager.tick()
-        if self._is_clock_written and self._clock.is_due:
+        if self._is_clock_written and self.store.health == "ok" and self._clock.is_due:
             self._is_clock_written = False
             self.store.writer.run(self._clock.write, self._clock_written)
 
@@ -182,5 +182,6 @@ class BrokerStore:
         """The last turn is over; `clean`: the UUID under which the store is whole, empty if it is not."""
         self.pager.stop()
         self.store.appender.note_committed(self.owner.member.committed_lsn)
-        self.store.writer.run(self._clock.write)
+        if self.store.health != "failed":
+            self.store.writer.run(self._clock.write)
         await self.store.close(clean)

@@ -56,4 +56,4 @@ class StoreClock:
         self._written = mark
 
     def _mark(self) -> ClockMark:
-        return ClockMark(max(self._clock.now_ms(self._steady_ms()), 0), self._machine())
+        return ClockMark(self._clock.now_ms(self._steady_ms()), self._machine())
