@@ -98,6 +98,7 @@ class LinkTable:
     def add(self, endpoint: LinkEndpoint) -> None:
         """Both ends are attached. Raises AmqpError where our answer does not fit into a frame of the peer."""
         self._attached[endpoint.link._impl] = self._named[_name_key(endpoint.link)] = endpoint
+        self._engine.input.answered(endpoint.link)
         self.use.links += 1
         most, size = self._engine.peer_frame_bytes, answer_bytes(endpoint.link)
         if size > most:
@@ -105,7 +106,6 @@ class LinkTable:
             raise AmqpError(
                 FRAME_TOO_SMALL, f"an answer to this attach has {size} bytes, and the max-frame-size is {most}"
             )
-        self._engine.names.answered(endpoint.link)
 
     def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
         """It has ended, and with it what was made for it; nothing is said to the peer.

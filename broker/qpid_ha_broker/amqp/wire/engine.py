@@ -30,7 +30,8 @@ from qpid_ha_broker.amqp.wire.conditions import (
     cut,
     encoded_bytes,
 )
-from qpid_ha_broker.amqp.wire.message_format import FormatReader, FormatWriter
+from qpid_ha_broker.amqp.wire.message_format import FormatWriter
+from qpid_ha_broker.amqp.wire.peer_input import PeerInput, named_link
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
@@ -84,12 +85,6 @@ Transfer = tuple[Delivery, bytes, bool, int]
 """A whole message that came; whether the peer has settled it; and its state, 0 but for transactional work."""
 Disposition = tuple[Delivery, int, bool]
 """What the peer said of a message: the state, 0 for nothing, and whether it has settled it."""
-
-
-_ATTACH = bytes((0, 0x53, 0x12))
-"""How an attach begins, behind the header of its frame. Where it is found in other bytes, nothing is lost by a cut."""
-_HIDDEN = 0x80
-"""Turned over in the first byte of a name: of what was UTF-8, no UTF-8 comes of that."""
 
 
 class Receiving(Protocol):
@@ -181,77 +176,6 @@ def _nobody(_: Any) -> bool:
     return False
 
 
-class _PiecesOfInput:
-    """What has come, cut before each attach: links that came before are answered by then."""
-
-    __slots__ = ("rest",)
-
-    def __init__(self) -> None:
-        self.rest = b""
-        """To be pushed when all is told that was pushed."""
-
-    def first(self, data: bytes | memoryview) -> bytes | memoryview:
-        """More has come. Returns what of it can be pushed at once."""
-        if self.rest:
-            self.rest += data
-            return b""
-        cut = bytes(data).find(_ATTACH, len(_ATTACH))
-        if cut < 0:
-            return data
-        self.rest = bytes(data[cut:])
-        return data[:cut]
-
-    def next(self) -> bytes:
-        """The next piece."""
-        cut = self.rest.find(_ATTACH, len(_ATTACH))
-        piece, self.rest = (self.rest, b"") if cut < 0 else (self.rest[:cut], self.rest[cut:])
-        return piece
-
-
-def _push(transport: Any, data: bytes | memoryview) -> None:
-    start, size, offset = ffi.from_buffer(data), len(data), 0
-    while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
-        taken = lib.pn_transport_push(transport, start + offset, size - offset)
-        if taken <= 0:
-            return
-        offset += taken
-
-
-class LinkNames:
-    """The promise: a name that is attached again in its session is a new link, and no error of the connection.
-
-    Proton takes it for one. It is the end of the older link, and the newer one wins (AMQP 1.0 section 2.6.1): so once
-    our attach has been said, and Proton does not need the name any more, what it compares is made one that no peer can
-    say, for it is not UTF-8. The link knows its name all the same.
-    """
-
-    __slots__ = ("_answered", "_transport")
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._answered: list[Any] = []
-
-    def answered(self, link: proton.Link) -> None:
-        """Our end of `link` is attached; the frame that says so may have to be encoded still."""
-        self._answered.append(link)
-
-    def hide(self) -> None:
-        """More is about to come."""
-        if not self._answered:
-            return
-        lib.pn_transport_pending(self._transport)  # our attaches are encoded with the names
-        for link in self._answered:
-            if link.state & proton.Endpoint.LOCAL_ACTIVE and link.name:
-                link.true_name = link.name
-                name = lib.pn_link_name(link._impl)
-                name[0] = bytes((name[0][0] ^ _HIDDEN,))
-        self._answered.clear()
-
-    def clear(self) -> None:
-        """Proton is gone."""
-        self._answered.clear()
-
-
 class Engine:
     """One AMQP connection. Not thread-safe; after `close` nothing may be called."""
 
@@ -276,8 +200,6 @@ class Engine:
         answered, and one of these may have been taken before."""
         self.dropped: Callable[[Delivery], object] = _nobody
         """Told of what comes in a transaction for a link that has ended on our side."""
-        self._input = _PiecesOfInput()
-        self.names = LinkNames(self._transport)
         self.on_fault: OnFault | None = None
         """Who counts and logs bugs that come up while the peer's bytes are worked on: they end the link, or the
         connection, and nobody else hears of them. None: they are raised, as tests want it."""
@@ -286,7 +208,7 @@ class Engine:
         self._is_broken = False
         """A bug has come up: nothing but the end of the connection is told."""
         self._buffer = (workspace or Workspace()).buffer
-        self._format_reader = FormatReader(lib.pn_transport_get_max_frame(self._transport))
+        self.input = PeerInput(self._transport, self._collector)
         self._format_writer = FormatWriter()
         transport.bind(connection)
 
@@ -297,8 +219,8 @@ class Engine:
         self._receiving.clear()
         self._sending.clear()
         self._consuming.clear()
-        self.names.clear()
         self.dropped = self.end_failed = _nobody  # they lead back here, and nobody collects circles
+        self.input.close()
         self.transport.unbind()
         lib.pn_connection_collect(self.connection._impl, ffi.NULL)
         lib.pn_collector_free(self._collector)
@@ -308,18 +230,7 @@ class Engine:
     def push(self, data: bytes | memoryview) -> None:
         """Bytes from the peer, of which `process` tells. What the transport no longer takes (after an error) is
         dropped."""
-        data = self._format_reader.feed(data)
-        self.names.hide()
-        _push(self._transport, self._input.first(data))
-
-    def _push_rest(self) -> Any:
-        """Push more of what has come. Returns the next event, if there is one."""
-        event = None
-        while self._input.rest and not event:
-            self.names.hide()
-            _push(self._transport, self._input.next())
-            event = _peek(self._collector)
-        return event
+        self.input.push(data)
 
     def take_output(self) -> bytes:
         """Bytes for the peer; empty when there are none now."""
@@ -395,7 +306,7 @@ class Engine:
 
     def _tell(self, handler: Handler, budget: Budget) -> bool:
         collector, left = self._collector, EVENTS_LENGTH
-        while (event := _peek(collector)) or (self._input.rest and (event := self._push_rest())):
+        while event := _peek(collector) or self.input.push_rest():
             kind = _type_of(event)
             if kind == _DELIVERY:
                 count, is_costly = self._tell_deliveries(_delivery_of(event), left)
@@ -708,26 +619,8 @@ def _session(event: Any) -> proton.Session:
     return session
 
 
-class _NamedLink(proton.Link):
-    """Proton's, of which `LinkNames` may have hidden the name."""
-
-    true_name: str
-
-    @property
-    def name(self) -> Any:
-        # Attributes are kept beside what Proton has of the link: all objects that stand for it have them.
-        return self._attrs.get("true_name") or super().name
-
-
-class _NamedSender(_NamedLink, proton.Sender): ...
-
-
-class _NamedReceiver(_NamedLink, proton.Receiver): ...
-
-
 def _link(event: Any) -> proton.Link:
-    pointer = lib.pn_event_link(event)
-    return (_NamedSender if lib.pn_link_is_sender(pointer) else _NamedReceiver)(pointer)
+    return named_link(lib.pn_event_link(event))
 
 
 _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
