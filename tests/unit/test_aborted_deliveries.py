@@ -15,7 +15,6 @@ from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links.bridges import InboundBridge
 from qpid_ha_broker.amqp.wire.conditions import DETACH_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import credit
-from qpid_ha_broker.amqp.wire.peer_input import name_of
 from raw_peer import OPEN, SENDER, SOURCE, attach, begin, described, encoded, frame
 from raw_peer import TARGET as TARGET_CODE
 from raw_peer import transfer as whole_transfer
@@ -169,7 +168,7 @@ def test_an_aborted_delivery_for_a_link_that_the_broker_has_ended_fails_no_trans
     sender.stream(HALF)
     broker.settle_down()
     taken_back.abort()
-    (link,) = [link for link in client.peer.links if name_of(link.link) == sender.name]
+    (link,) = [link for link in client.peer.links if link.link.name == sender.name]
     client.peer.end_link(link, AmqpError(DETACH_FORCED, "a test"))
     kept = client.send(other, proton.Message("kept"))
     kept.local.data = [number]

@@ -28,6 +28,8 @@ REFUSED_MOST: Final = 1000
 """Refused numbers that are kept of one producer, the highest: more than it may send before it hears of the first."""
 ALL_REFUSED_MOST: Final = 20_000
 """Of all producers together: that they fit into one frame to a backup, too."""
+LIVE_TENTHS_MOST: Final = 9
+"""Of an owner's producers that are remembered, those that may be at work when a new one comes."""
 NEVER: Final = -1
 """What a producer has come to that nobody knows."""
 MOST_AHEAD: Final = 1 << 48
@@ -65,7 +67,7 @@ def name_of(producer: bytes) -> bytes:
 
 def _is_too_high(producer: bytes, sequence: int, highest: int) -> bool:
     """Only clients make mistakes with their numbers: those of proxies leap with each refusal."""
-    return producer[:1] == _CLIENT and _has_owner(producer) and highest != NEVER and sequence - highest > MOST_AHEAD
+    return sequence - highest > MOST_AHEAD and highest != NEVER and producer[:1] == _CLIENT and _has_owner(producer)
 
 
 def _has_owner(producer: bytes) -> bool:
@@ -229,6 +231,13 @@ class Producers:
                 over -= 1
         return forgotten
 
+    def have_room(self, producers: Iterable[bytes], kept: int) -> bool:
+        """Whether they are all there, and push nobody out: nearly always, and cheaper than to ask who."""
+        for producer in producers:
+            if producer not in self._advances or len(self._names[owner_of(producer)]) > kept:
+                return False
+        return True
+
     def idle(self, owner: bytes) -> Iterator[bytes]:
         """The producers of `owner`, who was idle longest first."""
         return iter(self._names.get(owner, ()))
@@ -322,8 +331,9 @@ class Deduplication:
             )
 
     def _check_room(self, table: Producers, owner: bytes) -> None:
-        """Raises LimitReached where most of the owner's producers are at work."""
-        most = self.producers // 2
+        """Raises LimitReached where nearly all of the owner's producers are at work: each of them is written again
+        before it would be forgotten, which must stay little for each new one."""
+        most = self.producers * LIVE_TENTHS_MOST // 10
         for count, idle in enumerate(table.idle(owner)):
             if not self.is_live(idle):
                 return
@@ -331,14 +341,16 @@ class Deduplication:
                 break
         raise LimitReached(
             f"{self.producers} producers of this user are remembered, as many as deduplication.producers allows, and"
-            " more than half of them are those of links that are attached and sessions that live: end some first"
+            " nearly all of them are those of links that are attached and sessions that live: end some first"
         )
 
     def room_for(self, advances: Mapping[bytes, int], *, is_local: bool) -> list[ProducerAdvanced]:
         """What is to be written before these producers advance: that those are not idle which they would push out, and
         which number for a link that is there, or for a session that lives. Others are pushed out in their place."""
         table = self._local if is_local else self._replicated
-        room = []
+        room: list[ProducerAdvanced] = []
+        if table.have_room(advances, self.producers):
+            return room
         for owner, count in table.pushed_out_by(advances, self.producers).items():
             missing = count
             for idle in table.idle(owner):
@@ -357,10 +369,10 @@ class Deduplication:
     def _highest(self, producer: bytes) -> int:
         """As its owner's; where that has none, as a release wrote it in which names belonged to no user."""
         highest = max(self._replicated.sequence_of(producer), self._local.sequence_of(producer))
+        if highest != NEVER:
+            return highest
         name = name_of(producer)
-        if highest == NEVER and name != producer:
-            return max(self._replicated.sequence_of(name), self._local.sequence_of(name))
-        return highest
+        return max(self._replicated.sequence_of(name), self._local.sequence_of(name))
 
     def refused(self, producer: bytes) -> tuple[int, ...]:
         """Numbers below the highest that were refused; ascending."""

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.amqp.connections.connection import Connection, Connections, Opening
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.model.administration import Facts
 from qpid_ha_broker.model.errors import InUse, NotFound
 from qpid_ha_broker.model.sessions import session_label
@@ -99,7 +98,7 @@ def _kind(connection: Connection) -> str:
 def _link_facts(endpoint: LinkEndpoint) -> Facts:
     state, link = endpoint.state(), endpoint.link
     return {
-        "name": name_of(link)[:LINK_NAME_LENGTH],
+        "name": (link.name or "")[:LINK_NAME_LENGTH],
         "direction": "to client" if link.is_sender else "from client",
         "node": state.node,
         "credit": state.credit,

@@ -29,7 +29,6 @@ from qpid_ha_broker.amqp.wire.engine import (
     is_in,
     session_of,
 )
-from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
@@ -144,7 +143,7 @@ class LinkTable:
         """End the link that has the name of `link`, a new one, in its session: the newer one wins (section 2.6.1)."""
         older = self._named.get(_name_key(link))
         if older is not None:
-            self.end(older, AmqpError(LINK_STOLEN, f"the link {name_of(link)} was attached again"))
+            self.end(older, AmqpError(LINK_STOLEN, f"the link {link.name} was attached again"))
             self._engine.encode()  # before the answer to the newer one: its name would be there twice
 
     # --- attaches that are answered later
@@ -203,7 +202,7 @@ class LinkTable:
 
     def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
         """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
-        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {name_of(link)} {outcome}: {error}")
+        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
 
     def _close(self, link: proton.Link, error: AmqpError) -> None:
         link.condition = error.as_condition(self._engine.peer_frame_bytes)
@@ -243,7 +242,7 @@ class LinkTable:
 
 
 def _name_key(link: proton.Link) -> tuple[Any, bool, str]:
-    return session_of(link), bool(link.is_sender), name_of(link)
+    return session_of(link), bool(link.is_sender), link.name
 
 
 def _open_to_nowhere(link: proton.Link) -> None:

@@ -44,7 +44,6 @@ from qpid_ha_broker.amqp.wire.conditions import (
     AmqpError,
 )
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
-from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
@@ -148,7 +147,7 @@ def _session_part(connection: Connection, link: proton.Link, relay: RelayRequest
     """Of which session `link` is; None: of none."""
     if relay is not None:
         return relay.session
-    return None if connection.session is None else connection.session.part(name_of(link))
+    return None if connection.session is None else connection.session.part(link.name)
 
 
 def _can_be_relayed(link: proton.Link, own: OwnAddress | None) -> bool:
@@ -277,7 +276,7 @@ def _publisher(
     if not (terminus.dynamic or terminus.address) and relays is not None:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         if connection.session is not None:  # what one set has confirmed says nothing of the others
-            check_link_name(name_of(link))
+            check_link_name(link.name)
             link.properties = {proton.symbol(CONFIRMED): proton.ulong(0)}
         return AnonymousRelay(connection, link, relays)
     if terminus.dynamic:
@@ -470,7 +469,7 @@ def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest |
     user = subject_of(connection, relay).user
     if relay is not None:
         return Subscriber(relay.container, relay.link, user)
-    return Subscriber(connection.engine.connection.remote_container or "", name_of(link), user)
+    return Subscriber(connection.engine.connection.remote_container or "", link.name, user)
 
 
 def _steal(connection: Connection, queue: Queue, subscriber: Subscriber, part: SessionPart | None) -> None:

@@ -391,7 +391,7 @@ class IncomingLink(ReceivingLink):
             self._forget_named()
             self._named = message.producer, key
             self._producers.began(key)
-        return message._replace(producer=key)
+        return Message(*message[:-2], key, message.sequence)
 
     def _forget_named(self) -> None:
         if self._named[1]:

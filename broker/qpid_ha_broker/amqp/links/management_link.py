@@ -26,7 +26,6 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, Sender
-from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.model.access import Permission
 from qpid_ha_broker.model.audit import AuditChannel, Caller
@@ -232,7 +231,7 @@ class ReplyLink(LinkEndpoint, EachDisposition):
         self.is_relayed = relay is not None
         self.client = "" if relay is None else relay.client
         """Of another broker, whose replies no other one's are mistaken for; empty: the connection is the client's."""
-        name = name_of(link) if relay is None else relay.link
+        name = link.name if relay is None else relay.link
         names = (own_address,) if own_address else (link.remote_target.address, name, MANAGEMENT)
         self.addresses = {name for name in names if name}
         self._sender = Sender(link)

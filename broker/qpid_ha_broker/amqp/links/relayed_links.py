@@ -59,7 +59,6 @@ from qpid_ha_broker.amqp.wire.engine import (
     Sending,
     Transfer,
 )
-from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import (
     LATE_REFUSAL,
     OWN_NODES_CAPABILITY,
@@ -131,9 +130,9 @@ class RelayedLink(LinkEndpoint):
         """What the primary is told of the link."""
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
-        part = None if connection.session is None else connection.session.part(name_of(self.link))
+        part = None if connection.session is None else connection.session.part(self.link.name)
         return RelayRequest(
-            self.path, connection.relay.name, container, connection.identity.user, link=name_of(self.link),
+            self.path, connection.relay.name, container, connection.identity.user, link=self.link.name,
             own_queue=self.own_queue, session=part, address=connection.peer,
         )  # fmt: skip
 

@@ -31,7 +31,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     encoded_bytes,
 )
 from qpid_ha_broker.amqp.wire.message_format import FormatWriter
-from qpid_ha_broker.amqp.wire.peer_input import PeerInput, name_of
+from qpid_ha_broker.amqp.wire.peer_input import PeerInput, named_link
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.events.payloads import FORMAT_STARTS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
@@ -625,8 +625,7 @@ def _session(event: Any) -> proton.Session:
 
 
 def _link(event: Any) -> proton.Link:
-    link: proton.Link = proton.Link.wrap(lib.pn_event_link(event))  # type: ignore[no-untyped-call]
-    return link
+    return named_link(lib.pn_event_link(event))
 
 
 def _new_link(event: Any) -> proton.Link:
@@ -709,7 +708,7 @@ def _frame_limit(transport: Any) -> int:
 
 def answer_bytes(link: proton.Link) -> int:
     """How long the frame with our attach is, at most: a peer may take no frame that has all that it asked for."""
-    size = ATTACH_BYTES + len(name_of(link).encode())
+    size = ATTACH_BYTES + len(link.name.encode("utf-8", "replace"))
     for terminus in (link.source, link.target):
         if terminus.type == proton.Terminus.UNSPECIFIED:
             continue

@@ -2,10 +2,10 @@
 
 Formats of messages: see `message_format`. And a link's name that comes again in its session: Proton takes that for an
 error of the whole connection, though it is one link's, and the newer one wins (AMQP 1.0 section 2.6.1). So once our
-attach has been said, what Proton compares is made a name that no peer can say, for it is not UTF-8; `name_of` knows it
-all the same. For that, links that came before have to be answered when another attach comes: bytes are pushed up to the
-next one, and the rest when all is told that was pushed. Over TLS frames cannot be seen: a name that comes twice in what
-is read at once ends the connection there.
+attach has been said, what Proton compares is made a name that no peer can say, for it is not UTF-8; a `named_link`
+knows it all the same. For that, links that came before have to be answered when another attach comes: bytes are pushed
+up to the next one, and the rest when all is told that was pushed. Over TLS frames cannot be seen: a name that comes
+twice in what is read at once ends the connection there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PeerInput:
         self._rest = b""
         self._rest_at = 0
         """What of `_rest` is still to be pushed begins there."""
-        self._answered: list[proton.Link] = []
+        self._answered: list[Any] = []
         """Links whose name is to be hidden before more comes."""
 
     def push(self, data: bytes | memoryview) -> None:
@@ -82,18 +82,30 @@ class PeerInput:
     def _hide_names(self) -> None:
         lib.pn_transport_pending(self._transport)  # our attaches are encoded with the names
         for link in self._answered:
-            if link.state & proton.Endpoint.LOCAL_ACTIVE:
+            if link.state & proton.Endpoint.LOCAL_ACTIVE and link.name:
+                link.true_name = link.name
                 name = lib.pn_link_name(link._impl)
-                if name[0] != b"\0":
-                    name[0] = bytes((name[0][0] ^ _HIDDEN,))
+                name[0] = bytes((name[0][0] ^ _HIDDEN,))
         self._answered.clear()
 
 
-def name_of(link: proton.Link) -> str:
-    """The name of `link`, hidden or not: see above; empty: none. Raises UnicodeDecodeError where it is not UTF-8."""
-    text = lib.pn_link_name(link._impl)
-    name = bytes(ffi.string(text)) if text else b""
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return (bytes((name[0] ^ _HIDDEN,)) + name[1:]).decode()
+class _NamedLink(proton.Link):
+    """Proton's, of which `PeerInput` may have hidden the name."""
+
+    true_name: str
+
+    @property
+    def name(self) -> Any:
+        # Attributes are kept beside what Proton has of the link: all objects that stand for it have them.
+        return self._attrs.get("true_name") or super().name
+
+
+class _NamedSender(_NamedLink, proton.Sender): ...
+
+
+class _NamedReceiver(_NamedLink, proton.Receiver): ...
+
+
+def named_link(pointer: Any) -> proton.Link:
+    """What stands for a link of the peer's: it knows its name, hidden or not."""
+    return (_NamedSender if lib.pn_link_is_sender(pointer) else _NamedReceiver)(pointer)
