@@ -17,7 +17,6 @@ from qpid_ha_broker.amqp.links.anonymous_relay import SetPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
-from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.sections import PRODUCER, SEQUENCE
 from several_sets import SeveralSets
 
@@ -271,7 +270,7 @@ class AskedInTransaction:
 def test_a_commit_that_overtakes_an_address_of_which_is_asked_does_not_count(sets: Sets, has_ended: bool) -> None:
     asked = AskedInTransaction(sets)
     if has_ended:
-        (endpoint,) = [each for each in sets.one.peer.links if name_of(each.link) == sets.link.name]
+        (endpoint,) = [each for each in sets.one.peer.links if each.link.name == sets.link.name]
         endpoint.end(AmqpError("amqp:resource-deleted", "gone"))
     commit = asked.coordinator.discharge(asked.id)
     assert commit.remote_state == REJECTED
