@@ -9,18 +9,32 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
 import proton
+import pytest
+from cproton_ffi import lib
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from paired_engines import PairedBroker, PairedClient, queued_bodies
 from paired_links import condition, subscribe
 from paired_proxy import PairedProxy
 from paired_transactions import PairedCoordinator
+from qpid_ha_broker.amqp.links import attach
+from qpid_ha_broker.amqp.nodes import session_attachment
+from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.model import producers
 from qpid_ha_config.access_rules import parse_entries
 from session_clients import PRODUCER, SEQUENCE, confirmed, open_session, status
 from session_support import FIRST, SECOND
@@ -240,8 +254,8 @@ class TwoUsers(RuleBasedStateMachine):
 
     @rule(
         index=st.integers(0, 7),
-        session=st.sampled_from([FIRST, SECOND, "invented"]),
-        name=st.sampled_from(LINK_NAMES),
+        session=st.sampled_from([FIRST, FIRST, SECOND, "invented"]),
+        name=st.sampled_from([OUT, OUT, "another"]),
         number=st.sampled_from(NUMBERS),
         to=st.sampled_from([QUEUE, OTHERS_QUEUE, "amq.topic/others", None]),
     )
@@ -361,10 +375,53 @@ class TwoUsers(RuleBasedStateMachine):
         self.primary.check_invariants()
 
 
-TestTwoUsers = TwoUsers.TestCase
-TestTwoUsers.settings = settings(
-    max_examples=60,
+FEW = settings(
+    max_examples=120,
     stateful_step_count=30,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # what is found is short enough, and shrinking takes minutes
     suppress_health_check=list(HealthCheck),
 )
+TestTwoUsers = TwoUsers.TestCase
+TestTwoUsers.settings = FEW
+
+
+# --- the machine itself: what was wrong before is found when it is put back
+
+
+def everybody_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer's name is anybody's."""
+    monkeypatch.setattr(producers, "_user_digest", lambda user: bytes(16))
+
+
+def own_addresses_are_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules are asked who may publish to the address by which brokers keep sessions."""
+    monkeypatch.setattr(attach, "_own_address", lambda link, relay: None)
+
+
+def what_is_aborted_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aborted delivery comes with a length of less than nothing."""
+    tell_unusual = Engine._tell_unusual
+
+    def tell(engine: Engine, pointer: Any, delivery: Any, link: Any) -> None:
+        if lib.pn_delivery_aborted(delivery):
+            raise ValueError("'length' cannot be negative")
+        tell_unusual(engine, pointer, delivery, link)
+
+    monkeypatch.setattr(Engine, "_tell_unusual", tell)
+
+
+def a_session_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection and its session hold each other."""
+    monkeypatch.setattr(session_attachment, "ref", lambda kept: lambda: kept)
+
+
+@pytest.mark.parametrize(
+    "put_back",
+    [everybody_is_the_same, own_addresses_are_nodes, what_is_aborted_is_a_bug, a_session_keeps_its_connection],
+)
+def test_what_was_wrong_before_is_found(
+    put_back: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back(monkeypatch)
+    with pytest.raises(Exception, match=r"."):
+        run_state_machine_as_test(TwoUsers, settings=settings(FEW, derandomize=True, database=None))
