@@ -250,7 +250,8 @@ class ProxiesWorld:
 
     def _look_at_sessions(self) -> None:
         primary = self.default.primary
-        if primary is not None:
+        # One that was replaced and does not know it yet counts clients as connected that are not, at the newest.
+        if primary is not None and primary.member.status.generation == self.default.watch.generation:
             for session in primary.resources.default.state.sessions.by_id.values():
                 if session.is_attached:
                     self._sessions[session.name].attached_s = self.schedule.now_s
