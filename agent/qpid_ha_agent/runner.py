@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from qpid_ha_agent.amqp_port import is_awake
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
@@ -45,6 +46,8 @@ OUTDATED_S = 2.0
 much to do, shorter ones are common, and must not keep a broker from being promoted."""
 REQUEST_TIMEOUT_S = 15.0
 RETRY_S = 0.5
+KNOCK_S = 0.3
+"""For an answer at a port of a broker whose control socket cannot be used; less than it may be silent for."""
 PAUSE_S = (0.2, 1.0)
 HAND_OVER_PAUSE_S = 5.0
 """After a hand-over that came to nothing."""
@@ -61,6 +64,8 @@ class RunSettings:
     control_socket: Path
     coordinator: CoordinatorSettings
     activation: ActivationSettings = field(default_factory=ActivationSettings)
+    listening: tuple[str, ...] = ()
+    """Where it serves clients, as amqp[s]://HOST:PORT."""
     hook_environment: Mapping[str, str] = field(default_factory=dict)
     poll_interval_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
@@ -114,7 +119,12 @@ class Runner:
         self._stepped_at_s = time.monotonic()
         limits, interval_s = self._settings.limits, self._settings.poll_interval_s
         self._talk = BrokerTalk(
-            self._settings.control_socket, interval_s, limits.fence_after_s, self._is_hurried, self._state_changed
+            self._settings.control_socket,
+            interval_s,
+            limits.fence_after_s,
+            self._is_hurried,
+            self._state_changed,
+            lambda: is_awake(self._settings.listening, KNOCK_S),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop, number)
@@ -252,7 +262,7 @@ class Runner:
         actions[action]()
 
     def _adopt(self) -> bool:
-        process = BrokerProcess.adopt(self._settings.control_socket)
+        process = BrokerProcess.find(self._settings.control_socket)
         if process is None:
             return False
         log.info("a broker runs already (pid %d): taking care of it", process.pid)

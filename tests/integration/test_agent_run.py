@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,6 +53,28 @@ def test_a_primary_that_hangs_is_killed_and_another_one_takes_over(agents: list[
 
     assert second.wait_for("primary") < 6.0
     assert "kill the broker: silent for" in first.log()
+
+
+def test_a_primary_whose_control_socket_was_removed_and_that_serves_its_clients_is_left_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        # The port of the broker's clients: the fake has none, so this test ends each connection there for it.
+        threading.Thread(target=_end_connections, args=(port,), daemon=True).start()
+        with RunningAgent(tmp_path, "a", listen=f"amqp://127.0.0.1:{port.getsockname()[1]}") as agent:
+            agent.wait_for("primary")
+            pid = agent.broker_pid
+            agent.control_socket.unlink()
+            agent.wait_for_line("the broker runs, and cannot be asked how it is")
+            agent.process.kill()
+            agent.process.wait()
+            agent.restart()
+            agent.wait_for_line(f"a broker runs already (pid {pid})")  # and no second one is started beside it
+            assert "kill the broker" not in agent.log()
+
+
+def _end_connections(port: socket.socket) -> None:
+    with suppress(OSError):  # until the test is over
+        while True:
+            port.accept()[0].close()
 
 
 def test_stopping_the_agent_of_a_primary_hands_over(agents: list[RunningAgent]) -> None:

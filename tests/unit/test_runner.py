@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
+import socket
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 
 from event_loops import in_event_loop
 from limits import LIMIT_S
+from qpid_ha_agent.amqp_port import is_awake
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
@@ -62,6 +65,69 @@ def test_a_loop_that_is_cancelled_at_the_moment_in_which_it_is_woken_ends(steps:
         assert polling.done()
 
     story()
+
+
+# --- a broker whose control socket cannot be used
+
+
+def silence_after_a_question(control_socket: Path, is_awake: bool) -> float:
+    """How long a broker counts as silent that has said nothing for a minute, and is asked now."""
+
+    async def ask() -> float:
+        loop = asyncio.get_running_loop()
+        talk = BrokerTalk(control_socket, LIMIT_S, LIMIT_S, lambda: False, lambda: None, lambda: is_awake)
+        talk.begin(BrokerView(started_at_s=loop.time() - 60.0))
+        await talk._poll(talk.view)
+        return talk.view.silent_s(loop.time())
+
+    return asyncio.run(ask())
+
+
+def test_a_broker_that_answers_its_clients_is_not_silent_when_the_file_of_its_control_socket_is_gone(
+    tmp_path: Path,
+) -> None:
+    assert silence_after_a_question(tmp_path / "none.sock", is_awake=True) == 0.0
+    assert silence_after_a_question(tmp_path / "none.sock", is_awake=False) >= 60.0
+
+
+def test_a_broker_that_refuses_a_question_is_not_silent(tmp_path: Path) -> None:
+    """Too many ask it, or we may not: killing it would help nobody."""
+
+    def refuse(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1024)
+            error = {"code": -32002, "message": "64 control connections are open already"}
+            connection.sendall(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode() + b"\n")
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "a.sock"))
+        server.listen()
+        threading.Thread(target=refuse, args=(server,), daemon=True).start()
+        assert silence_after_a_question(tmp_path / "a.sock", is_awake=False) == 0.0
+
+
+def test_a_process_that_is_stopped_answers_at_no_port_though_the_kernel_takes_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        assert not is_awake([f"amqp://127.0.0.1:{stopped.getsockname()[1]}"], timeout_s=0.05)
+
+
+@pytest.mark.parametrize("answer", [b"AMQP\x03\x01\x00\x00", b"\x15\x03\x03\x00\x02\x02\x46", b""])
+def test_whatever_a_process_says_at_its_port_shows_that_it_has_its_turns(answer: bytes) -> None:
+    """SASL, the alert of a TLS listener, the end of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(8)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        assert is_awake(["amqp://127.0.0.1:1", f"amqps://0.0.0.0:{port}"], LIMIT_S)
+        thread.join()
 
 
 # --- what the broker said

@@ -424,6 +424,7 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             self.set_time()
+            await self.control.restore_socket()
             if self.loading is None:
                 self.container.tick()
                 self.outside.tick()
