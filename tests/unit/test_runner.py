@@ -7,6 +7,7 @@ import json
 import queue
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.cli import agent as agent_command
-from qpid_ha_agent.decision import LockView
+from qpid_ha_agent.decision import Action, Known, LockView, decide
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.run_settings import read_run_settings
 from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
@@ -401,6 +402,27 @@ def test_who_has_the_lock_renews_it_at_each_check(tmp_path: Path, lock: PrimaryL
     assert len(set(renewals)) == 13
     other.check()  # it is not his
     assert other.last_renewal() == renewals[-1]
+
+
+def test_a_backups_agent_that_let_the_lock_go_for_the_primarys_keeps_out_of_its_way_until_there_is_no_primary() -> None:
+    """Else it would have the lock again before that one: two backups' agents gave it to each other for long."""
+    tenure = Tenure()
+    known = Known(state=State.READY, lock=LockView.NONE)
+    assert decide(known).action is Action.ACQUIRE_LOCK
+    tenure.give_way(10.0)
+    assert decide(replace(known, pause_s=tenure.gives_way_s(State.READY, 12.0))).action is Action.WAIT
+    orphaned = replace(known, state=State.CONNECTING, has_data=True)
+    assert decide(replace(orphaned, pause_s=tenure.gives_way_s(State.CONNECTING, 12.1))).action is Action.ACQUIRE_LOCK
+    assert tenure.gives_way_s(State.READY, 12.2) == 0.0  # behind another primary: that one's agent is another one
+
+    tenure.give_way(20.0)
+    assert tenure.gives_way_s(State.READY, 30.0) == 0.0  # it does not want it, or has had it
+
+
+def test_a_primary_whose_hand_over_came_to_nothing_wants_its_lock_back_at_once() -> None:
+    """The coordinator was away; when it is back the lock shall follow the record, however that went."""
+    failed = Known(state=State.PRIMARY, lock=LockView.NONE, recordless_s=9.0, hand_over_tried=True)
+    assert decide(failed).action is Action.ACQUIRE_LOCK
 
 
 def test_a_lock_that_is_not_renewed_counts_as_silent_by_what_was_seen_of_it() -> None:
