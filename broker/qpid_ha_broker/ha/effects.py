@@ -143,8 +143,8 @@ class DemoteAsked(NamedTuple):
 class SwitchoverAsked(NamedTuple):
     """Somebody wants this primary to hand over to `to` (empty: to the best); answered by `Answered(request, ...)`.
 
-    `cause`: who, and why, for the log. `within_s`: then it is void, and a backup that comes later is refused; None: that is
-    after five ask limits."""
+    `cause`: who, and why, for the log. `within_s`: how long it is wanted; then it is void, and a backup that comes is
+    refused. None: five ask limits."""
 
     request: int
     to: str
