@@ -105,6 +105,8 @@ class Assessment:
     """Who may know more, and neither answers nor has a store here."""
     next_step: NextStep | None
     """None: somebody may lead, or does."""
+    primary: str = ""
+    """Who leads; empty: nobody that answers."""
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -117,7 +119,8 @@ def assess(facts: ActivationFacts) -> Assessment:
     case = _Activation(facts)
     standpoints = tuple(sorted((*case.members(), *case.outsiders()), key=lambda each: each.name))
     is_nobody = not any(each.may_lead for each in standpoints)
-    return Assessment(standpoints, case.missing, case.next_step() if is_nobody else None)
+    primary = next((each.name for each in facts.brokers if each.state is State.PRIMARY), "")
+    return Assessment(standpoints, case.missing, case.next_step() if is_nobody else None, primary)
 
 
 class _Activation:

@@ -11,11 +11,15 @@ import yaml
 from click.testing import CliRunner, Result
 
 from qpid_ha_agent import store_sources
+from qpid_ha_agent.activation import RunningBroker
+from qpid_ha_agent.cli import activation as activation_cli
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.store_sources import SourceError, facts_of_source
 from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.frames import StoreOrigin
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
 from store_writing import CLUSTER, StoreWriter, message, opening
@@ -157,6 +161,20 @@ def test_a_record_that_was_emptied_is_set_from_the_stores_and_the_change_is_reme
     shown = site.run("list", *site.stores)
     assert shown.exit_code == 0
     assert "the mount was emptied" in shown.stdout
+
+
+def test_a_record_by_which_an_agent_has_promoted_its_broker_leaves_nothing_to_do(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents wait for the record alone, and are there before an operator has read what to type."""
+    site.record(ClusterRecord())
+    waiting = RunningBroker("node2", State.CONNECTING, 1, 1, 8, MEMBERS, StoreOrigin.DIRTY)
+    answers = iter([[waiting], [waiting], [waiting._replace(state=State.PRIMARY)]])
+    monkeypatch.setattr(activation_cli, "_ask_brokers", lambda _invocation: next(answers))
+    monkeypatch.setattr(activation_cli, "_ASK_AGAIN_S", 0.0)
+    done = site.run("set", "--from-store", site.stores[1], *site.stores)
+    assert (done.exit_code, "node2 is primary: there is nothing left to do" in done.stdout) == (0, True)
+    assert "qpid-ha promote" not in done.stdout
 
 
 @pytest.mark.parametrize("is_put_back", [False, True])

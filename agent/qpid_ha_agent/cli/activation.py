@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from qpid_ha_config.configuration import WrittenSettings
 
 SHOWN_CHANGES = 5
+PROMOTED_WITHIN_S = 3.0
+_ASK_AGAIN_S = 0.2
 _NOTE_ATTEMPTS = 5
 
 
@@ -112,6 +115,8 @@ def set_activation(
     if is_done:
         _replace_record(config, change)
     after = with_record(facts, wanted)
+    if is_done and facts.brokers:
+        after = replace(after, brokers=_await_primary(invocation, facts.brokers))
     outcome = SetOutcome(change, reasons, is_done, assess(after), after.stores)
     print_set(outcome, invocation.format)
     if reasons and not force:
@@ -192,6 +197,19 @@ def _ask_brokers(invocation: Invocation) -> list[RunningBroker]:
     except CliFailure:
         return []
     return [broker for row in rows if (broker := RunningBroker.from_row(row)) is not None]
+
+
+def _await_primary(invocation: Invocation, before: tuple[RunningBroker, ...]) -> tuple[RunningBroker, ...]:
+    """How the brokers are once one of them leads, or after a moment: agents wait for the record alone, and are as fast
+    as an operator reads."""
+    deadline_s = time.monotonic() + PROMOTED_WITHIN_S
+    brokers = before
+    while time.monotonic() < deadline_s:
+        brokers = tuple(_ask_brokers(invocation)) or brokers
+        if any(each.state == "primary" for each in brokers):
+            break
+        time.sleep(_ASK_AGAIN_S)
+    return brokers
 
 
 @contextmanager
