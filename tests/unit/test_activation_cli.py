@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from qpid_ha_agent import store_sources
 from qpid_ha_agent.activation import RunningBroker
 from qpid_ha_agent.cli import activation as activation_cli
 from qpid_ha_agent.cli.admin import admin
+from qpid_ha_agent.cli.invocation import Invocation
 from qpid_ha_agent.store_sources import SourceError, facts_of_source
 from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
 from qpid_ha_broker.coordination.file import FileCoordinator
@@ -87,6 +90,36 @@ def test_it_shows_the_coordinator_and_every_store_side_by_side_within_eighty_col
     ]
     assert "node1 may not lead: the store of node2 goes further" in result.stdout
     assert [line for line in lines if len(line) > 80 and str(site.directory) not in line] == []
+
+
+@pytest.mark.parametrize("words", [("activation", "list"), ("store", "list"), ("store", "best"), ("store", "check"),
+                                   ("store", "recover"), ("store", "set-aside")])  # fmt: skip
+def test_who_may_not_look_at_a_store_is_told_so_with_code_4(
+    site: Site, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    """The mode of a data directory is 0700."""
+    store, stat = site.stores[0], Path.stat
+
+    def forbidden(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.is_relative_to(store):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", forbidden)
+    result = CliRunner().invoke(admin, [*words, str(store)], env={"QPID_HA_CONFIG": str(site.config)})
+    assert (result.exit_code, type(result.exception)) == (4, SystemExit), result.output
+    assert "we may not: do this as root, or as the broker's user" in result.stderr
+
+
+def test_what_the_system_refuses_a_command_is_one_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, code in ((PermissionError(errno.EACCES, "no", "/f"), 4), (OSError(errno.EIO, "it is broken", "/f"), 1)):
+
+        def fail(_invocation: object, *_words: object, error: OSError = error, **_params: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Invocation, "call", fail)
+        result = CliRunner().invoke(admin, ["ping"])
+        assert (result.exit_code, result.stderr.count("/f"), result.stderr.count("\n")) == (code, 1, 1)
 
 
 def test_stores_of_other_sets_are_none_of_its_business(site: Site) -> None:

@@ -622,6 +622,15 @@ def test_a_primary_that_is_demoted_says_by_whom() -> None:
     assert "demoted by ann on node1: clients are sent away" in cluster["a"].notices
 
 
+@pytest.mark.parametrize(
+    ("to", "said"), [("a", "a is the primary already"), ("bb", "there is no backup bb: no such broker")]
+)
+def test_a_switchover_that_cannot_be_says_why(to: str, said: str) -> None:
+    cluster = three()
+    answer = cluster.switch_over("a", to)
+    assert (answer.done, said in answer.text, "ready: b, c" in answer.text) == (False, True, True)
+
+
 def test_a_primary_that_hands_over_says_to_whom_and_who_wanted_it() -> None:
     cluster = three()
     cluster["a"].feed(fx.SwitchoverAsked(1, "b", "a switchover by ann on node1"))

@@ -82,8 +82,7 @@ class StepDown:
         chosen = [backup for backup in fit if not asked.to or backup.name == asked.to]
         if not chosen:
             names = ", ".join(backup.name for backup in fit) or "no backup"
-            text = f"{asked.to or 'nobody'} is not ready to take over; ready: {names}"
-            self._ctx.answer(asked.request, False, text)
+            self._ctx.answer(asked.request, False, f"{self._why_not(primary, asked.to)}; ready: {names}")
             return
         best = max(chosen, key=lambda backup: backup.acknowledged)
         self._ctx.note("info", f"{asked.cause}: {best.name} is asked to take over")
@@ -98,6 +97,17 @@ class StepDown:
         if asked is not None and self._ctx.now_s > asked.void_s and not self.is_under_way:
             self._switchover, self._void = None, asked
             self._ctx.answer(asked.request, False, f"{asked.to} did not take over in time: see its log")
+
+    def _why_not(self, primary: Primary, to: str) -> str:
+        if to == self._ctx.settings.name:
+            return f"{to} is the primary already"
+        backups = {backup.name: backup for backup in primary.links.values()}
+        if to and to not in backups:
+            return f"there is no backup {to}: no such broker, or it is not connected"
+        if to:
+            lacks = "is not in sync" if to not in primary.in_sync else "is catching up"
+            return f"{to} {lacks}: it takes over once it is ready"
+        return "nobody is ready to take over"
 
     @property
     def _limit_s(self) -> float:
