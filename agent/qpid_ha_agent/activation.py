@@ -304,7 +304,7 @@ def _read_coordinator(case: _Activation) -> NextStep:
 def _bring_missing(case: _Activation) -> NextStep:
     names = ", ".join(case.missing)
     text = f"{names} may hold what nobody here does. Start {'it' if len(case.missing) == 1 else 'them'}, with its store"
-    starts = tuple(f"systemctl start qpidd   # on {name}" for name in case.missing)
+    starts = tuple(f"systemctl start qpid-ha   # on {name}" for name in case.missing)
     return NextStep(f"{text}.", starts, case.set_commands())
 
 

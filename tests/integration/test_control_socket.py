@@ -440,3 +440,11 @@ def test_a_running_broker_makes_its_socket_again_when_somebody_has_removed_the_f
         wait_until(broker.control_socket.exists, lambda: broker.log_path.read_text(encoding="utf-8"))
         with ControlClient(broker.control_socket, LIMIT_S) as client:
             assert client.call("ping")
+
+
+def test_a_broker_says_which_process_it_is_and_has_the_name_that_an_operator_looks_for() -> None:
+    with RunningBroker() as broker, ControlClient(broker.control_socket, LIMIT_S) as client:
+        facts = client.call("query")
+        assert isinstance(facts, dict)
+        comm = Path(f"/proc/{facts['pid']}/comm").read_text(encoding="utf-8")
+        assert (broker.process is not None and broker.process.pid, comm) == (facts["pid"], "qpidd\n")

@@ -135,7 +135,7 @@ def test_without_a_source_it_is_the_store_of_this_machine_and_the_others_are_mis
 
     assert (code, found["may_lead"], found["missing"]) == (1, [], ["node2", "node3"])
     shown = site.run("list").stdout
-    assert "systemctl start qpidd   # on node2" in shown
+    assert "systemctl start qpid-ha   # on node2" in shown
     assert f"qpid-ha activation set --from-store {site.stores[0]}/default --force" in shown
 
 

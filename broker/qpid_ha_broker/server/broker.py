@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -454,6 +455,7 @@ class Broker:
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
+            "pid": os.getpid(),
             **self.membership.facts(),
             **self._cluster_facts(),
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),
