@@ -46,10 +46,24 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     try:
         settings = read_run_settings(config, changes, program)
         _configure_logging(settings.name)
+        _warn_of_other_settings(config)
         asyncio.run(Runner(settings).run())
     except (SettingsError, BrokerProcessError, CoordinatorError) as error:
         click.echo(f"qpid-ha-agent: {error}", err=True)
         sys.exit(1)
+
+
+def _warn_of_other_settings(config: Path) -> None:
+    """Of a key that is not known, say. A broker that runs is cared for all the same; it would not start again."""
+    import logging
+
+    from qpid_ha_config.configuration import WrittenSettings
+    from qpid_ha_config.errors import SettingsError
+
+    try:
+        WrittenSettings.read(config).check_each()
+    except SettingsError as error:
+        logging.getLogger("agent").warning("a broker will not start with this configuration: %s", error)
 
 
 def _configure_logging(name: str) -> None:
