@@ -60,8 +60,9 @@ class BrokerProcess:
         return cls(child.pid, os.pidfd_open(child.pid), child)
 
     @classmethod
-    def find(cls, control_socket: Path) -> BrokerProcess | None:
-        """The broker's process, by whoever listens, else by the process table. Raises BrokerProcessError."""
+    def find(cls, control_socket: Path, older_than_s: float = 0.0) -> BrokerProcess | None:
+        """The broker's process, by whoever listens, else by the process table, where one that is younger than
+        `older_than_s` may be starting, and does not count. Raises BrokerProcessError."""
         try:
             listening = cls.adopt(control_socket)
         except BrokerProcessError:
@@ -69,7 +70,7 @@ class BrokerProcess:
         if listening is not None:
             return listening
         pid = find_pid(control_socket)
-        return cls._open(pid, control_socket) if pid else None
+        return cls._open(pid, control_socket) if pid and age_s(pid) >= older_than_s else None
 
     @classmethod
     def adopt(cls, control_socket: Path) -> BrokerProcess | None:

@@ -26,6 +26,7 @@ from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, de
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_agent.sight import STARTED_S
 from qpid_ha_agent.tenure import Refusals, Tenure
 from qpid_ha_agent.vip_keeper import VirtualIpKeeper
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
@@ -267,7 +268,7 @@ class Runner:
         actions[decision.action]()
 
     def _adopt(self) -> bool:
-        process = BrokerProcess.find(self._settings.control_socket)
+        process = BrokerProcess.find(self._settings.control_socket, STARTED_S)
         if process is None:
             return False
         log.info("a broker runs already (pid %d): taking care of it", process.pid)

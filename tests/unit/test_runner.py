@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import queue
 import socket
 import threading
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 from event_loops import in_event_loop
 from limits import LIMIT_S
+from qpid_ha_agent import broker_process
 from qpid_ha_agent.amqp_port import is_awake
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_talk import BrokerTalk
@@ -457,6 +459,19 @@ def test_a_refusal_that_repeats_itself_is_asked_for_less_and_less_often_until_so
 
 
 # --- the process
+
+
+def test_a_process_that_may_be_starting_is_not_taken_for_one_that_lost_its_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be killed for its silence before it ever listened."""
+    monkeypatch.setattr(broker_process, "find_pid", lambda _path: os.getpid())
+    for age_s, is_found in ((1.0, False), (3600.0, True)):
+        monkeypatch.setattr(broker_process, "age_s", lambda _pid, age_s=age_s: age_s)
+        found = BrokerProcess.find(tmp_path / "none.sock", older_than_s=10.0)
+        assert (found is not None) == is_found
+        if found is not None:
+            found.close()
 
 
 def test_where_nobody_listens_there_is_nothing_to_take_over(tmp_path: Path) -> None:
