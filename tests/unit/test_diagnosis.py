@@ -234,7 +234,7 @@ def test_who_is_named_is_whom_it_is_about() -> None:
 
 
 def test_without_a_primary_the_next_step_is_that_of_the_activation() -> None:
-    step = NextStep("node3 may hold what nobody here does.", ("systemctl start qpidd   # on node3",))
+    step = NextStep("node3 may hold what nobody here does.", ("systemctl start qpid-ha   # on node3",))
     facts = replace(HEALTHY, brokers=LEADERLESS, assessment=replace(REFUSED, next_step=step), backups=(), sets=())
     assert {finding.commands for finding in diagnose(facts)} == {step.commands}
     facts = replace(facts, assessment=REFUSED)

@@ -145,11 +145,13 @@ class DemoteAsked(NamedTuple):
 class SwitchoverAsked(NamedTuple):
     """Somebody wants this primary to hand over to `to` (empty: to the best); answered by `Answered(request, ...)`.
 
-    `cause`: who, and why, for the log."""
+    `cause`: who, and why, for the log. `within_s`: how long it is wanted; then it is void, and a backup that comes is
+    refused. None: five ask limits."""
 
     request: int
     to: str
     cause: str = "a switchover by an operator"
+    within_s: float | None = None
 
 
 class DropAsked(NamedTuple):

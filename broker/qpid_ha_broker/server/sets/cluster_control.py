@@ -137,13 +137,17 @@ class ClusterControl:
         return await self._request(lambda number: fx.DemoteAsked(number, cause))
 
     async def switchover(self, params: Params) -> object:
-        """Hand over to the backup `to`, or to the best; `cause`: who wants it, for the log."""
-        check_known(params, ("to", "cause"))
+        """Hand over to the backup `to`, or to the best; `cause`: who wants it, for the log. After `within_s` it is
+        void: a coordinator that hangs may keep a backup waiting until nobody wants it any more."""
+        check_known(params, ("to", "cause", "within_s"))
         cause = _sentence(params, "cause", "a switchover by an operator")
         to = params.get("to") or ""
         if not isinstance(to, str):
             raise ControlError(INVALID_PARAMS, "to is the name of a backup; left out: the best")
-        return await self._request(lambda number: fx.SwitchoverAsked(number, to, cause))
+        within_s = params.get("within_s")
+        if not isinstance(within_s, int | float | None) or (within_s is not None and within_s <= 0):
+            raise ControlError(INVALID_PARAMS, "within_s is a number of seconds over 0; left out: 5")
+        return await self._request(lambda number: fx.SwitchoverAsked(number, to, cause, within_s))
 
     async def drop(self, params: Params) -> object:
         """Let this primary not wait for `backup` any more, which is known to be gone: `reason` says from where."""

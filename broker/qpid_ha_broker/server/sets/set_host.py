@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -42,6 +43,7 @@ from qpid_ha_broker.server.sets.set_questions import SetQuestions
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
+from qpid_ha_broker.server.stores.loading import StoreReading
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_config.addresses import show_addresses
@@ -205,7 +207,8 @@ class SetHost:
                 await self._set_damaged_aside(name, fleet)
                 resources = container.new_resources(name)
                 kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
-                loaded = await asyncio.to_thread(kept.read, settings)
+                reading = StoreReading()
+                loaded = await reading.run(partial(kept.read, settings, reading.show))
             try:
                 check_dirty(self._broker.current(), loaded.restored.store, name)
             except StoreError:
