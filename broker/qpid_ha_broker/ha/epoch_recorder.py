@@ -67,8 +67,10 @@ class EpochRecorder:
         """The last record that the coordinator has confirmed to this process."""
         self._expected = confirmed
         """What it holds, as far as is known: `confirmed`, or a later change of ours whose answer was lost."""
-        self.problem: str | None = None
+        self._record_problem: str | None = None
         """Why changes of the in-sync set cannot be recorded, with what to do."""
+        self._strangers: str | None = None
+        """Who leads another cluster at an address of this one, with what to do."""
         self._number = 0
         """Of the request whose answer is awaited; 0: none is."""
         self._wanted: ClusterRecord | None = None
@@ -86,6 +88,11 @@ class EpochRecorder:
         self._begin_not_before_s = 0.0
         self._is_begin_awaited = False
         """The request whose answer is awaited only says that the generation has begun."""
+
+    @property
+    def problem(self) -> str | None:
+        """What an operator has to decide, with what to do; None: nothing."""
+        return "; ".join(filter(None, (self._strangers, self._record_problem))) or None
 
     @property
     def has_work(self) -> bool:
@@ -140,6 +147,8 @@ class EpochRecorder:
             self._number, self._sent_s = self._ctx.number(), self._ctx.clock_s
             self._is_begin_awaited = False
             self._ctx.effects.append(ReadRecord(self._number))
+            if not self._ctx.settings.cluster:  # who has another coordinator is not in this record, and may lead
+                self._ctx.ask(Topic.STATUS, self._own())
 
     def _write(self, confirmed: ClusterRecord, expected: ClusterRecord) -> None:
         primary, change = self._primary, self._primary.in_sync.change
@@ -159,7 +168,12 @@ class EpochRecorder:
     def peers_answered(self, answered: PeersAnswered) -> Deposed | None:
         """The peers have spoken."""
         own, primary = self._ctx.settings, self._primary
-        answers = [answer for answer in answered.answers if answer.instance != own.instance]
+        others = [answer for answer in answered.answers if answer.instance != own.instance]
+        cluster = self._own().cluster
+        answers = [answer for answer in others if answer.cluster in ("", cluster)]
+        strangers = [answer for answer in others if answer not in answers and answer.state == State.PRIMARY]
+        if strangers or not answered.unreachable:
+            self._note_strangers(strangers)
         for answer in answers:
             is_rival = answer.state == State.PRIMARY and answer.name < own.name
             if answer.generation > primary.generation or (answer.generation == primary.generation and is_rival):
@@ -254,13 +268,28 @@ class EpochRecorder:
 
     def _complain(self, problem: str) -> None:
         self._not_before_s = self._ctx.clock_s + _OUTDATED_PAUSE_S
-        if problem != self.problem:
+        if problem != self._record_problem:
             self._show(problem)
             self._ctx.note("error", f"{problem}; nobody's departure from the in-sync set counts until then")
 
+    def _note_strangers(self, strangers: Sequence[Answer]) -> None:
+        """Two clusters where there was to be one: both serve and confirm, and only a person knows which was meant."""
+        found = " and ".join(sorted(f"{each.name} (cluster {each.cluster})" for each in strangers))
+        text = (
+            f"{found} leads another cluster than this broker, of the same addresses ({self._own().cluster} here): is"
+            " ha.coordinator the same on all brokers? Stop the one that was not to begin, set its store aside"
+            " (`qpid-ha store set-aside`), and start it again"
+            if strangers
+            else None
+        )
+        if text != self._strangers:
+            self._strangers = text
+            self._ctx.is_status_stale = True
+            self._ctx.note("error" if text else "info", text or "nobody leads another cluster any more")
+
     def _show(self, problem: str | None) -> None:
-        if problem != self.problem:
-            self.problem = problem
+        if problem != self._record_problem:
+            self._record_problem = problem
             self._ctx.is_status_stale = True
 
     def replace_record(self) -> None:

@@ -12,11 +12,11 @@ from typing import Final
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.backup_admission import BackupAdmission
 from qpid_ha_broker.ha.backup_feed import SENT_BATCHES, BackupFeed
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
-from qpid_ha_broker.ha.history import problem
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 from qpid_ha_broker.ha.observers import Admit, LimitedInSync
 from qpid_ha_broker.ha.replica import Replica, StreamError
@@ -43,6 +43,7 @@ class Primary:
         self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
         self.links: dict[int, BackupLink] = {}
         self._limited = LimitedInSync(ctx, generation, self.in_sync, self.links)
+        self._admission = BackupAdmission(ctx)
         self._feed = BackupFeed(ctx, replica, generation, self.in_sync)
         self.followers = Followers(ctx, replica.tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
@@ -80,11 +81,10 @@ class Primary:
 
     def hello(self, link: int, hello: fr.Hello) -> None:
         """A broker wants to follow."""
-        refused = _why_refused(self._ctx, self.links.values(), hello, self._replica.history.cluster)
+        refused = self._admission.why_refused(self.links.values(), hello, self._replica.history.cluster)
         if refused is not None:
             self._ctx.send(link, refused)
             self._ctx.close(link, refused.text)
-            self._ctx.note("warning", f"backup {hello.name} refused: {refused.text}")
             return
         for other in [backup for backup in self.links.values() if backup.name == hello.name]:
             self._ctx.close(other.link, "connected anew")
@@ -342,29 +342,3 @@ class Primary:
             raise AssertionError(
                 f"committed {self._log.committed_lsn}, but not by the set: {self.in_sync.committed_lsn}"
             )
-
-
-def _why_refused(ctx: MemberContext, links: Iterable[BackupLink], hello: fr.Hello, cluster: str) -> fr.Refused | None:
-    def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
-        return fr.Refused(code, text, "")
-
-    if hello.version != fr.PROTOCOL_VERSION:
-        text = f"it speaks version {hello.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
-        return refused(fr.RefusalCode.VERSION, text)
-    if hello.set != ctx.resource_set.name:
-        return refused(fr.RefusalCode.NO_SET, f"there is no resource set {hello.set} here")
-    if hello.cluster and hello.cluster != cluster:
-        text = ctx.settings.keeper.foreign_backup.format(theirs=hello.cluster, ours=cluster)
-        return refused(fr.RefusalCode.OTHER_CLUSTER, text)
-    wrong = problem(hello.history, hello.last_lsn)
-    if wrong or hello.applied_lsn > hello.last_lsn:
-        return refused(fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}")
-    alive_since_s = ctx.clock_s - ctx.settings.link_timeout_s
-    is_twin = any(
-        backup.name == hello.name and backup.instance != hello.instance and backup.heard_s > alive_since_s
-        for backup in links
-    )
-    if is_twin or hello.name == ctx.settings.name:
-        text = f"another broker is called {hello.name}: give each its own `name`"
-        return refused(fr.RefusalCode.SAME_NAME, text)
-    return None

@@ -22,6 +22,8 @@ class PrimaryChannel:
         """Why another broker does not let this one in; empty as long as none has said so."""
         self._refused_at = ""
         """Its address."""
+        self._refusals: dict[str, str] = {}
+        """By address: what was logged last of those that do not want this broker, since it had a primary."""
         self._heard_s = 0.0
         self._next_try_s = 0.0
         self._pause_s = ctx.settings.reconnect_s
@@ -43,6 +45,12 @@ class PrimaryChannel:
             return
         jitter = 0.5 + ctx.random()
         self._next_try_s = ctx.clock_s + self._pause_s * jitter
+
+    def try_next(self) -> None:
+        """That address does not lead to the primary: the next one of this round may be tried at once. The pause after
+        the round is what it was, or it would never grow."""
+        self.link, self.is_open = 0, False
+        self._next_try_s = self._ctx.clock_s
 
     def dial_again(self) -> None:
         """Connect once more to the address that was tried last; the next attempt after that begins a round."""
@@ -93,6 +101,13 @@ class PrimaryChannel:
         if self.login_problem:
             self._ctx.is_status_stale = True
         self._refused_at, self.login_problem = "", ""
+        self._refusals.clear()
+
+    def note_refusal(self, text: str) -> None:
+        """The broker there does not want this one as its backup, which it says each time: it is logged once."""
+        if self._refusals.get(self.address) != text:
+            self._refusals[self.address] = text
+            self._ctx.note("error", f"refused by {self.address}: {text}")
 
     @property
     def heard_s(self) -> float:

@@ -362,7 +362,7 @@ class Standby(ActiveRole):
         if frame.code in (fr.RefusalCode.OTHER_CLUSTER, fr.RefusalCode.VERSION):
             self._ctx.effects.append(fx.Stop(f"refused by {channel.address}: {frame.text}"))
         elif frame.code is not fr.RefusalCode.NOT_PRIMARY:
-            self._ctx.note("error", f"refused by {channel.address}: {frame.text}")
+            channel.note_refusal(frame.text)
         standby = self.give_up(frame.text)
         is_free = not channel.link and not self._parts.votes.is_awaited and standby.is_top
         if is_free and frame.primary_address in self._ctx.settings.addresses:
@@ -449,10 +449,13 @@ class Connecting(Standby):
     def lose_primary(self, reason: str) -> Standby:
         """That address did not lead to it; if a primary has announced itself there meanwhile, it does now."""
         channel = self._parts.channel
-        is_announced = channel.is_announced
-        self.search(at_once=not is_announced and not channel.is_round_over)
-        if is_announced:
+        if channel.is_announced:
             self.dial_again()
+        elif channel.is_round_over:
+            self.search()
+        else:
+            channel.try_next()
+            self._dial_next()
         return self
 
     def greet(self, opened: fx.LinkOpened) -> None:

@@ -1,0 +1,60 @@
+"""Who may follow a primary as its backup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.backup_link import BackupLink
+from qpid_ha_broker.ha.context import MemberContext
+from qpid_ha_broker.ha.history import problem
+
+_NOTED_MOST: Final = 64
+
+
+class BackupAdmission:
+    """Of one generation's primary."""
+
+    def __init__(self, ctx: MemberContext) -> None:
+        self._ctx = ctx
+        self._noted: dict[str, str] = {}
+        """By process: what was logged of it when it was refused. It asks again and again."""
+
+    def why_refused(self, links: Iterable[BackupLink], hello: fr.Hello, cluster: str) -> fr.Refused | None:
+        """Why this one may not follow; None: it may. `cluster`: that of this primary's log."""
+        refused = _why_refused(self._ctx, links, hello, cluster)
+        if refused is None:
+            self._noted.pop(hello.instance, None)
+        elif self._noted.get(hello.instance) != refused.text:
+            if len(self._noted) >= _NOTED_MOST:
+                self._noted.clear()
+            self._noted[hello.instance] = refused.text
+            self._ctx.note("warning", f"backup {hello.name} refused: {refused.text}")
+        return refused
+
+
+def _why_refused(ctx: MemberContext, links: Iterable[BackupLink], hello: fr.Hello, cluster: str) -> fr.Refused | None:
+    def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
+        return fr.Refused(code, text, "")
+
+    if hello.version != fr.PROTOCOL_VERSION:
+        text = f"it speaks version {hello.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
+        return refused(fr.RefusalCode.VERSION, text)
+    if hello.set != ctx.resource_set.name:
+        return refused(fr.RefusalCode.NO_SET, f"there is no resource set {hello.set} here")
+    if hello.cluster and hello.cluster != cluster:
+        text = ctx.settings.keeper.foreign_backup.format(theirs=hello.cluster, ours=cluster)
+        return refused(fr.RefusalCode.OTHER_CLUSTER, text)
+    wrong = problem(hello.history, hello.last_lsn)
+    if wrong or hello.applied_lsn > hello.last_lsn:
+        return refused(fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}")
+    alive_since_s = ctx.clock_s - ctx.settings.link_timeout_s
+    is_twin = any(
+        backup.name == hello.name and backup.instance != hello.instance and backup.heard_s > alive_since_s
+        for backup in links
+    )
+    if is_twin or hello.name == ctx.settings.name:
+        text = f"another broker is called {hello.name}: give each its own `name`"
+        return refused(fr.RefusalCode.SAME_NAME, text)
+    return None
