@@ -286,6 +286,32 @@ def test_a_controller_that_slept_gives_one_that_refused_its_time_too() -> None:
     assert bench.map.brokers["b"].up
 
 
+def test_a_new_controller_asks_at_once_who_is_gone_and_has_others_lead_what_the_one_before_it_led() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+    hosted = [ms.ReplicaReport("orders", "ready", generation=1, lsn=5) for _ in range(3)]
+    for name, replica in zip("abc", hosted, strict=True):
+        bench.hosts(name, replica)
+    bench.lead("a", "orders", members=("a", "b", "c"), epoch=1)
+    bench.controller = Controller(SETTINGS)
+    bench.said.clear()
+    bench.now_s += 10.0
+    bench.feed(ms.ControllerBegan(bench.map, "b", 2, 0))
+    looked_for = [effect for effect in bench.said if isinstance(effect, ms.LookForBroker)]
+    assert [(each.name, each.address) for each in looked_for] == [("a", "a:1"), ("c", "c:1")], "who leads most first"
+    bench.feed(ms.ReportReceived(report("b", hosted[1])))
+    bench.feed(ms.ReportReceived(report("c", hosted[2])))
+    assert not bench.given(), "it may be there"
+
+    bench.feed(ms.BrokerRefuses("a", ""))
+    bench.feed(ms.BrokerRefuses("c", ""))
+    bench.wait()
+
+    assert {(each.set, each.kind) for each in bench.given()} >= {("orders", OrderKind.PROMOTE)}
+    assert not bench.map.brokers["a"].up
+    assert bench.map.brokers["c"].up, "it has reported since it was looked for"
+
+
 def test_default_does_not_wait_for_a_broker_that_has_failed_or_no_record_could_be_committed() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders"))
