@@ -1,4 +1,10 @@
-"""Who may follow a primary as its backup."""
+"""Who may follow a primary as its backup, and when one that fell silent is waited for again.
+
+A backup that stops for a while and comes back costs publishers `ha.backup-timeout` each time that it does. So one that
+was given up because of its silence is sent everything when it is back, but counts only after it has been level, and has
+answered, for a while: `ha.backup-timeout` after the first time, twice as long after each other one. Where fewer are in
+sync than publishers need, it counts at once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,9 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.history import problem
 
 _NOTED_MOST: Final = 64
+LONGEST_PROBATION_S: Final = 60.0
+FORGIVEN_S: Final = 600.0
+"""Without having been silent: then the next time counts as the first one."""
 
 
 class BackupAdmission:
@@ -20,6 +29,8 @@ class BackupAdmission:
         self._ctx = ctx
         self._noted: dict[str, str] = {}
         """By process: what was logged of it when it was refused. It asks again and again."""
+        self._silences: dict[str, tuple[int, float]] = {}
+        """By name: how often it was silent for too long, and when last."""
 
     def why_refused(self, links: Iterable[BackupLink], hello: fr.Hello, cluster: str) -> fr.Refused | None:
         """Why this one may not follow; None: it may. `cluster`: that of this primary's log."""
@@ -32,6 +43,19 @@ class BackupAdmission:
             self._noted[hello.instance] = refused.text
             self._ctx.note("warning", f"backup {hello.name} refused: {refused.text}")
         return refused
+
+    def was_silent(self, name: str) -> None:
+        """That backup was given up because nothing came from it, or it did not read."""
+        times, last_s = self._silences.get(name, (0, 0.0))
+        is_forgiven = self._ctx.clock_s - last_s > FORGIVEN_S
+        self._silences[name] = 1 if is_forgiven else times + 1, self._ctx.clock_s
+
+    def probation_s(self, name: str) -> float:
+        """So long it has to be level, and to answer, before it is waited for."""
+        times, _ = self._silences.get(name, (0, 0.0))
+        if not times:
+            return 0.0
+        return float(min(self._ctx.settings.backup_timeout_s * 2 ** min(times - 1, 16), LONGEST_PROBATION_S))
 
 
 def _why_refused(ctx: MemberContext, links: Iterable[BackupLink], hello: fr.Hello, cluster: str) -> fr.Refused | None:

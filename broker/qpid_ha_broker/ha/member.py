@@ -169,8 +169,13 @@ class Member:
             "lag_messages": self._parts.replica.tail.last_lsn - max(backup.acknowledged, backup.compared_lsn),
             "lag_bytes": backup.unacknowledged_bytes,
             "lag_s": 0.0 if owes_since_s is None else round(self._ctx.clock_s - owes_since_s, 3),
-            **({"why": backup.observes} if backup.observes else {}),
+            **({"why": why} if (why := backup.observes or self._why_not_in_sync(backup, in_sync)) else {}),
         }
+
+    def _why_not_in_sync(self, backup: BackupLink, in_sync: bool) -> str:
+        if in_sync or not backup.is_level or not backup.probation_s:
+            return ""
+        return f"it was silent before: it is waited for again once it has been level for {backup.probation_s:g} s"
 
     def history(self) -> list[dict[str, object]]:
         """The generations of this broker's log, one line for each; `started_at_ms` 0: this broker was not told."""

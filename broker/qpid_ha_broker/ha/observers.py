@@ -143,6 +143,8 @@ class LimitedInSync:
         def standing(name: str) -> FollowerStanding:
             backup, broker = backups.get(name), brokers.get(name)
             is_level = backup is not None and backup.is_level and name not in missing and name not in joining
+            if backup is not None and name not in members and not backup.is_proven(self._ctx.clock_s):
+                is_level = is_level and 1 + len(members) < settings.min_in_sync
             return FollowerStanding(
                 name,
                 "" if broker is None else broker.zone,

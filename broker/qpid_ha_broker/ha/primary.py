@@ -90,6 +90,7 @@ class Primary:
             self._ctx.close(other.link, "connected anew")
             self.lost(other.link, "it connected anew")
         backup = self.links[link] = BackupLink(link, hello, self._ctx.clock_s)
+        backup.probation_s = self._admission.probation_s(hello.name)
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
@@ -105,6 +106,9 @@ class Primary:
                 self._map_lsn = batch.last_lsn
             self._persist(batch)
             self.persisted()
+            for backup in [each for each in self.links.values() if each.unread_bytes > self._ctx.settings.unread_bytes]:
+                if backup.name not in self.in_sync:  # for one that is, publishers wait, and time decides
+                    self._give_up(backup, f"it does not read, and {backup.unread_bytes} bytes wait for it")
         events = 0 if batch is None else batch.last_lsn - batch.first_lsn + 1
         for backup, reason in self._feed.catch_up(self.links.values(), events):
             self._give_up(backup, reason)
@@ -160,11 +164,10 @@ class Primary:
                 self._expected.discard(backup.name)
                 self._ctx.note("info", f"Backup is ready: {backup.name}")
                 self._check_phase()
-        elif backup.is_level and self._limited.is_wanted:
-            if not backup.observes:
-                self._review_in_sync()
-        elif backup.is_level:
+        elif not self._limited.is_wanted:
             self._let_in(backup)
+        elif backup.is_level and not backup.observes:
+            self._review_in_sync()
         self.advance()
 
     def advance(self) -> None:
@@ -188,7 +191,7 @@ class Primary:
             (backup,) = [each for each in self.links.values() if each.name == change.name]
             if isinstance(change, Admit):
                 self._ctx.note("info", f"backup {backup.name} joins the in-sync set: {change.why}")
-                self._let_in(backup)
+                self._let_in(backup, is_wanted=True)
             else:
                 self._limited.observes(backup, change.why)
                 self._write(self.in_sync.leave(backup.name))
@@ -196,8 +199,12 @@ class Primary:
         # An observer votes as others do, and may have forgotten it when it comes back: see `_let_in`.
         self._known.update(backup.name for backup in self.links.values() if backup.observes)
 
-    def _let_in(self, backup: BackupLink) -> None:
-        """Let a level backup join, at once unless it may have forgotten that it follows somebody newer."""
+    def _let_in(self, backup: BackupLink, *, is_wanted: bool = False) -> None:
+        """Let a level backup join, at once unless it may have forgotten that it follows somebody newer; or unless it
+        fell silent not long ago, and others suffice. `is_wanted`: whether they do was looked at."""
+        is_needed = backup.is_level and not self.in_sync.is_large_enough
+        if not (is_wanted or is_needed or backup.is_proven(self._ctx.clock_s)):
+            return
         settings = self._ctx.settings
         has_forgotten = not backup.vote_history_intact and backup.name in self._known
         if has_forgotten and settings.min_in_sync > 1 and not settings.has_coordinator:
@@ -286,13 +293,23 @@ class Primary:
             self._ctx.want_turn()
         if self._limited.is_wanted:
             self._review_in_sync()
+        else:
+            for backup in [each for each in self.links.values() if each.probation_s and each.name not in self.in_sync]:
+                self._let_in(backup)
         committed = self.in_sync.committed_lsn
         self.followers.tick(committed)
         for backup in list(self.links.values()):
-            waited_for_since_s = backup.waited_for_since_s(backup.name in self.in_sync, settings.has_heartbeats)
-            silent_s = 0.0 if waited_for_since_s is None else clock_s - waited_for_since_s
+            stuck_since_s = backup.stuck_since_s(backup.name in self.in_sync)
+            stuck_s = 0.0 if stuck_since_s is None else clock_s - stuck_since_s
+            # Of one that owes nothing a late heartbeat costs nobody anything: it has the time of a channel.
+            unheard_s = clock_s - backup.heard_s if settings.has_heartbeats else 0.0
+            is_silent = stuck_s > settings.backup_timeout_s or unheard_s > max(
+                settings.backup_timeout_s, settings.link_timeout_s
+            )
             is_due = settings.has_heartbeats and clock_s - backup.sent_s >= settings.heartbeat_interval_s
-            if silent_s > settings.backup_timeout_s:
+            if is_silent:
+                silent_s = max(stuck_s, unheard_s)
+                self._admission.was_silent(backup.name)
                 self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
             elif committed != backup.told_committed or is_due:
                 self._feed.send_heartbeat(backup)

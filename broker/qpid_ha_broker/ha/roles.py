@@ -1191,7 +1191,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
 def _open_for_clients(ctx: MemberContext) -> None:
     """What each of them relies on is there, and what was theirs waits for them."""
     ctx.resource_set.declare_standard_exchanges()
-    ctx.resource_set.take_over(ctx.wall_ms(), int(ctx.settings.backup_timeout_s * 1000))
+    ctx.resource_set.take_over(ctx.wall_ms(), int(ctx.settings.comeback_s * 1000))
 
 
 class RoleRow(NamedTuple):

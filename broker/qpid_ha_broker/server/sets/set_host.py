@@ -316,7 +316,7 @@ class SetHost:
             own_address=own_address,
             clients_url=show_addresses(ha.public_url),
             cluster=cluster,
-            backup_timeout_s=ha.backup_timeout_s,
+            backup_timeout_s=ha.waits_for_backup_s,
             min_in_sync=min_in_sync or ha.min_in_sync,
             tail_bytes=ha.tail_bytes // TAIL_SHARE,
             has_heartbeats=False,
