@@ -128,3 +128,15 @@ def test_what_is_on_its_way_to_a_backup_that_does_not_read_while_it_catches_up_i
     cluster.settle()
     assert c.is_in(State.READY)
     assert c.bodies("q") == a.bodies("q")
+
+
+def test_who_was_silent_is_let_in_at_once_while_it_is_not_recorded_that_it_left() -> None:
+    """Nothing is committed without it before that, and the coordinator is away."""
+    cluster = three(backup_timeout_s=TIMEOUT_S, has_coordinator=True)
+    cluster["a"].declare("q")
+    cluster.settle()
+    cluster.record_is_reachable = False
+    fall_silent(cluster)
+    assert is_confirmed_within(cluster, 0.5)
+    cluster.wait(1.0)
+    assert cluster["c"].is_in(State.READY)

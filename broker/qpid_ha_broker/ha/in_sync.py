@@ -138,6 +138,11 @@ class InSyncSet:
         self._advance()
 
     @property
+    def awaited(self) -> frozenset[str]:
+        """Who has left and counts all the same, because that is not recorded: nothing is committed without them."""
+        return frozenset(name for name, leaving in self._leaving.items() if not leaving.is_recorded)
+
+    @property
     def awaits_record(self) -> bool:
         """Whether a departure waits for `recorded`."""
         return any(not leaving.is_recorded for leaving in self._departures)

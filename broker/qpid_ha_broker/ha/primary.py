@@ -202,7 +202,8 @@ class Primary:
     def _let_in(self, backup: BackupLink, *, is_wanted: bool = False) -> None:
         """Let a level backup join, at once unless it may have forgotten that it follows somebody newer; or unless it
         fell silent not long ago, and others suffice. `is_wanted`: whether they do was looked at."""
-        is_needed = backup.is_level and not self.in_sync.is_large_enough
+        is_waited_for = backup.name in self.in_sync.awaited or not self.in_sync.is_large_enough
+        is_needed = backup.is_level and is_waited_for
         if not (is_wanted or is_needed or backup.is_proven(self._ctx.clock_s)):
             return
         settings = self._ctx.settings
