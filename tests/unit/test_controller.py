@@ -84,9 +84,10 @@ class Bench:
         return [str(entry["text"]) for entry in entries] if isinstance(entries, list) else []
 
     def ask(self, request: ms.ClusterRequest) -> ms.AnswerRequest:
-        self.feed(ms.RequestReceived(len(self.said) + 1, request))
+        number = len(self.said) + 1
+        self.feed(ms.RequestReceived(number, request))
         self.feed(ms.MapCommitted(self.lsn))
-        return self.answers()[-1]
+        return [each for each in self.answers() if each.number == number][-1]
 
     def answers(self, since: int = 0) -> list[ms.AnswerRequest]:
         """To requests of operators; `since`: leave out so much of what was said."""
@@ -1186,3 +1187,22 @@ def test_a_condition_that_does_not_hold_withdraws_the_deletion_and_the_answer_sa
     both = told_by_primary(bench, deleted_queues=(placed.id,))
     assert [answer.done for answer in both] == [True, True]
     assert not bench.map.queues
+
+
+def test_whoever_only_looks_is_answered_although_nothing_can_be_committed() -> None:
+    bench = Bench("a", "b", "c", "d")
+    bench.ask(ms.CreateSet("orders"))
+    bench.feed(ms.RequestReceived(900, ms.DrainBroker("c")))
+    assert not [each for each in bench.answers() if each.number == 900], "what was written is not committed"
+
+    for number, look in ((901, ms.ShowCluster()), (902, ms.ShowHistory("c"))):
+        bench.feed(ms.RequestReceived(number, look))
+        assert bench.answers()[-1].number == number
+
+    shown = next(each for each in bench.answers() if each.number == 901).result
+    assert shown["uncommitted"] is True
+    (drained,) = [row for row in shown["brokers"] if row["name"] == "c"]  # type: ignore[attr-defined]
+    assert not drained["safe_to_stop"]
+    assert "what the controller has written last is not committed yet" in drained["why_not_to_stop"]
+    bench.feed(ms.MapCommitted(bench.lsn))
+    assert bench.ask(ms.ShowCluster()).result["uncommitted"] is False

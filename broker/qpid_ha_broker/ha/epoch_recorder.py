@@ -43,6 +43,8 @@ _RECORD_PATROL_S = 10.0
 nobody else would tell it that another one was recorded."""
 _OUTDATED_PAUSE_S = 1.0
 """Between two looks at a record that cannot be replaced yet."""
+_NOTE_AGAIN_S = 30.0
+"""Between two lines of the log about the same reason."""
 _BEGIN_PAUSE_S = 2.0
 """Between two attempts to record that the generation has begun."""
 
@@ -71,6 +73,8 @@ class EpochRecorder:
         """Why changes of the in-sync set cannot be recorded, with what to do."""
         self._strangers: str | None = None
         """Who leads another cluster at an address of this one, with what to do."""
+        self._unwritten_since_s: float | None = None
+        self._note_not_before_s = 0.0
         self._number = 0
         """Of the request whose answer is awaited; 0: none is."""
         self._wanted: ClusterRecord | None = None
@@ -217,6 +221,7 @@ class EpochRecorder:
                 keeper = self._ctx.settings.keeper.name
                 self._ctx.note("warning", f"{keeper}'s record was lost, or an old one: it is written anew")
             self.confirmed = self._wanted
+            self._note_recorded()
             self._holds(self._wanted)
             self._primary.recorded(self._wanted.epoch)
             return None
@@ -225,9 +230,28 @@ class EpochRecorder:
             return None
         if written.record is None:
             self._not_before_s = self._ctx.clock_s + _PAUSE_S
-            self._ctx.note("warning", f"the in-sync set cannot be recorded, confirmations wait: {written.problem}")
+            self._note_write_problem(written.problem)
             return None
         return self._compare(self.confirmed, written.record)
+
+    def _note_write_problem(self, problem: str) -> None:
+        """It is tried again several times a second: the reason is logged when it is another one, and now and then."""
+        clock_s = self._ctx.clock_s
+        if self._unwritten_since_s is None:
+            self._unwritten_since_s = clock_s
+        commits = self._primary.commits
+        if problem == commits.record_problem and clock_s < self._note_not_before_s:
+            return
+        commits.record_problem, self._note_not_before_s = problem, clock_s + _NOTE_AGAIN_S
+        since_s = clock_s - self._unwritten_since_s
+        for_long = f" for {since_s:.0f} s" if since_s >= 1 else ""
+        self._ctx.note("warning", f"the in-sync set cannot be recorded{for_long}, confirmations wait: {problem}")
+
+    def _note_recorded(self) -> None:
+        if self._unwritten_since_s is not None:
+            since_s = self._ctx.clock_s - self._unwritten_since_s
+            self._ctx.note("info", f"the in-sync set is recorded, after {since_s:.1f} s: confirmations go on")
+        self._primary.commits.record_problem, self._unwritten_since_s = "", None
 
     def _holds(self, record: ClusterRecord) -> None:
         self._expected = record

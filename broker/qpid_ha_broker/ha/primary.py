@@ -15,6 +15,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup_admission import BackupAdmission
 from qpid_ha_broker.ha.backup_feed import SENT_BATCHES, BackupFeed
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
+from qpid_ha_broker.ha.commit_wait import CommitWatch
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
@@ -44,6 +45,8 @@ class Primary:
         self.links: dict[int, BackupLink] = {}
         self._limited = LimitedInSync(ctx, generation, self.in_sync, self.links)
         self._admission = BackupAdmission(ctx)
+        self.commits = CommitWatch()
+        """Since when nothing is committed."""
         self._feed = BackupFeed(ctx, replica, generation, self.in_sync)
         self.followers = Followers(ctx, replica.tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
@@ -109,6 +112,7 @@ class Primary:
             for backup in [each for each in self.links.values() if each.unread_bytes > self._ctx.settings.unread_bytes]:
                 if backup.name not in self.in_sync:  # for one that is, publishers wait, and time decides
                     self._give_up(backup, f"it does not read, and {backup.unread_bytes} bytes wait for it")
+        self.commits.look(self._ctx.clock_s, self._tail.last_lsn, self.in_sync.committed_lsn)
         events = 0 if batch is None else batch.last_lsn - batch.first_lsn + 1
         for backup, reason in self._feed.catch_up(self.links.values(), events):
             self._give_up(backup, reason)
@@ -175,6 +179,7 @@ class Primary:
         committed_lsn = self.in_sync.committed_lsn
         if committed_lsn > self._log.committed_lsn:
             self._log.acknowledge(WITNESS, committed_lsn)
+            self.commits.look(self._ctx.clock_s, self._tail.last_lsn, committed_lsn)
             self.followers.release(committed_lsn)
             self._ctx.want_turn()
             if 0 < self._map_lsn <= committed_lsn:  # every broker sends clients where the map says
