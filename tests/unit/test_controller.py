@@ -87,7 +87,7 @@ class Bench:
         number = len(self.said) + 1
         self.feed(ms.RequestReceived(number, request))
         self.feed(ms.MapCommitted(self.lsn))
-        return [each for each in self.answers() if each.number == number][-1]
+        return next((each for each in self.answers() if each.number == number), self.answers()[-1])
 
     def answers(self, since: int = 0) -> list[ms.AnswerRequest]:
         """To requests of operators; `since`: leave out so much of what was said."""

@@ -231,6 +231,8 @@ def _sentence(params: Params, name: str, default: str) -> str:
 def _status_row(answer: Answer) -> dict[str, object]:
     return {
         "name": answer.name,
+        "instance": answer.instance,
+        "cluster": answer.cluster or None,
         "state": answer.state,
         "generation": answer.generation,
         "lsn": answer.lsn,
