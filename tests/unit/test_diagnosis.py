@@ -139,7 +139,9 @@ CASES: dict[str, Change] = {
     "data-dir-read-only": with_machine(is_read_only=True),
     "certificate-expired": with_machine(certificates=(CertificateEnd("/etc/old.pem", NOW_S - 3 * DAY_S),)),
     "login-refused": having(
-        refused_logins=(RefusedLogin("node2", "amqp://10.0.0.3:5672", "amqp:unauthorized-access: Authentication failed"),)
+        refused_logins=(
+            RefusedLogin("node2", "amqp://10.0.0.3:5672", "amqp:unauthorized-access: Authentication failed"),
+        )
     ),
     "broker-silent": having(brokers=HEALTHY.brokers[:2], silent=(SILENT,)),
     "broker-not-running": with_machine(process=LocalProcess.ABSENT, last_lines=("one", "the last line")),

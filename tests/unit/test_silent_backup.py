@@ -118,7 +118,7 @@ def test_what_is_on_its_way_to_a_backup_that_does_not_read_while_it_catches_up_i
             node.step()
     c.paused = True
     a.feed(fx.LinkWritable(cluster.link("a", "c"), False))
-    for number in range(400):
+    for _ in range(400):
         a.publish("q", "x" * 2000)
         cluster.run()
     batches = [what.frame for what in c.inbox if isinstance(what, fx.FrameReceived) and isinstance(what.frame, Batch)]

@@ -111,7 +111,9 @@ def _waiting_commits(facts: DiagnosisFacts) -> Iterator[Finding]:
 
 def _differences(facts: DiagnosisFacts) -> Iterator[Finding]:
     for name, where in facts.twins:
-        text = f"{len(where)} brokers are called {name}, at {' and '.join(where)}: give each its own name, and restart it"
+        text = (
+            f"{len(where)} brokers are called {name}, at {' and '.join(where)}: give each its own name, and restart it"
+        )
         yield Finding("name-twice", name, text, tuple(f"qpid-ha -b {each} get name" for each in where if "://" in each)
                       or (ALL,))  # fmt: skip
     for login in facts.refused_logins:

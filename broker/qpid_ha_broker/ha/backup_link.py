@@ -9,7 +9,6 @@ from typing import Final
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.browser import Browsers
 
-
 OWES_MOST_S: Final = 0.5
 """Whoever owes an acknowledgement for longer does not answer as one that is waited for should."""
 

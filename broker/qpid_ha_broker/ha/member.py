@@ -24,7 +24,6 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Cause, State
 from qpid_ha_broker.model.resource_set import ResourceSet
 
-
 STALLED_S: Final = 1.0
 """Nothing was committed for so long: before that it is on its way, as always."""
 
