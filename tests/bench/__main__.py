@@ -85,6 +85,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "sets-map": many_sets.measure_map,
     "durable-sets": durable_sets.measure_durable_sets,
     "sets-kill": set_failover.measure_kill_primaries,
+    "sets-kill-controller": set_failover.measure_kill_controller,
     "proxy": proxies.measure_proxy,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,
