@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Welcome
 from qpid_ha_broker.ha.states import State
 from small_cluster import Node, SmallCluster, three
 
@@ -69,3 +70,22 @@ def test_a_refusal_that_is_over_and_comes_again_is_logged_again() -> None:
     cluster.kill("b")
     cluster.wait(10)
     assert twin.is_in(State.READY)
+
+
+def test_who_is_welcomed_and_dropped_again_and_again_makes_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the reason is: without a pause both would do nothing else."""
+    cluster = three()
+    carry_out = cluster.carry_out
+
+    def drop(node: Node, effect: fx.Effect) -> None:
+        carry_out(node, effect)
+        if isinstance(effect, fx.Send) and isinstance(effect.frame, Welcome) and node.name == "a":
+            cluster["a"].feed(fx.FrameDamaged(effect.link, "it is damaged on its way"))
+
+    monkeypatch.setattr(cluster, "carry_out", drop)
+    cluster.disconnect("a", "c")
+    cluster.wait(10)
+    assert dialled(cluster, "c", 10, monkeypatch) <= 40
+    monkeypatch.setattr(cluster, "carry_out", carry_out)
+    cluster.settle()
+    assert cluster["c"].is_in(State.READY)

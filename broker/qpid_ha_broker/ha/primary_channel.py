@@ -28,6 +28,9 @@ class PrimaryChannel:
         self._next_try_s = 0.0
         self._pause_s = ctx.settings.reconnect_s
         self._tries = 0
+        self._welcomed_s = float("-inf")
+        self._short_in_a_row = 0
+        """Times that a primary was lost shortly after its welcome."""
         self.reads_all = True
         """Whether the next broker is greeted with what came with a later release than the protocol. An older one ends
         the channel at once, and does not say why."""
@@ -45,6 +48,22 @@ class PrimaryChannel:
             return
         jitter = 0.5 + ctx.random()
         self._next_try_s = ctx.clock_s + self._pause_s * jitter
+
+    def search_lost(self) -> bool:
+        """The primary is lost; whether to look for it at once.
+
+        A loss shortly after a welcome, and again after the next one, has a reason that the third will not mend: what is
+        sent does not fit, or the primary gives this broker up each time. Then there is a pause, which doubles.
+        """
+        settings, clock_s = self._ctx.settings, self._ctx.clock_s
+        was_short = clock_s - self._welcomed_s < settings.reconnect_most_s
+        self._short_in_a_row = self._short_in_a_row + 1 if was_short else 0
+        if self._short_in_a_row < 2:
+            self.search(at_once=True)
+            return True
+        self.search()
+        self._pause_s = min(self._pause_s * 2, settings.reconnect_most_s)
+        return False
 
     def try_next(self) -> None:
         """That address does not lead to the primary: the next one of this round may be tried at once. The pause after
@@ -97,7 +116,7 @@ class PrimaryChannel:
     def welcomed(self) -> None:
         """The primary is found."""
         self.heard()
-        self._pause_s = self._ctx.settings.reconnect_s
+        self._welcomed_s = self._ctx.clock_s
         if self.login_problem:
             self._ctx.is_status_stale = True
         self._refused_at, self.login_problem = "", ""

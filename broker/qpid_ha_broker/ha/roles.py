@@ -418,8 +418,10 @@ class Connecting(Standby):
 
     def search_lost(self) -> None:
         """The primary is lost: look for it, or for the next one."""
+        if not self._parts.channel.search_lost():
+            return
         if self._ctx.settings.looks_everywhere:
-            self.search(at_once=True)
+            self._dial_next()
         else:
             self.dial_again()
 
