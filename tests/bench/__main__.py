@@ -60,6 +60,7 @@ MEASURES: Mapping[str, Measure] = {
     "replicated-latency": replication.measure_latency,
     "catch-up": replication.measure_catch_up,
     "replay": replication.measure_replay,
+    "silent-backup": replication.measure_silent_backup,
     "rejoin": replication.measure_rejoin,
     "promote": failover.measure_promote,
     "promote-queues": failover.measure_queues,

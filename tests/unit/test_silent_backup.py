@@ -58,6 +58,17 @@ def test_who_was_silent_is_waited_for_again_once_it_has_been_level_for_a_while()
     assert cluster["c"].is_in(State.READY)
 
 
+def test_nobody_is_let_in_who_has_stopped_again_when_its_time_comes() -> None:
+    """Nothing is published meanwhile, so it owes nothing."""
+    cluster = publishing()
+    fall_silent(cluster)
+    cluster.wait(TIMEOUT_S - 1.0)
+    cluster["c"].paused = True
+    cluster.wait(1.5)
+    assert "c" not in cluster["a"].member.status.members
+    assert is_confirmed_within(cluster, 0.2)
+
+
 def test_the_while_is_longer_each_time() -> None:
     cluster = publishing()
     came_after_s = []

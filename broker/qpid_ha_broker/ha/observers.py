@@ -150,7 +150,7 @@ class LimitedInSync:
         def standing(name: str) -> FollowerStanding:
             backup, broker = backups.get(name), brokers.get(name)
             is_level = backup is not None and backup.is_level and name not in missing and name not in joining
-            if backup is not None and name not in members and not backup.is_proven(self._ctx.clock_s):
+            if backup is not None and name not in members and not self._is_proven(backup):
                 is_level = is_level and (1 + len(members) < settings.min_in_sync or name in self._in_sync.awaited)
             return FollowerStanding(
                 name,
@@ -174,6 +174,14 @@ class LimitedInSync:
                 awaited=self._in_sync.awaited,
             )
         )
+
+    def _is_proven(self, backup: BackupLink) -> bool:
+        """Of one that fell silent before: whether it has been level for long enough, and answers now."""
+        settings, clock_s = self._ctx.settings, self._ctx.clock_s
+        is_proven = backup.is_proven(clock_s)
+        if not backup.probation_s or not settings.has_heartbeats:
+            return is_proven
+        return is_proven and clock_s - backup.heard_s <= 1.5 * settings.heartbeat_interval_s
 
     def _note_size(self, size: int, limit: int) -> None:
         if size >= limit:

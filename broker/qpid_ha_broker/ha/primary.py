@@ -299,7 +299,7 @@ class Primary:
             self._ctx.want_turn()
         if self._limited.is_wanted:
             self._review_in_sync()
-        else:
+        elif not settings.has_heartbeats:  # where there are some, who is let in has just answered
             for backup in [each for each in self.links.values() if each.probation_s and each.name not in self.in_sync]:
                 self._let_in(backup)
         committed = self.in_sync.committed_lsn
