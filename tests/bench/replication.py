@@ -235,7 +235,7 @@ def measure_rejoin(scenario: Scenario) -> Iterator[Measurement]:
 
 
 def measure_silent_backup(scenario: Scenario) -> Iterator[Measurement]:
-    """A backup is stopped for six seconds, three times, and runs for one second in between, with the default settings."""
+    """A backup is stopped for six seconds, three times, and runs for a second in between; with the default settings."""
     waits_s = []
     with fresh_cluster() as cluster:
         fill(primary_port(cluster), 100)
