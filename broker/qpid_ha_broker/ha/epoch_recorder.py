@@ -299,13 +299,8 @@ class EpochRecorder:
     def _note_strangers(self, strangers: Sequence[Answer]) -> None:
         """Two clusters where there was to be one: both serve and confirm, and only a person knows which was meant."""
         found = " and ".join(sorted(f"{each.name} (cluster {each.cluster})" for each in strangers))
-        text = (
-            f"{found} leads another cluster than this broker, of the same addresses ({self._own().cluster} here): is"
-            " ha.coordinator the same on all brokers? Stop the one that was not to begin, set its store aside"
-            " (`qpid-ha store set-aside`), and start it again"
-            if strangers
-            else None
-        )
+        keeper, ours = self._ctx.settings.keeper, self._own().cluster
+        text = keeper.foreign_primary.format(brokers=found, ours=ours) if strangers else None
         if text != self._strangers:
             self._strangers = text
             self._ctx.is_status_stale = True
