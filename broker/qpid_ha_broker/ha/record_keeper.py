@@ -69,9 +69,9 @@ COORDINATOR: Final = RecordKeeper(
         f" is there any more, delete its record ({_PLACES})"
     ),
     foreign_primary=(
-        "{brokers} leads another cluster than this broker, of the same addresses ({ours} here): is ha.coordinator the same"
-        " on all brokers? Stop the one that was not to begin, set its store aside (`qpid-ha store set-aside`), and start"
-        " it again"
+        "{brokers} leads another cluster than this broker, of the same addresses ({ours} here): is ha.coordinator the"
+        " same on all brokers? Stop the one that was not to begin, set its store aside (`qpid-ha store set-aside`), and"
+        " start it again"
     ),
     foreign_candidate=", and use `qpid-ha promote --force` on the broker that is furthest",
     rewrite=(
