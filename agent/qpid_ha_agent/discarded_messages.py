@@ -18,6 +18,7 @@ import proton.utils
 from qpid_ha_agent.login import Login
 from qpid_ha_agent.remote_control import tls_domain
 from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
 from qpid_ha_broker.model.log import DEFAULT_SET
@@ -94,7 +95,7 @@ def read_discarded(path: Path) -> DiscardedFile:
         if isinstance(record.event, QueueDeclared):
             queue = record.event.name
         elif isinstance(record.event, Enqueued):
-            messages.append(DiscardedMessage(queue, record.lsn, record.event.payload))
+            messages.append(DiscardedMessage(queue, record.lsn, without_format(record.event.payload)))
     text = "" if problem is None else f"offset {problem.offset}: {problem.text}"
     return DiscardedFile(path, queue, tuple(messages), text)
 

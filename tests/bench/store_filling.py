@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.throughput import QUEUE, message
-from qpid_ha_broker.amqp.wire.sections import MessageSections
+from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
@@ -29,7 +29,7 @@ GROUP = 16
 
 def empty_resources() -> Resources:
     """For a store to be loaded into."""
-    return Resources(MessageSections())
+    return Resources(AmqpMessageReader())
 
 
 def _with_one_queue() -> tuple[Resources, int]:

@@ -25,6 +25,7 @@ from exact_load import ExactLoad
 from limits import LIMIT_S
 from proxied_broker import Served
 from qpid_ha_agent.control import ControlClient
+from qpid_ha_broker.model.sessions import session_label
 from qpid_ha_client import (
     ConnectOptions,
     Guarantee,
@@ -91,7 +92,7 @@ def test_a_session_at_a_broker_that_leads_nothing_has_links_to_queues_of_several
             first.sender(queue).send(Message(queue), timeout_s=LIMIT_S)
         keys = {queue: first.receiver(queue).receive(20.0).key for queue in queues}
         (row,) = cluster.broker(0).ask("sessions", action="list")["answer"]
-        assert (row["session"], row["broker"], row["state"]) == (first.session_id, "broker3", "attached")
+        assert (row["session"], row["broker"], row["state"]) == (session_label(first.session_id), "broker3", "attached")
         first.close(keep_session=True)
     with SessionClient(cluster.urls[1], session=first.session_id) as second:
         for queue in queues:
@@ -124,16 +125,16 @@ def test_an_operator_sees_a_session_and_ends_it(
     first.wait(lambda: receiver.fetcher.has_message)
     with ControlClient(broker.control_socket) as control:
         rows: Any = control.call("sessions")
-        (row,) = [row for row in rows if row["session"] == name]
+        (row,) = [row for row in rows if row["session"] == session_label(name)]
         assert row["client"].startswith("127.0.0.1:")
         assert row["broker"] == ("proxy" if served_by == "proxy" else "test")
         shown = {key: row[key] for key in ("user", "state", "timeout_s", "connections", "held")}
         assert shown == {"user": "anonymous", "state": "attached", "timeout_s": 60.0, "connections": 1, "held": 1}
         facts: Any = control.call("query")
         assert facts["sessions"] == len(rows)
-        assert control.call("sessions", action="end", name=name) == {"session": name, "ended": True}
+        assert control.call("sessions", action="end", name=name) == {"session": session_label(name), "ended": True}
         rows = control.call("sessions")
-        assert not [row for row in rows if row["session"] == name]
+        assert not [row for row in rows if row["session"] == session_label(name)]
     assert bodies(client.fetch(client.receiver(address, 1), 1)) == ["a"]
     with suppress(ProtonException):
         first.wait(lambda: first.connection.disconnected)

@@ -22,6 +22,7 @@ from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.controller import controller_service
 from qpid_ha_broker.server.controller.controller_service import ControllerService
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
+from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 
 
 class RecordingCore:
@@ -69,7 +70,9 @@ async def controller() -> tuple[ControllerService, RecordingCore]:
     """One that decides for a cluster of which nobody has been heard of yet."""
     core, default = RecordingCore(), Resources(TextReader()).default
     default.read_only = ""
-    host: Any = SimpleNamespace(schedule_turn=lambda: None, container=SimpleNamespace(default=default))
+    default.catalog.clock.go_on(5000, 1000)
+    container = SimpleNamespace(default=default, steady=SteadyClock(lambda: 7.0, lambda: 1.0))
+    host: Any = SimpleNamespace(schedule_turn=lambda: None, container=container)
     service = ControllerService(host, "a", lambda: core, default)
     service.begin(1)
     return service, core
@@ -91,6 +94,14 @@ async def listener(accepted: asyncio.Event) -> asyncio.Server:
         accepted.set()
 
     return await asyncio.start_server(accept, "127.0.0.1", 0)
+
+
+@in_event_loop
+async def test_the_controller_goes_by_the_clock_of_default_as_the_one_before_it_and_not_by_the_time_of_day() -> None:
+    service, core = await controller()
+    (began,) = [each for each in core.happened if isinstance(each, ms.ControllerBegan)]
+    assert began.wall_ms == 7000 + 4000
+    service.end("the test is over")
 
 
 @in_event_loop

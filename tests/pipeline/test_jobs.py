@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 
-from qpid_ha_broker.amqp.wire.sections import MessageSections
+from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.store.best import best
@@ -95,7 +95,7 @@ def test_a_consolidated_store_is_what_the_broker_itself_would_have_made(
     shutil.copytree(made.parent, old.directory / "snapshots", dirs_exist_ok=True)
     for number in (1, 2):
         old.segment(number).unlink()
-    recovered = recover(LocalDisk(old.directory), Resources(MessageSections()).sets, apply_all=True)
+    recovered = recover(LocalDisk(old.directory), Resources(AmqpMessageReader()).sets, apply_all=True)
     assert recovered.messages == 67
     rows = spark.read.parquet(str(tmp_path / "out" / "events"))
     assert rows.count() == json.loads(result.stdout)["rows"] == 1 + 1 + 100 + 34 + 1

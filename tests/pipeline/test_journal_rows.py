@@ -16,6 +16,7 @@ from journal_rows import expected_rows, read_rows, signed
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import RecordKind
+from qpid_ha_broker.events.payloads import with_format
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_pipeline.journal.records import find_in_blocks, find_records
 from qpid_ha_pipeline.journal_source import JournalTableReader
@@ -247,6 +248,16 @@ def test_what_is_in_a_message_is_what_proton_reads_in_it(journal: WrittenJournal
     assert rows[7]["body_text"] == "a\x00b"
     assert rows[5]["body"].startswith(b"\x00Sw")
     assert rows[5]["body_text"] is None
+
+
+def test_a_message_with_a_format_is_read_as_the_message_that_it_is(journal: WrittenJournal) -> None:
+    queue = journal.declare("orders")
+    message = amqp("text")
+    payloads = [with_format(message, number) for number in (0, 7, 0x80013700)]
+    lsns = journal.write(*[ev.Enqueued((queue,), payload, True, 4, 0, "key") for payload in payloads])
+    rows = read_rows(journal.data_dir, "payload", "size", "body_text", "key")[1:]
+    assert len(rows) == len(lsns) == 3
+    assert [tuple(row.values()) for row in rows] == [(message, len(message), "text", "key")] * 3
 
 
 def test_types_are_kept_in_columns_of_their_own(journal: WrittenJournal) -> None:

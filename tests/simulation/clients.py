@@ -131,7 +131,7 @@ class Publisher:
 
     def _publish(self, node: Node, copies: list[Copy]) -> CommitToken:
         """One alone, several in a transaction."""
-        resources, now_ms = node.resources, node.clock.wall_ms()
+        resources, now_ms = node.resources, node.message_ms()
         queues = [node.configuration.declare_queue(copy.queue, {}) for copy in copies]
         messages = [self._shop.message(self.name, copy.number, copy.payload(), copy.durable) for copy in copies]
         if len(copies) == 1:
@@ -248,12 +248,12 @@ class ConsumingClient:
         held = [entry for entry in self._held.values() if entry.body is not None]
         if node.is_primary:
             node.resources.release(queue, held, failed=self._shop.draw.random() < 0.5)
-            node.resources.unsubscribe(queue, taker, node.clock.wall_ms())
+            node.resources.unsubscribe(queue, taker, node.message_ms())
             node.written()
         else:
             for entry in held:  # Nothing may be written any more: the messages are simply free again.
                 queue.messages.give_back(entry, failed=False)
-            queue.unsubscribe(taker, node.clock.wall_ms())
+            queue.unsubscribe(taker, node.message_ms())
 
 
 class Administrator:
@@ -310,7 +310,7 @@ class Administrator:
         for _ in range(self._shop.draw.randrange(4)):
             self._count += 1
             message = self._shop.message(f"administrator {self._count % 30}", self._count, b"?", durable=True)
-            node.resources.publish(queue, message, node.clock.wall_ms())
+            node.resources.publish(queue, message, node.message_ms())
 
     def _changed(self, session: Session, name: str, change: int, lsn: int) -> None:
         self._shop.ledger.object_changed(name, change, session.node, lsn)

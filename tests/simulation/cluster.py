@@ -29,6 +29,7 @@ from simulation.node_store import Machine
 from simulation.operator import Operator
 from simulation.plan import Plan
 from simulation.register import Register
+from simulation.short_lives import ShortLived
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
@@ -39,6 +40,7 @@ OPERATOR_S = 20.0
 QUEUES = ("a", "b")
 PASSING_QUEUES = ("v", "w")
 DRIFT = 0.01
+DAY_MS = 86_400_000
 SECOND_SET_AGAIN_S = 0.7
 FENCED_DOWN_S = 0.5
 RESTARTED_AFTER_S = 0.2, 1.0, 4.0
@@ -107,6 +109,7 @@ class Cluster:
         self.publishers = [Publisher(shop, f"p{number}", QUEUES) for number in range(2)]
         self.consumers = [ConsumingClient(shop, queue) for queue in QUEUES for _ in range(2)]
         self.administrator = Administrator(shop, PASSING_QUEUES)
+        self.short_lived = ShortLived(shop, self._draw("short lives")) if plan.has_short_lives else None
 
     def _draw(self, what: str) -> random.Random:
         return random.Random(f"{self.plan.seed}/{what}")
@@ -139,6 +142,8 @@ class Cluster:
 
         node = Node(world, index, clock, settings, self._machine(index) if plan.has_store else None)
         node.producers = plan.producers[index] if plan.producers else 0
+        if plan.has_short_lives:
+            clock.wall_offset_ms = self._draw(f"day {index}").choice((-DAY_MS, 0, DAY_MS))
         return node
 
     def _machine(self, index: int) -> Machine:
@@ -174,6 +179,8 @@ class Cluster:
             self._note_force_before(node)
             self.ledger.became_primary(node)
             self.generations += 1
+            if self.short_lived is not None:
+                self.short_lived.became_primary()
             self.newest_generation = node.member.status.generation
             if isinstance(self.manager, Agents):
                 self.manager.became_primary(node, change.reason)
@@ -324,6 +331,8 @@ class Cluster:
             for consumer in self.consumers:
                 consumer.is_stopping = True
             self.administrator.is_stopping = True
+            if self.short_lived is not None:
+                self.short_lived.is_stopping = True
 
     def _primaries(self) -> list[Node]:
         return [node for node in self.nodes if node.is_primary]

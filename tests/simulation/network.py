@@ -19,7 +19,7 @@ from qpid_ha_broker.ha.effects import (
     LinkOpened,
     LinkWritable,
 )
-from qpid_ha_broker.ha.frames import Answer, Frame
+from qpid_ha_broker.ha.frames import Answer, ClockReading, Frame
 from simulation.channel import Bye, Call, Channel, Damaged, Delivery, End, Host, Parcel
 from simulation.virtual_time import Schedule
 
@@ -37,6 +37,8 @@ class Network:
     ) -> None:
         self._schedule = schedule
         self._draw = draw
+        self._clock_draw = random.Random("readings of clocks")
+        """Apart from the other: what time it is changes nothing of what else happens in a run."""
         self._delay_s = delay_s
         self._channel_frames = channel_frames
         self._recoded = recoded
@@ -195,11 +197,12 @@ class Network:
     def _is_cut_off(self, one: Host, other: Host) -> bool:
         return (one.index, other.index) in self._blocked or (other.index, one.index) in self._blocked
 
-    def _delay(self) -> float:
-        draw = self._draw.random()
-        if draw > 0.99:
-            return self._draw.uniform(0.0, 0.2 + 20 * self._delay_s)
-        return self._delay_s * (0.5 + draw)
+    def _delay(self, draw: random.Random | None = None) -> float:
+        draw = draw or self._draw
+        drawn = draw.random()
+        if drawn > 0.99:
+            return draw.uniform(0.0, 0.2 + 20 * self._delay_s)
+        return self._delay_s * (0.5 + drawn)
 
     def _say_bye(self, end: End, reason: str) -> None:
         if end in self._channels:
@@ -211,18 +214,21 @@ class Network:
         if channel.is_broken:
             return
         between = (end.host.index, channel.other(end).host.index)
-        if between in self._to_damage and not isinstance(parcel, Bye):
+        if between in self._to_damage and not isinstance(parcel, Bye | ClockReading):
             self._to_damage.discard(between)
             parcel = Damaged("a checksum that does not fit")
-        end.in_flight += 1
+        end.in_flight += not isinstance(parcel, ClockReading)
         if end.is_writable and end.in_flight >= self._channel_frames and end.call is None:
             end.is_writable = False
             self._feed_later(end.host, end.process, LinkWritable(end.link, False))
         self._put(end, parcel)
 
     def _put(self, end: End, parcel: Parcel) -> None:
-        end.last_at_s = max(end.last_at_s, self._schedule.now_s + self._delay())
-        self._schedule.at(end.last_at_s, partial(self._arrive, end, parcel))
+        if isinstance(parcel, ClockReading):  # what comes after it does not wait for it
+            arrives_at_s = max(end.last_at_s, self._schedule.now_s + self._delay(self._clock_draw))
+        else:
+            arrives_at_s = end.last_at_s = max(end.last_at_s, self._schedule.now_s + self._delay())
+        self._schedule.at(arrives_at_s, partial(self._arrive, end, parcel))
 
     def _arrive(self, sender: End, parcel: Parcel) -> None:
         channel = self._channels.get(sender)
@@ -245,7 +251,8 @@ class Network:
                 happening: Input = FrameDamaged(receiver.link, parcel.problem)
             else:
                 happening = FrameReceived(receiver.link, parcel)
-            receiver.host.feed(happening, Delivery(sender, self._channel_frames))
+            counts = not isinstance(parcel, ClockReading)
+            receiver.host.feed(happening, Delivery(sender, self._channel_frames) if counts else None)
 
     def settle(self, delivery: Delivery) -> None:
         """A host has dealt with a frame."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -19,8 +19,10 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.store.clock_mark import MachineTime
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import PowerCut
 from simulation.channel import Delivery
@@ -36,14 +38,8 @@ HAND_OUT_LIMIT = 8
 TURN_WITHIN_S = 0.0006
 
 
-class PlainReader:
+class PlainReader(NoReader):
     """Messages here have neither subject nor properties."""
-
-    def routing_key(self, payload: bytes) -> str:
-        return ""
-
-    def properties(self, payload: bytes) -> Mapping[str, object]:
-        return {}
 
 
 class Violation(Exception):
@@ -195,12 +191,17 @@ class Node(MemberHarness):
         self._is_busy = False
         self._handled = 0
         self._is_catching_up = False
+        self.keeps_clock = False
+        """Its store keeps by what clock messages expire."""
+        self.time_goes_on: Callable[[Node], None] | None = None
+        """Lets expire what does, where clients are served; None: nothing has a time to live."""
 
     # --- the process
 
     def start(self) -> None:
         """A new process with an empty memory, but for what the store brings back."""
         self.process += 1
+        self.begin_clock()
         self.has_power = True
         self.is_up, self.is_paused, self._is_busy, self.was_level = True, False, False, False
         self._world.custody.started((self.name, self.process))
@@ -229,6 +230,10 @@ class Node(MemberHarness):
         self.feed(fx.Started())
         self._tick_later(self.process)
 
+    def begin_clock(self) -> None:
+        """Of a process: it counts time from now on."""
+        self.clock.begin()
+
     @property
     def member_settings(self) -> MemberSettings:
         return self._settings("")
@@ -250,7 +255,14 @@ class Node(MemberHarness):
             self.member_settings.tail_bytes, note,
         )  # fmt: skip
         self.store = NodeStore(machine, around, self.name)
-        return self.store.open()
+        restored = self.store.open()
+        if self.keeps_clock:
+            self.store.keep_clock(self._machine_time, self.clock.steady_ms)
+        return restored
+
+    def _machine_time(self) -> MachineTime:
+        boot = "" if self.machine is None else f"boot {self.machine.boots}"
+        return MachineTime(self.clock.wall_ms(), int(self.clock.monotonic_s() * 1000), boot)
 
     def kill(self, is_silent: bool, has_power: bool = True, cause: str = "killed") -> None:
         """The process dies, with its memory; without power, with what was not synced."""
@@ -262,6 +274,8 @@ class Node(MemberHarness):
         self._drop_sessions()
         if self._world.trace.wanted:
             self._world.trace.add(self.name, "DIES" if has_power else "LOSES ITS POWER")
+        if self.machine is not None and not has_power:
+            self.machine.boots += 1
         if self.machine is not None and self.store is not None:
             self.machine.replace_disk(self.store.died(has_power))
 
@@ -366,6 +380,9 @@ class Node(MemberHarness):
             self._note_receipt(happening.frame)
         elif kind is fx.Ticked and self.store is not None:
             self.store.note_committed(member.committed_lsn)
+            self.store.tick_clock()
+        if kind is fx.Ticked and self._serves and self.time_goes_on is not None:
+            self.time_goes_on(self)
         self._after()
         self._handled += 1
         if self._handled % self._world.check_every == 0:
@@ -423,6 +440,13 @@ class Node(MemberHarness):
 
     def wall_ms(self) -> int:
         return self.clock.wall_ms()
+
+    def steady_ms(self) -> int:
+        return self.clock.steady_ms()
+
+    def message_ms(self) -> int:
+        """By that messages expire here."""
+        return self.resources.catalog.clock.now_ms(self.clock.steady_ms())
 
     @property
     def goes_on(self) -> bool:
@@ -535,7 +559,7 @@ class Node(MemberHarness):
 
     def _hand_out(self) -> None:
         """What is handed out in one turn is handed out at once: consumers get it in the order of the queue."""
-        handouts = self.resources.hand_out(self.clock.wall_ms(), HAND_OUT_LIMIT)
+        handouts = self.resources.hand_out(self.message_ms(), HAND_OUT_LIMIT)
         given = [(entry.id, handout.consumer, entry) for handout in handouts for entry in handout.entries]
         for _, consumer, entry in sorted(given, key=itemgetter(0)):
             if isinstance(consumer, Taker):

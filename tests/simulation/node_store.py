@@ -27,8 +27,10 @@ from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.server.stores.recovery import StoreFiles
 from qpid_ha_broker.server.stores.restored import restored_from
 from qpid_ha_broker.server.stores.store import Store, StoreListener
+from qpid_ha_broker.server.stores.store_clock import StoreClock
 from qpid_ha_broker.server.stores.writer import Job, JournalPiece, JournalWriter
 from qpid_ha_broker.store.bodies import Bodies
+from qpid_ha_broker.store.clock_mark import MachineTime
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
 from qpid_ha_broker.store.fold import FoldError, fold
@@ -67,6 +69,8 @@ class Machine:
     has_stalls: bool = True
     operations: int = 0
     """Write-like operations on disks of earlier processes."""
+    boots: int = 0
+    """How often it was without power."""
     cut_at: int = 0
     """The power goes at this operation, counted from the beginning; 0: it does not."""
     is_damaged: bool = False
@@ -309,6 +313,8 @@ class NodeStore:
         self._process = process
         self._store = SimulatedStore(machine, process, name)
         self._member_store = MemberStore(self._store, process.resources.catalog, process.feed)
+        self._clock: StoreClock | None = None
+        self._is_clock_written = True
 
     def open(self) -> Restored:
         """Recover, and begin a new segment. Raises OSError, StoreError."""
@@ -323,6 +329,21 @@ class NodeStore:
             f" promised={restored.promised} {restored.promised_to} {found.notes}"
         )
         return restored
+
+    def keep_clock(self, machine: Callable[[], MachineTime], steady_ms: Callable[[], int]) -> None:
+        """Go on from the time by which messages expire, and keep it."""
+        clock = self._process.resources.catalog.clock
+        self._clock = StoreClock(self._machine.disk, clock, machine, steady_ms)
+        self._clock.restore()
+
+    def tick_clock(self) -> None:
+        """Several times a second."""
+        if self._clock is not None and self._is_clock_written and self._clock.is_due:
+            self._is_clock_written = False
+            self._store.simulated_writer.run(self._clock.write, self._clock_written)
+
+    def _clock_written(self) -> None:
+        self._is_clock_written = True
 
     # --- see server.store.StoreListener
 

@@ -146,6 +146,8 @@ class Plan:
     zones: tuple[str, ...] = ()
     """Of each node, with a second set."""
     second_set_s: float = 0.0
+    has_short_lives: bool = False
+    """Some messages have a time to live, and the clocks of nodes are a day apart."""
 
     def describe(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")

@@ -83,6 +83,9 @@ class SetReplica(Node):
         self.hosted.read_only = True
         self._is_leaving = False
 
+    def begin_clock(self) -> None:
+        """It has that of its broker."""
+
     def _pump(self) -> None:
         if not self._is_busy:
             self.owner.loop.run(super()._pump)

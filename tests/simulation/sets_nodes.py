@@ -260,7 +260,7 @@ class SimulatedSet:
         payload = Copy(self.name, number, 0, QUEUE, 0).payload()
         try:
             queue = node.configuration.declare_queue(QUEUE, {})
-            token = node.resources.publish(queue, Message(payload, True), node.clock.wall_ms())
+            token = node.resources.publish(queue, Message(payload, True), node.message_ms())
         except ModelError:
             node.end_session(session)  # below min-in-sync, say
             return

@@ -11,7 +11,6 @@ import pytest
 
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.links import relayed_links
-from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
@@ -86,12 +85,6 @@ def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pyte
     found_by(monkeypatch, map(draw_proxies_plan, range(5)))
 
 
-def test_what_is_behind_a_refusal_and_taken_all_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(IncomingLink, "_is_in_refused_run", lambda self, delivery: False)
-
-    found_by(monkeypatch, map(draw_proxies_plan, range(10)))
-
-
 def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def grant_nothing(self: OutgoingLink, relay: RelayRequest) -> RelayAnswer:
         generations = self.hosted.resources.default.state.generations
@@ -142,8 +135,8 @@ def test_a_held_message_that_does_not_come_again_is_found(monkeypatch: pytest.Mo
 def test_a_refusal_that_is_forgotten_when_a_later_message_is_accepted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Deduplication, "note_refused", lambda self, producer, sequence: None)
 
-    plan = draw_proxies_plan(43)  # with a session that fills a small queue
-    assert "was accepted at" in found_by(monkeypatch, [plan]).problem
+    plans = map(draw_proxies_plan, (32, 43, 48))  # with sessions that fill a small queue
+    assert "was accepted at" in found_by(monkeypatch, plans).problem
 
 
 def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

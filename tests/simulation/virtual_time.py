@@ -47,6 +47,16 @@ class Clock:
         self._rate = rate
         self._offset_s = offset_s
         self.wall_offset_ms = 0
+        self._began_ms = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A process begins: from now on `steady_ms` is its own."""
+        self._began_ms = self.wall_ms() - int(self.monotonic_s() * 1000)
+
+    def steady_ms(self) -> int:
+        """What a process counts for itself, from the time of day at which it began: see `model.message_clock`."""
+        return self._began_ms + int(self.monotonic_s() * 1000)
 
     def monotonic_s(self) -> float:
         return self._offset_s + self._schedule.now_s * self._rate

@@ -31,6 +31,10 @@ class ProcessClocks(ABC):
     def wall_ms(self) -> int:
         """The time of day."""
 
+    def steady_ms(self) -> int:
+        """As `model.message_clock` wants it: unless somebody sets the time of day, that is as good."""
+        return self.wall_ms()
+
 
 class MemberHarness(ProcessClocks):
     """The promise: effects are carried out in their order, and those of one input before the next input."""
@@ -48,7 +52,7 @@ class MemberHarness(ProcessClocks):
 
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         """A member over `resources`; `restored`: what the process before left on disk."""
-        self.member = Member(settings, self.resources.default, draw, self.wall_ms, restored)
+        self.member = Member(settings, self.resources.default, draw, self.wall_ms, restored, self.steady_ms)
 
     @property
     def has_catch_up_work(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from qpid_ha_broker.amqp.selectors.selector import parse_selector
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, Event, Scalar
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
@@ -12,6 +13,7 @@ from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.dispatcher import Accepts, Consumer
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.message_reader import CompiledSelector, Death, Lookup
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import is_local_binding
@@ -44,6 +46,18 @@ class TextReader:
     def properties(self, payload: bytes) -> Mapping[str, object]:
         pairs = payload.decode().split(";")[1]
         return dict(pair.split("=", 1) for pair in pairs.split(",") if pair)
+
+    def lookup(self, payload: bytes) -> Lookup:
+        return self.properties(payload).get
+
+    def selector(self, text: str) -> CompiledSelector:
+        return parse_selector(text)
+
+    def dead_letter(self, payload: bytes, death: Death) -> bytes:
+        """With another property, `death`."""
+        subject, pairs, text = payload.decode().split(";", 2)
+        told = f"death={death.queue}/{death.reason}/{death.time_ms - NOW_MS}"
+        return ";".join((subject, f"{pairs},{told}" if pairs else told, text)).encode()
 
 
 def body(payload: bytes) -> str:

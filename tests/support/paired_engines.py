@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.connections.connection import Connection, Connections
 from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.wire.peer_frames import broker_properties
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
 
@@ -37,22 +38,44 @@ def take_from(transport: proton.Transport) -> bytes:
 
 def push_into(transport: proton.Transport, data: bytes) -> None:
     """Proton's end hears all of that, no more at once than its buffer holds."""
-    for offset in range(0, len(data), _INPUT_BUFFER):
-        transport.push(data[offset : offset + _INPUT_BUFFER])
+    offset = 0
+    while offset < len(data):
+        size = min(_INPUT_BUFFER, transport.capacity())
+        if size <= 0:  # it hears nothing any more
+            return
+        transport.push(data[offset : offset + size])
+        offset += size
 
 
 class _LoggedIn(proton.Transport):
-    """The broker's end after a login that nobody has to carry."""
+    """A server's end, as after a login with SASL."""
 
-    known_user = ""
-
-    @property
-    def authenticated(self) -> bool:
-        return bool(self.known_user)
+    def __init__(self, user: str) -> None:
+        super().__init__(proton.Transport.SERVER)
+        self._user = user
 
     @property
     def user(self) -> str:
-        return self.known_user
+        return self._user
+
+    @property
+    def authenticated(self) -> bool:
+        return True
+
+
+PROOF = "of the cluster"
+"""By which the brokers of these tests know each other, where they have no login."""
+
+
+BROKER: dict[str, object] = {str(name): value for name, value in broker_properties(PROOF).items()}
+"""Properties of the open of another broker."""
+
+
+def broker_engine() -> Engine:
+    """Of a broker that connects to another one of its cluster."""
+    engine = Engine(proton.Transport(), proton.Connection())
+    engine.proof = PROOF
+    return engine
 
 
 class PairedBroker:
@@ -69,6 +92,7 @@ class PairedBroker:
         self.container.default.resources.default.declare_standard_exchanges()
         self.container.now_ms = START_MS
         self.connections = Connections(self.container, attach)
+        self.connections.is_proof = lambda proof: proof == PROOF
         self.batches: list[LogBatch] = []
         self.visits: Counter[str] = Counter()
         self.clients: list[PairedClient] = []
@@ -83,8 +107,7 @@ class PairedBroker:
 
     def accept(self, user: str = "") -> Connection:
         """The broker's end of a connection whose bytes the caller carries. `user`: who has logged in; empty: nobody."""
-        transport = _LoggedIn(proton.Transport.SERVER)
-        transport.known_user = user
+        transport = _LoggedIn(user) if user else proton.Transport(proton.Transport.SERVER)
         transport.max_frame_size = 64 * 1024
         return Connection(self.connections, Engine(transport, proton.Connection()), "127.0.0.1:1")
 
@@ -144,7 +167,6 @@ class PairedClient:
         container: str | None = None,
         user: str = "",
     ) -> None:
-        """`user`: as whom it has logged in."""
         self.broker = broker
         self.transport = proton.Transport()
         self.connection = proton.Connection()
@@ -155,7 +177,7 @@ class PairedClient:
         self.connection.open()
         self.session: Any = self.connection.session()
         self.session.open()
-        self.peer = broker.accept(user) if user else broker.accept()
+        self.peer = broker.accept(user)
         self.sent = bytearray()
         """Every byte that went to the broker."""
         self._names = count(1)

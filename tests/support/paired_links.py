@@ -25,12 +25,15 @@ def subscribe(
     properties: dict[str, Any] | None = None,
     durable: bool = False,
     dynamic: bool = False,
+    browse: bool = False,
 ) -> Any:
     """A consumer's link whose attach has been answered."""
     link = client.session.receiver(name)
     if address is not None:
         link.source.address = address
     link.source.dynamic = dynamic
+    if browse:
+        link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
     if durable:
         link.source.durability = proton.Terminus.DELIVERIES
         link.source.expiry_policy = proton.Terminus.EXPIRE_NEVER

@@ -51,7 +51,12 @@ class PairedCoordinator:
 
 def publish(client: PairedClient, link: Any, transaction_id: bytes, text: str) -> Any:
     """Publish in a transaction; it is on its way after the next `settle_down`."""
-    delivery = client.send(link, proton.Message(text))
+    return publish_message(client, link, transaction_id, proton.Message(text))
+
+
+def publish_message(client: PairedClient, link: Any, transaction_id: bytes, message: proton.Message) -> Any:
+    """The same, of a whole message."""
+    delivery = client.send(link, message)
     delivery.local.data = [transaction_id]
     delivery.update(TRANSACTIONAL)
     return delivery

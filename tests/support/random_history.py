@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from qpid_ha_broker.amqp.wire.sections import MessageSections
+from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.scan import durable_only
@@ -81,7 +81,7 @@ class Store(WrittenJournal):
 
     def copy_state(self, other: Store) -> None:
         """Begin again with the state of another broker, as a catch-up does that finds nothing to go on from."""
-        resources = Resources(MessageSections())
+        resources = Resources(AmqpMessageReader())
         recover(LocalDisk(other.directory), resources.sets, apply_all=True, read_only=True)
         number = self.journal.roll(needs_base=True, generation=other.history[-1][0], last_lsn=other.lsn)
         segment, self.committed = self.segment(number), 0

@@ -97,6 +97,26 @@ def message(body: bytes) -> bytes:
     return encoded(described(0x75, [])).replace(b"\x45", b"") + encoded(body)
 
 
+def frames_in(data: bytes) -> list[Frame]:
+    """All frames of bytes that hold nothing else, but for heartbeats."""
+    found = []
+    while data:
+        size, offset, _, channel = _FRAME_HEADER.unpack(data[:8])
+        if size > offset * 4:
+            found.append(_decoded(channel, data[offset * 4 : size]))
+        data = data[size:]
+    return found
+
+
+def _decoded(channel: int, rest: bytes) -> Frame:
+    data = proton.Data()
+    length = data.decode(rest)
+    data.rewind()
+    data.next()
+    performative: Any = data.get_object()
+    return Frame(channel, int(performative.descriptor), performative.value, rest[length:])
+
+
 class RawPeer:
     """A socket to the broker. Every wait ends after `timeout_s` with TimeoutError."""
 
@@ -146,13 +166,7 @@ class RawPeer:
             size, offset, _, channel = _FRAME_HEADER.unpack(self._take(8))
             rest = self._take(size - 8)[offset * 4 - 8 :]
             if rest:
-                break
-        data = proton.Data()
-        length = data.decode(rest)
-        data.rewind()
-        data.next()
-        performative: Any = data.get_object()
-        return Frame(channel, int(performative.descriptor), performative.value, rest[length:])
+                return _decoded(channel, rest)
 
     def expect(self, code: int) -> Frame:
         """The next frame with that performative; others before it are passed over."""

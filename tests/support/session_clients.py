@@ -25,15 +25,16 @@ def open_session(
     resume: bool | None = None,
     keep: bool | None = None,
     properties: dict[str, Any] | None = None,
-    **client_options: str,
+    user: str = "",
+    container: str | None = None,
 ) -> PairedClient:
     """A client that has opened with a session, and been answered if it is answered."""
     given = {
         "qpid.session": name, "qpid.session-timeout": timeout, "qpid.session-resume": resume, "qpid.keep-session": keep,
         **(properties or {}),
     }  # fmt: skip
-    asked: dict[str, Any] = {proton.symbol(key): value for key, value in given.items() if value is not None}
-    client = PairedClient(broker, asked, **client_options)
+    opened: dict[Any, Any] = {proton.symbol(key): value for key, value in given.items() if value is not None}
+    client = PairedClient(broker, opened, user=user, container=container)
     broker.settle_down()
     return client
 

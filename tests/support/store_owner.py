@@ -12,6 +12,7 @@ from typing import Any
 from limits import LIMIT_S
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken
+from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
@@ -23,14 +24,8 @@ from simulated_disk import SimulatedDisk
 SEGMENT_BYTES = 64 * 1024
 
 
-class Reader:
+class Reader(NoReader):
     """What the model asks of a message; none of these has properties."""
-
-    def properties(self, payload: bytes) -> dict[str, object]:
-        return {}
-
-    def routing_key(self, payload: bytes) -> str:
-        return ""
 
 
 class Held:

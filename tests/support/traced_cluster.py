@@ -509,7 +509,9 @@ class TracedCluster(SmallCluster):
                     self.tell(f"{name} to its store: {words}")
 
     def _tell_frame(self, name: str, link: int, frame: fr.Frame) -> None:
-        """What repeats the last acknowledgement or heartbeat on a channel is not told."""
+        """What repeats the last acknowledgement or heartbeat on a channel is not told, nor is what time it is."""
+        if isinstance(frame, fr.ClockReading):
+            return
         if isinstance(frame, fr.Answer) and link in self._asked:
             asker = self._asked[link][0].name
             self.tell(f"{name} -> {asker}  {frame_words(frame)}{self._loss(name, asker)}")

@@ -38,6 +38,35 @@ def test_with_rules_what_none_of_them_matches_is_denied_on_this_machine_too(acti
     assert not allowed(access, ALICE, action)
 
 
+@pytest.mark.parametrize("action", Permission)
+def test_all_allows_what_applications_do_and_denies_everything(action: Permission) -> None:
+    is_of_applications = action not in (Permission.REPLICATE, Permission.ADMINISTER)
+    assert allowed(controlled("allow alice all"), ALICE, action) is is_of_applications
+    assert allowed(controlled("allow-log alice all"), ALICE, action) is is_of_applications
+    assert allowed(controlled("allow alice all,administer"), ALICE, action) is (action is not Permission.REPLICATE)
+    assert not allowed(controlled("deny alice all", "allow all replicate,administer"), ALICE, action)
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_for_everybody"),
+    [
+        ((), False),
+        (("allow all all",), False),
+        (("allow alice administer",), False),
+        (("allow all all,administer",), True),
+        (("allow authenticated administer",), True),
+        (("allow anonymous administer",), True),
+        (("deny anonymous administer", "allow all administer"), True),
+        (("deny all administer", "allow all administer"), False),
+        (("allow all administer orders",), False),
+    ],
+)
+def test_a_rule_by_which_everybody_administers_is_told(rules: tuple[str, ...], is_for_everybody: bool) -> None:
+    access = controlled(*rules) if rules else open_to_all()
+    assert bool(access.for_everybody(Permission.ADMINISTER)) is is_for_everybody
+    assert ("everybody_administers" in access.facts()) is is_for_everybody
+
+
 def test_the_first_rule_that_matches_decides() -> None:
     access = controlled("deny alice publish secret", "allow all publish", "deny all all")
     assert not allowed(access, ALICE, Permission.PUBLISH, "secret")
@@ -92,6 +121,40 @@ def test_patterns(pattern: str, user: str, matching: list[str], others: list[str
     access = controlled(f"allow all publish '{pattern}'")
     assert all(allowed(access, Subject(user, False), Permission.PUBLISH, node) for node in matching)
     assert not any(allowed(access, Subject(user, False), Permission.PUBLISH, node) for node in others)
+
+
+@pytest.mark.parametrize("pattern", ["${user}.*", "regex:${user}[.].*", r"regex:${user}\..*", r"regex:${user}(\..*)?"])
+def test_what_is_of_one_user_is_of_no_other_whatever_they_are_called(pattern: str) -> None:
+    access = controlled(f"allow authenticated all '{pattern}'", "allow authenticated all ${user}")
+    owners = {
+        "a": "a", "a.in": "a", "a.b": "a", "a.b.in": "a", "a..in": "a", "a%2Eb": "a.b", "a%2Eb.in": "a.b",
+        "a%252Eb": "a%2Eb", "a%252Eb.in": "a%2Eb", "a%2E.in": "a.", "b.in": "b", "a@b.in": "a@b",
+    }  # fmt: skip
+    for node, owner in owners.items():
+        users = {user for user in owners.values() if allowed(access, Subject(user, False), Permission.CONSUME, node)}
+        assert users == {owner}
+
+
+def test_a_name_stays_as_it_is_where_no_rule_ends_it_with_what_is_in_it() -> None:
+    access = controlled("allow authenticated all ${user}/*", "allow authenticated all in.${user}")
+    for node in ("a.b@example.org/in", "in.a.b@example.org"):
+        assert allowed(access, Subject("a.b@example.org", False), Permission.PUBLISH, node)
+
+
+def test_a_user_whose_names_are_written_otherwise_is_told_how() -> None:
+    access = controlled("allow authenticated all ${user}.*")
+    decision = access.decide(Subject("a.b", False), Permission.PUBLISH, "a.b.in")
+    assert not decision.is_allowed
+    assert "in which ${user} is a%2Eb" in decision.reason
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["${user}*", "x.${user}*", "regex:${user}.*", "regex:${user}/?.*", "regex:${user}[a-z]+", "regex:(${user}|x).*"],
+)
+def test_a_pattern_that_would_be_for_users_whose_names_begin_alike_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="a character has to end the name"):
+        controlled(f"allow authenticated all '{pattern}'")
 
 
 # --- what is remembered

@@ -19,6 +19,7 @@ from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
 from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server.control.administration import control_methods
@@ -27,7 +28,7 @@ from qpid_ha_broker.server.runtime import slices
 from qpid_ha_config.settings import BrokerSettings
 
 
-class PlainReader:
+class PlainReader(NoReader):
     """Payloads here have no sections: the payload is the subject."""
 
     def routing_key(self, payload: bytes) -> str:

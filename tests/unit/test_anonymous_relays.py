@@ -16,8 +16,9 @@ from qpid_ha_broker.amqp.links import anonymous_relay
 from qpid_ha_broker.amqp.links.anonymous_relay import SetPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
-from qpid_ha_broker.amqp.wire.annotations import PRODUCER, SEQUENCE
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.peer_input import name_of
+from qpid_ha_broker.amqp.wire.sections import PRODUCER, SEQUENCE
 from several_sets import SeveralSets
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -69,7 +70,7 @@ def test_each_message_goes_to_who_leads_the_set_of_its_address(sets: Sets) -> No
     assert queued_bodies(sets.here.set("blue").resources.catalog.queues["blue"]) == ["2"]
     assert queued_bodies(sets.there.queue("plain")) == ["3"]
     assert sets.publishers() == ["red", "default"]
-    assert sets.here.container.unsettled_bytes == 0
+    assert sets.here.container.relayed.bytes == 0
 
 
 def test_an_exchange_is_routed_by_who_leads_default(sets: Sets) -> None:
@@ -169,7 +170,7 @@ def test_the_credit_is_a_publishers_and_no_more_is_kept_here(sets: Sets) -> None
     assert sets.link.credit == 0
     sets.connect_upstream()
     assert (sets.link.credit, len(red(sets))) == (limit, limit)
-    assert sets.here.container.unsettled_bytes == 0
+    assert sets.here.container.relayed.bytes == 0
 
 
 def test_who_sends_more_than_it_may_is_ended(sets: Sets) -> None:
@@ -184,7 +185,7 @@ def test_who_sends_more_than_it_may_is_ended(sets: Sets) -> None:
     anonymous.transfer(None, proton.Message("x", address="red").encode(), False, 0)
     sets.settle_down()
     assert condition(sets.link) == "amqp:link:transfer-limit-exceeded"
-    assert sets.here.container.unsettled_bytes == 0
+    assert sets.here.container.relayed.bytes == 0
 
 
 def test_a_full_primary_stops_the_client(sets: Sets) -> None:
@@ -270,7 +271,7 @@ class AskedInTransaction:
 def test_a_commit_that_overtakes_an_address_of_which_is_asked_does_not_count(sets: Sets, has_ended: bool) -> None:
     asked = AskedInTransaction(sets)
     if has_ended:
-        (endpoint,) = [each for each in sets.one.peer.links if each.link.name == sets.link.name]
+        (endpoint,) = [each for each in sets.one.peer.links if name_of(each.link) == sets.link.name]
         endpoint.end(AmqpError("amqp:resource-deleted", "gone"))
     commit = asked.coordinator.discharge(asked.id)
     assert commit.remote_state == REJECTED

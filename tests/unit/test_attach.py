@@ -11,6 +11,8 @@ from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe, symbols
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
+from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
+from qpid_ha_broker.amqp.nodes.link_state import WaitsFor
 from qpid_ha_broker.amqp.nodes.terminus import SELECTOR
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.queue_arguments import QueueArguments
@@ -253,6 +255,22 @@ def test_a_reader_may_choose_its_own_limit() -> None:
     link.flow(10)
     broker.settle_down()
     assert [message.body for _, message in client.received(link)] == [2, 3, 4]
+
+
+def test_a_reader_that_holds_all_of_its_ring_stops_nobody_and_is_said_to_owe_an_answer() -> None:
+    broker = limited(100)
+    client = broker.connect()
+    link = subscribe(client, "amq.fanout", properties={"qpid.max_count": 2, "qpid.policy_type": "ring"})
+    link.flow(100)
+    other = client.receiver("amq.fanout", 100)
+    sender = client.sender("amq.fanout")
+    for number in range(5):
+        client.send(sender, proton.Message(body=number))
+        broker.settle_down()
+    assert [message.body for _, message in client.received(link)] == [0, 1, 2]
+    assert client.bodies(other) == [0, 1, 2, 3, 4]
+    states = [end.state() for end in broker.container.default.links if isinstance(end, OutgoingLink)]
+    assert [state.waits_for for state in states] == [WaitsFor.ANSWERS, WaitsFor.MESSAGES]
 
 
 def test_a_binding_that_is_refused_leaves_no_queue_behind(broker: PairedBroker, client: PairedClient) -> None:

@@ -219,7 +219,7 @@ def test_a_replica_answers_management_as_the_manual_asks_it(replica: Cluster) ->
     found = [message.properties["statusCode"] for _, message in admin.received(replies)]
     assert found == [200, 409]
     assert replica.batches == []
-    assert admin.sender(address).remote_condition.name == "amqp:not-allowed"
+    assert admin.sender(address).remote_condition.name == "amqp:not-found"
 
 
 def test_an_address_for_replies_is_no_queue_after_a_promotion(replica: Cluster) -> None:

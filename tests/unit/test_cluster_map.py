@@ -190,11 +190,11 @@ def test_an_exchange_leads_to_queues_of_other_sets_until_they_are_removed() -> N
         core.configuration.bind("x", name, "k", {})
     core.configuration.bind("x", "p2", "other", {})
     core.configuration.unbind("x", "p2", "k")
-    there = core.catalog.destinations(exchange, "k", dict)
+    there = core.catalog.destinations(exchange, "k", b"")
     assert there.queues == (queue,)
     assert [placed.name for placed in there.placed] == ["p1"]
     core.resources.default.write(ev.QueueRemoved(core.state.map.queues["p1"].id))
-    assert core.catalog.destinations(exchange, "k", dict) == ((queue,), ())
+    assert core.catalog.destinations(exchange, "k", b"") == ((queue,), ())
     assert [binding.key for binding in exchange.bindings()] == ["k", "other"]
     core.check()
 

@@ -120,7 +120,20 @@ def transact(client: PairedClient) -> None:
     client.broker.settle_down()
 
 
-CONVERSATIONS = (publish_and_consume, browse_and_select, manage, transact)
+def take_back(client: PairedClient) -> None:
+    """Deliveries that are aborted: see `test_aborted_deliveries`."""
+    for address in ("q", "$management", None):
+        sender = client.sender(address)
+        for number in range(3):
+            delivery = sender.delivery(f"aborted-{number}")
+            sender.stream(proton.Message(body="x" * 300, address="q").encode()[:200])
+            client.broker.settle_down()
+            delivery.abort()
+        client.send(sender, proton.Message(body="whole", address="q"))
+        client.broker.settle_down()
+
+
+CONVERSATIONS = (publish_and_consume, browse_and_select, manage, transact, take_back)
 
 
 @cache

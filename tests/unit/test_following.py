@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -11,6 +12,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import InUse, NotEnoughReplicas, NotPrimary
+from qpid_ha_broker.model.following import owner_name
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.state import ReplayError
 
@@ -168,7 +170,7 @@ def test_an_exclusive_queue_is_kept_for_its_owner_until_the_grace_is_over() -> N
     core.consumer(core.queue("q", exclusive=True), owner_name="client-1")
     heir = take_over(core)
     queue = heir.catalog.queues["q"]
-    with pytest.raises(InUse, match="client-1"):
+    with pytest.raises(InUse, match="kept for the client that had it"):
         heir.consumer(queue, owner_name="client-2")
     heir.leave(queue, heir.consumer(queue, owner_name="client-1"))
     heir.leave(queue, heir.consumer(queue, owner_name="client-2"))  # the owner came and let go
@@ -182,6 +184,28 @@ def test_an_exclusive_queue_is_anybodys_once_the_grace_is_over() -> None:
     heir.tick(GRACE_MS)
     heir.consumer(queue, owner_name="client-2")
     assert heir.read()[-1] == ev.QueueUsed(queue.id, "client-2")
+
+
+@pytest.mark.parametrize(
+    ("user", "container", "comes_back"),
+    [("alice", "c", True), ("mallory", "c", False), ("", "c", False), ("", "alice/c", False), ("alice/c", "", False)],
+)
+def test_an_exclusive_queue_is_not_kept_for_another_user_with_its_owners_container_id(
+    user: str, container: str, comes_back: bool
+) -> None:
+    core = Core()
+    core.consumer(core.queue("q", exclusive=True), owner_name=owner_name("alice", "c"))
+    heir = take_over(core)
+    queue = heir.catalog.queues["q"]
+    with nullcontext() if comes_back else pytest.raises(InUse):
+        heir.consumer(queue, owner_name=owner_name(user, container))
+
+
+def test_an_owner_that_an_older_release_knew_by_its_container_id_alone_comes_back() -> None:
+    core = Core()
+    core.consumer(core.queue("q", exclusive=True), owner_name="100%")
+    heir = take_over(core)
+    heir.consumer(heir.catalog.queues["q"], owner_name=owner_name("alice", "100%"))
 
 
 def test_an_owner_that_leaves_is_not_waited_for() -> None:

@@ -25,6 +25,7 @@ from qpid_ha_broker.ha.forward_frames import (
 from qpid_ha_broker.ha.forwarding import ForwardedMessage, ForwardLimits, ForwardReceiver, ForwardSender, SetForwarder
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.model.errors import NotFound, QueueFull
+from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.resources import Resources
 
 
@@ -54,7 +55,7 @@ def deliver(sender: ForwardSender, receiver: ForwardReceiver) -> None:
 
 def test_a_message_is_committed_here_when_the_primary_has_committed_it() -> None:
     core, sender = a_primary(q=0, r=0), a_sender()
-    receiver = ForwardReceiver(core.resources)
+    receiver = ForwardReceiver(core.resources, MessageClock())
     token = sender.forward(("q", "r"), message("1"))
     deliver(sender, receiver)
     assert [bodies(core.catalog.queues[name].messages) for name in "qr"] == [["1"], ["1"]]
@@ -68,13 +69,13 @@ def test_a_message_is_committed_here_when_the_primary_has_committed_it() -> None
 def test_what_is_not_known_to_be_committed_is_sent_again_and_makes_no_copy() -> None:
     core, sender = a_primary(q=0), a_sender()
     tokens = [sender.forward(("q",), message(text)) for text in "123"]
-    first = ForwardReceiver(core.resources)
+    first = ForwardReceiver(core.resources, MessageClock())
     for frame in sender.take_frames()[:3]:  # the last one is lost, and all answers
         first.received(frame, NOW_MS)
     sender.disconnected()
     tokens.append(sender.forward(("q",), message("4")))
     sender.connected()
-    second = ForwardReceiver(core.resources)
+    second = ForwardReceiver(core.resources, MessageClock())
     deliver(sender, second)
     core.commit()
     deliver(sender, second)
@@ -84,7 +85,7 @@ def test_what_is_not_known_to_be_committed_is_sent_again_and_makes_no_copy() -> 
 
 def test_a_refused_message_fails_and_those_behind_it_are_taken_once() -> None:
     core, sender = a_primary(full=1, q=0), a_sender()
-    receiver = ForwardReceiver(core.resources)
+    receiver = ForwardReceiver(core.resources, MessageClock())
     tokens = [sender.forward((name,), message(name)) for name in ("full", "full", "q", "q")]
     deliver(sender, receiver)
     core.commit()
@@ -98,14 +99,14 @@ def test_a_refusal_that_was_lost_on_the_way_does_not_make_a_duplicate_of_the_mes
     """Were anything taken behind it, the refused message would count as accepted when it comes again."""
     core, sender = a_primary(full=1, q=0), a_sender()
     tokens = [sender.forward((name,), message(name)) for name in ("full", "full", "q")]
-    lost = ForwardReceiver(core.resources)
+    lost = ForwardReceiver(core.resources, MessageClock())
     for frame in sender.take_frames():
         lost.received(frame, NOW_MS)
     assert core.catalog.queues["q"].messages.count == 0
     sender.disconnected()
     core.purge(core.catalog.queues["full"])
     sender.connected()
-    receiver = ForwardReceiver(core.resources)
+    receiver = ForwardReceiver(core.resources, MessageClock())
     deliver(sender, receiver)
     core.commit()
     deliver(sender, receiver)
@@ -115,7 +116,7 @@ def test_a_refusal_that_was_lost_on_the_way_does_not_make_a_duplicate_of_the_mes
 
 def test_a_queue_that_is_gone_is_left_out_and_one_that_is_missing_is_told_of() -> None:
     core, sender = a_primary(q=0), a_sender(gone={"old"})
-    receiver = ForwardReceiver(core.resources)
+    receiver = ForwardReceiver(core.resources, MessageClock())
     tokens = [sender.forward(names, message("m")) for names in (("old",), ("old", "q"), ("new", "q"))]
     deliver(sender, receiver)
     core.commit()
@@ -129,13 +130,13 @@ def test_who_does_not_lead_takes_nothing_and_nothing_fails() -> None:
     core, sender = a_primary(q=0), a_sender()
     core.resources.default.read_only = "gamma leads"
     token = sender.forward(("q",), message("m"))
-    deliver(sender, ForwardReceiver(core.resources))
+    deliver(sender, ForwardReceiver(core.resources, MessageClock()))
     assert (sender.is_connected, token.failure, sender.is_idle) == (False, None, False)
 
 
 def test_a_message_with_a_number_of_its_own_keeps_it() -> None:
     core, sender = a_primary(q=0), a_sender()
-    receiver = ForwardReceiver(core.resources)
+    receiver = ForwardReceiver(core.resources, MessageClock())
     numbered = message("m")._replace(producer=b"app", sequence=7)
     core.publish(core.catalog.queues["q"], numbered)
     token = sender.forward(("q",), numbered)
@@ -149,7 +150,7 @@ def test_a_message_with_a_number_of_its_own_keeps_it() -> None:
 def test_a_number_that_was_refused_is_refused_again_though_a_later_one_was_taken() -> None:
     """Its publisher's broker may be lost before the publisher hears of it, and hand it on once more at another one."""
     core, sender = a_primary(q=1), a_sender()
-    receiver = ForwardReceiver(core.resources)
+    receiver = ForwardReceiver(core.resources, MessageClock())
     first, second, third = [message(text)._replace(producer=b"app", sequence=int(text)) for text in "123"]
     tokens = [sender.forward(("q",), each) for each in (first, second)]
     deliver(sender, receiver)
@@ -198,7 +199,7 @@ def test_what_is_no_answer_ends_the_sub_channel(frame: ForwardFrame) -> None:
     ],
 )
 def test_what_a_sender_cannot_say_ends_the_sub_channel(frames: list[ForwardFrame]) -> None:
-    receiver = ForwardReceiver(a_primary(q=0).resources)
+    receiver = ForwardReceiver(a_primary(q=0).resources, MessageClock())
     for frame in frames[:-1]:
         receiver.received(frame, NOW_MS)
     with pytest.raises(FrameError):
@@ -216,7 +217,7 @@ class ManyDeaths:
         self.core = a_primary(full=2, q=0)
         self.core.commit()
         self.sender = a_sender()
-        self.receiver: ForwardReceiver | None = ForwardReceiver(self.core.resources)
+        self.receiver: ForwardReceiver | None = ForwardReceiver(self.core.resources, MessageClock())
         self.there: deque[ForwardFrame] = deque()
         self.back: deque[ForwardFrame] = deque()
         self.tokens: dict[str, ForwardedMessage] = {}
@@ -264,7 +265,7 @@ class ManyDeaths:
     def connect(self) -> None:
         if self.receiver is None:
             self.sender.connected()
-            self.receiver = ForwardReceiver(self.core.resources)
+            self.receiver = ForwardReceiver(self.core.resources, MessageClock())
 
     def fail_over(self) -> None:
         self.disconnect()

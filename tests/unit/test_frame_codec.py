@@ -16,6 +16,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frame_codec import MAX_FRAME_BYTES, FrameKind, decode, encode
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.message_clock import LAST_MS
 
 HERE = Path(__file__).parent
 NOTE_BYTES = 13
@@ -43,6 +44,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         fr.Hello,
         *(st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64, U64),
         *(st.booleans(), st.booleans(), U64, st.booleans(), TEXT, st.lists(U64, max_size=5).map(tuple)),
+        st.booleans(),
     ),
     st.builds(
         fr.Welcome, TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)
@@ -51,6 +53,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(fr.Batch, U64, U64, U64, U64, DATA),
     st.builds(fr.Ack, U64, U64, U64),
     st.builds(fr.Heartbeat, U64, U64, U64),
+    st.builds(fr.ClockReading, U64, st.integers(0, LAST_MS)),
     st.builds(fr.Holdings, U64, ascending_ranges()),
     st.just(fr.HoldingsDone()),
     st.builds(fr.Objects, U64, U64, U64, NAMES, st.lists(st.tuples(U64, TEXT), max_size=5).map(tuple), IDS, DATA),
@@ -66,9 +69,9 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         fr.Answer,
         *(U64, TEXT, TEXT, TEXT, st.sampled_from([state.value for state in State]), U64, U64, NAMES, NAMES, U64),
         *(st.booleans(), U64, TEXT, st.booleans(), TEXT, st.integers(0, 2**32 - 1), st.sampled_from(fr.StoreOrigin)),
-        *(U64, U64, st.lists(U64, max_size=5).map(tuple)),
+        *(U64, U64, st.lists(U64, max_size=5).map(tuple), st.integers(0, LAST_MS)),
     ),
-    st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64),
+    st.builds(fr.Follow, st.integers(0, 2**32 - 1), TEXT, TEXT, TEXT, HISTORY, U64, st.booleans()),
     st.builds(fr.Followed, TEXT, TEXT, U64, HISTORY, U64, U64, ARGUMENTS, st.floats(0, 1e6, allow_nan=False)),
 )
 
@@ -103,13 +106,23 @@ def test_the_agreed_bytes_are_read_and_written(vector: dict[str, Any]) -> None:
     assert encode(frame_of(vector)).hex() == vector["hex"]
 
 
-@pytest.mark.parametrize("name", ["set", "committed_generation", "committed_lsn", "claims", "started"])
+@pytest.mark.parametrize(
+    "name", ["set", "committed_generation", "committed_lsn", "claims", "started", "reads_clock", "clock_ms"]
+)
 def test_a_field_that_an_older_release_does_not_send_says_nothing(name: str) -> None:
     vector = next(each for each in vectors() if each["type"] in ("Hello", "Answer") and name in each["fields"])
     older = {field: value for field, value in vector["fields"].items() if field != name}
     frame = decode(sealed(bytes.fromhex(vector["hex"])[0], json.dumps(older).encode()))
     assert getattr(frame, name) == {"set": "default", "claims": (), "started": ()}.get(name, 0)
     assert f'"{name}"'.encode() not in encode(frame)
+
+
+def test_a_clock_beyond_the_year_9999_is_no_reading() -> None:
+    late = sealed(FrameKind.CLOCK_READING, struct.pack("<QQ", 1, LAST_MS + 1))
+    with pytest.raises(FrameError, match="up to the year 9999"):
+        decode(late)
+    with pytest.raises(ValueError, match="up to the year 9999"):
+        encode(fr.ClockReading(1, LAST_MS + 1))
 
 
 def test_every_kind_of_frame_has_agreed_bytes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 import proton
@@ -18,6 +17,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.level_change import MOVED_MOST
+from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
 
@@ -25,14 +25,8 @@ QUEUE, EXCHANGE, BINDING = "org.qpid_ha.queue", "org.qpid_ha.exchange", "org.qpi
 TO_TAKEN = {"queue": "taken"}
 
 
-class PlainReader:
+class PlainReader(NoReader):
     """Payloads here have no sections."""
-
-    def routing_key(self, payload: bytes) -> str:
-        return ""
-
-    def properties(self, payload: bytes) -> Mapping[str, object]:
-        return {}
 
 
 class Answer:

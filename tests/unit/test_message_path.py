@@ -7,9 +7,8 @@ from typing import Any
 import proton
 import pytest
 
-from qpid_ha_broker.amqp.wire.annotations import PRODUCER, SEQUENCE
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
-from qpid_ha_broker.amqp.wire.message_path import MESSAGE_PATH, NUMBERS, message_path, with_path
+from qpid_ha_broker.amqp.wire.message_path import MESSAGE_PATH, message_path, with_path
 from qpid_ha_broker.amqp.wire.remote_path import Step
 
 ONE, TWO = Step("id-1", "a", "orders"), Step("id-2", "b", "Aufträge")
@@ -39,12 +38,6 @@ def test_a_message_of_nothing_but_a_body_gets_its_annotations_before_it() -> Non
     payload = with_path(b"\x00\x53\x77\x40", (ONE,))
     assert message_path(payload) == (ONE,)
     assert decoded(payload).body is None
-
-
-def test_numbers_of_a_producer_are_taken_away_where_they_would_make_a_message_a_copy() -> None:
-    payload = proton.Message("a", annotations={PRODUCER: "p", SEQUENCE: 7, "x": 1}).encode()
-    assert set(decoded(with_path(payload, (ONE,), without=NUMBERS)).annotations) == {"x", MESSAGE_PATH}
-    assert set(decoded(with_path(payload, (ONE,))).annotations) == {"x", PRODUCER, SEQUENCE, MESSAGE_PATH}
 
 
 def test_a_message_without_a_way_has_come_by_no_bridge() -> None:

@@ -15,6 +15,7 @@ from paired_engines import PairedClient, queued_bodies
 from paired_proxy import PairedProxy
 from qpid_ha_broker.ha.forwarding import ForwardLimits, ForwardReceiver, ForwardSender
 from qpid_ha_broker.model.log import Commitment
+from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
@@ -34,7 +35,7 @@ class RedBroker:
         self.queue = self.core.queue("red", max_size=900)
         self._sender = ForwardSender("red", b"first/red", lambda _: False, ForwardLimits())
         self._sender.connected()
-        self._receiver = ForwardReceiver(self.core.resources)
+        self._receiver = ForwardReceiver(self.core.resources, MessageClock())
 
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
         """See `model.publishing.Forwarder`."""

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model_support import WITNESS, Core, bodies, transaction_of
 from numbered import dropped, known, numbered
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Enqueued, NumbersRefused, ProducerAdvanced, TransactionCommitted
 from qpid_ha_broker.ha.objects import ObjectsError, objects_frame, read_objects
-from qpid_ha_broker.model.errors import NotEnoughReplicas, NotPrimary, QueueFull, RefusedBefore
-from qpid_ha_broker.model.producers import Producers
+from qpid_ha_broker.model.errors import (
+    LimitReached,
+    NotEnoughReplicas,
+    NotPrimary,
+    NumberTooHigh,
+    QueueFull,
+    RefusedBefore,
+)
+from qpid_ha_broker.model.producers import (
+    MOST_AHEAD,
+    Producers,
+    client_producer,
+    name_of,
+    owner_of,
+    relayed_producer,
+)
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import publish_numbered
+from qpid_ha_broker.model.transaction import Message
 
 # --- one message
 
@@ -374,3 +393,137 @@ def test_a_consumer_is_served_what_came_the_short_way() -> None:
     publish_numbered(core.resources, queue, [numbered(1), numbered(2)], core.now_ms)
     core.hand_out()
     assert [entry.body for entry in core.inbox(consumer)] == [numbered(1).payload, numbered(2).payload]
+
+
+# --- whose names they are
+
+
+def owned(sequence: int, user: str, name: str = "p") -> Message:
+    return numbered(sequence, name)._replace(producer=client_producer(user, name.encode()))
+
+
+def test_a_key_has_one_owner_and_one_name() -> None:
+    keys = [client_producer("a", b"bc"), client_producer("ab", b"c"), relayed_producer("a", b"bc"), b"bc"]
+    assert len(set(keys)) == len({owner_of(key) for key in keys}) == 4
+    assert [name_of(key) for key in keys] == [b"bc", b"c", b"bc", b"bc"]
+
+
+def test_a_name_that_an_older_release_wrote_is_taken_over_by_who_says_it() -> None:
+    """It wrote the name without a user: who sends its unconfirmed messages again after an upgrade is known."""
+    core = Core()
+    queue = core.queue("q", max_count=1)
+    core.publish(queue, numbered(2))
+    refusing(core, queue, 3)
+    core.purge(queue)
+    core.publish(queue, numbered(4))
+    core.purge(queue)
+    core.publish(queue, owned(2, "alice"), owned(4, "alice"))
+    with pytest.raises(RefusedBefore):
+        core.publish(queue, owned(3, "alice"))
+    core.publish(queue, owned(5, "alice"))
+    assert (bodies(queue.messages), dropped(core)) == (["p5"], 2)
+    core.publish(queue, numbered(4))
+    assert core.resources.deduplication.highest(b"p") == 4, "nobody but its owner has come further"
+
+
+@pytest.mark.parametrize("in_a_transaction", [False, True])
+def test_a_number_far_ahead_is_refused_whatever_way_it_comes(in_a_transaction: bool) -> None:
+    core = Core()
+    queue = core.queue("q")
+    highest, too_high = owned(7, "alice"), owned(8 + MOST_AHEAD, "alice")
+    if in_a_transaction:
+        with pytest.raises(NumberTooHigh):
+            core.resources.commit(transaction_of((queue, highest), (queue, too_high)), core.now_ms)
+        assert len(core.state.producers) == 0
+    core.publish(queue, highest)
+    with pytest.raises(NumberTooHigh):
+        core.publish(queue, too_high)
+    core.resources.deduplication.note_refused(too_high.producer, too_high.sequence)
+    core.publish(queue, owned(7 + MOST_AHEAD, "alice"))
+    assert core.state.producers.refused(highest.producer) == ()
+
+
+def test_a_proxys_numbers_may_leap() -> None:
+    core = Core()
+    queue = core.queue("q")
+    for sequence in (1, 1 << 60):
+        core.publish(queue, numbered(sequence)._replace(producer=relayed_producer("alice", b"proxy/1")))
+    assert queue.messages.count == 2
+
+
+def test_one_users_refused_numbers_push_out_none_of_another_user() -> None:
+    producers = Producers()
+    alice = client_producer("alice", b"p")
+    producers.advanced(1, ProducerAdvanced(alice, 1000, 100))
+    producers.were_refused(NumbersRefused(alice, (3, 4)))
+    for number in range(40):
+        mallory = client_producer("mallory", b"%d" % number)
+        producers.advanced(2 + number, ProducerAdvanced(mallory, 1000, 100))
+        producers.were_refused(NumbersRefused(mallory, tuple(range(1000))))
+    assert producers.refused(alice) == (3, 4)
+    producers.check_invariants(100)
+
+
+def test_refusals_that_are_not_written_yet_push_out_none_of_another_user() -> None:
+    core = Core()
+    queue = core.queue("q")
+    deduplication, alice = core.resources.deduplication, owned(7, "alice")
+    deduplication.note_refused(alice.producer, 5)
+    for number in range(30_000):
+        deduplication.note_refused(client_producer("mallory", b"%d" % (number % 100)), number)
+    core.publish(queue, alice)
+    assert core.state.producers.refused(alice.producer) == (5,)
+
+
+def test_of_too_many_the_owner_with_most_loses_the_idlest() -> None:
+    producers = Producers(most=4)
+    for lsn, (user, name) in enumerate([("few", "a"), ("many", "a"), ("many", "b"), ("many", "c"), ("new", "a")], 1):
+        producers.advanced(lsn, ProducerAdvanced(client_producer(user, name.encode()), 1, 10))
+    left = {client_producer(*each) for each in (("few", b"a"), ("many", b"b"), ("many", b"c"), ("new", b"a"))}
+    assert {producer for producer, _ in producers.items()} == left
+    producers.check_invariants(5)
+
+
+_KEYS = st.builds(client_producer, st.sampled_from("ab"), st.sampled_from([b"1", b"2", b"3", b"4"])) | st.sampled_from(
+    [b"1", b"2"]
+)
+
+
+@given(st.lists(_KEYS, max_size=12), st.lists(_KEYS, max_size=6, unique=True), st.integers(1, 4), st.integers(2, 7))
+def test_who_will_be_pushed_out_is_who_is(before: list[bytes], coming: list[bytes], kept: int, most: int) -> None:
+    producers = Producers(most)
+    for lsn, producer in enumerate(before, 1):
+        producers.advanced(lsn, ProducerAdvanced(producer, 1, 4))
+    foreseen = producers.pushed_out_by(coming, kept)
+    sizes = Counter(owner_of(producer) for producer, _ in producers.items())
+    new = Counter(owner_of(producer) for producer in coming if producers.sequence_of(producer) < 0)
+    idle = {owner: list(producers.idle(owner)) for owner in sizes}
+    if any(producer in idle.get(owner_of(producer), [])[: foreseen.get(owner_of(producer), 0)] for producer in coming):
+        return  # it is written again before: see `room_for`
+    for lsn, producer in enumerate(coming, 100):
+        producers.advanced(lsn, ProducerAdvanced(producer, 2, kept))
+        producers.check_invariants(lsn)
+    left = Counter(owner_of(producer) for producer, _ in producers.items())
+    if all(count + new[owner] - foreseen.get(owner, 0) >= 0 for owner, count in sizes.items()):
+        assert {owner: sizes[owner] + new[owner] - left[owner] for owner in {*sizes, *new}} == {
+            owner: foreseen.get(owner, 0) for owner in {*sizes, *new}
+        }
+
+
+@given(st.lists(st.tuples(_KEYS, st.booleans()), max_size=30))
+def test_what_is_live_is_remembered_and_a_backup_remembers_the_same(steps: list[tuple[bytes, bool]]) -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.resources.deduplication.producers = 3
+    live: set[bytes] = set()
+    core.resources.deduplication.is_live = live.__contains__
+    for number, (producer, is_kept) in enumerate(steps, 1):
+        try:
+            core.publish(queue, numbered(number)._replace(producer=producer))
+        except LimitReached:
+            continue
+        if is_kept and len(live) < 2:
+            live.add(producer)
+        assert all(core.state.producers.sequence_of(each) >= 0 for each in live)
+    core.check()
+    assert core.followed().default.state.producers.items() == core.state.producers.items()

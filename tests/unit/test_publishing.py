@@ -52,7 +52,7 @@ class Cluster:
         self.default, self.red = Core(), Core(Resources(TextReader(), "red"))
         self.others = OtherBrokers()
         led = {"default": self.default.resources, "red": self.red.resources}
-        self.publisher = ExchangePublisher(self.default.resources, led.get, TextReader(), self.others)
+        self.publisher = ExchangePublisher(self.default.resources, led.get, self.others)
         for name, queues in {"red": ("r1", "r2"), "blue": ("b",)}.items():
             self.default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
             for queue in queues:

@@ -84,7 +84,7 @@ class Outside:
         while self._inbox:
             frame = self._inbox.popleft()
             self.received.append(frame)
-            for answer in self.copy.received(frame):
+            for answer in self.copy.received(frame, NOW_MS):
                 if self.node is not None:
                     self.node.feed(fx.FrameReceived(self._link, answer))
         self.copy.step(3)
@@ -310,7 +310,7 @@ def test_a_copy_does_not_become_one_of_another_cluster() -> None:
     outside.hang_up()
     stranger = fr.Followed("x", "another", 9, (fr.GenerationEntry(9, "x", 1),), 0, outside.queue.id, {}, 1.0)
     with pytest.raises(CopyError, match="belongs to the cluster"):
-        outside.copy.received(stranger)
+        outside.copy.received(stranger, NOW_MS)
     assert outside.bodies == ["1"]
     assert not outside.copy.ended
 
@@ -336,10 +336,10 @@ def test_frames_out_of_place_are_refused_and_the_copy_can_go_on_with_another_cha
         fr.HoldingsDone(),
     ):
         with pytest.raises(CopyError):
-            outside.copy.received(frame)
+            outside.copy.received(frame, NOW_MS)
         assert outside.bodies == ["1", "2"]
     old = encode(1, Enqueued((1,), b"old", False, 4, 0, ""))
-    outside.copy.received(fr.Batch(generation, 1, 1, 1, old))
+    outside.copy.received(fr.Batch(generation, 1, 1, 1, old), NOW_MS)
     with pytest.raises(CopyError, match="fetched again"):
         outside.copy.step()
     outside.dial("a")
@@ -385,3 +385,44 @@ def test_whatever_happens_the_copy_is_equal_in_the_end(seed: int) -> None:
     outside.settle()
     assert (outside.copy.state, outside.copy.lag) == (CopyState.FOLLOWING, 0)
     outside.check()
+
+
+# --- how long messages live
+
+
+DAY_MS = 86_400_000
+
+
+def test_a_copied_message_has_as_long_to_live_here_whatever_the_clocks_of_both_clusters_say() -> None:
+    cluster = three()
+    a = cluster["a"]
+    a.declare("q")
+    a.resources.catalog.clock.go_on(NOW_MS + DAY_MS, NOW_MS)
+    queue = a.resources.catalog.queues["q"]
+    for ttl_ms in (5000, 0):
+        expires_at_ms = NOW_MS + DAY_MS + ttl_ms if ttl_ms else 0
+        a.resources.publish(queue, message("m")._replace(expires_at_ms=expires_at_ms), NOW_MS + DAY_MS)
+    cluster.settle()
+    outside = Outside(cluster)
+    outside.resources.catalog.clock.go_on(NOW_MS - DAY_MS, NOW_MS)
+    outside.dial("a")
+    later = message("m")._replace(expires_at_ms=NOW_MS + DAY_MS + 7000)
+    a.resources.publish(queue, later, NOW_MS + DAY_MS)
+    outside.settle()
+
+    lives_ms = [entry.header.expires_at_ms for entry in outside.queue.messages]
+    assert lives_ms == [NOW_MS - DAY_MS + 5000, 0, NOW_MS - DAY_MS + 7000]
+
+
+def test_a_primary_that_ends_the_channel_at_the_first_word_is_greeted_as_one_of_an_older_release_is() -> None:
+    copy = Outside(three()).copy
+    greetings = []
+    for _ in range(3):
+        greetings.append(copy.follow().reads_clock)
+        copy.lost()
+    assert greetings == [True, False, True]
+    copy.follow()
+    with pytest.raises(CopyError):
+        copy.received(fr.Refused(fr.RefusalCode.NOT_PRIMARY, "it does not lead", ""), NOW_MS)
+    copy.lost()
+    assert copy.follow().reads_clock, "the next one may be newer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_support import Core, bodies, message
-from qpid_ha_broker.events.types import Dequeued, DequeueReason
+from qpid_ha_broker.events.types import Dequeued, DequeueReason, QueueUsed
 from qpid_ha_broker.model.errors import NotFound
 
 SECOND = 1000
@@ -35,12 +35,31 @@ def test_an_unused_auto_delete_queue_is_due_after_its_delay_and_not_while_somebo
     consumer = core.consumer(queue)
     core.leave(queue, consumer)
     assert core.tick(after_ms=5 * SECOND - 1) == []
-    browser = core.browser(queue)
+    other = core.consumer(queue)
     assert core.tick(after_ms=60 * SECOND) == []
-    core.leave(queue, browser)
+    core.leave(queue, other)
     assert core.tick(after_ms=5 * SECOND) == [queue]
     core.configuration.delete_queue("q")
     assert core.tick() == []
+
+
+@pytest.mark.parametrize("after", [None, 0])
+def test_who_only_looks_is_no_consumer_for_an_auto_delete_queue(after: int | None) -> None:
+    core = Core()
+    queue = core.queue("q", auto_delete=True, auto_delete_delay_s=5)
+    core.publish(queue, "a")
+    browser = core.consumer(queue, browsing=True, after=after)
+    core.leave(queue, browser)
+    assert core.tick(after_ms=60 * SECOND) == []
+    assert not any(isinstance(event, QueueUsed) for event in core.read())
+    backup = core.followed()
+    backup.default.take_over(core.now_ms, 5 * SECOND)
+    assert backup.timers.tick(core.now_ms + 60 * SECOND) == []
+    core.leave(queue, core.consumer(queue))
+    browser = core.consumer(queue, browsing=True, after=after)
+    assert core.tick(after_ms=4 * SECOND) == []
+    core.leave(queue, browser)
+    assert core.tick(after_ms=SECOND) == [queue]
 
 
 def test_an_unused_queue_is_looked_at_again_until_its_delay_is_over() -> None:

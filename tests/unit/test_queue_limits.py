@@ -10,6 +10,7 @@ from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.dispatcher import PASSED_LENGTH
 from qpid_ha_broker.model.errors import InvalidArgument, QueueFull
 from qpid_ha_broker.model.limits import DISPLACED_LENGTH
+from qpid_ha_broker.model.transaction import Transaction
 
 SECOND = 1000
 
@@ -74,7 +75,7 @@ def test_a_ring_refuses_what_could_never_fit_and_drops_nothing_for_it() -> None:
     assert core.consume(queue) == ["a"]
 
 
-def test_a_ring_takes_nothing_from_a_consumers_hands() -> None:
+def test_a_ring_takes_nothing_from_a_consumers_hands_and_refuses_nothing_for_its_sake() -> None:
     core = Core()
     queue = core.queue("q", max_count=2, policy_type="ring")
     core.publish(queue, *"ab")
@@ -82,25 +83,107 @@ def test_a_ring_takes_nothing_from_a_consumers_hands() -> None:
     held = core.take(queue, consumer, 1)
     core.publish(queue, "c")
     assert bodies(queue.messages) == ["a", "c"]
-    held += core.take(queue, consumer)
-    with pytest.raises(QueueFull):
-        core.publish(queue, "d")
-    core.resources.release(queue, held[:1], failed=False)
-    core.publish(queue, "e")
-    assert bodies(queue.messages) == ["c", "e"]
+    held += core.take(queue, consumer, 1)
+    core.publish(queue, *"def")
+    assert bodies(queue.messages) == ["a", "c", "f"]
+    core.resources.accept(queue, held)
+    core.publish(queue, *"gh")
+    assert bodies(queue.messages) == ["g", "h"]
     core.check()
 
 
-def test_a_ring_that_cannot_make_room_enough_makes_none() -> None:
+def test_a_ring_by_bytes_goes_over_by_what_is_held_and_drops_all_that_is_not() -> None:
     core = Core()
     size = len(message("a").payload)
     queue = core.queue("q", max_size=3 * size, policy_type="ring")
     core.publish(queue, *"abc")
     held = core.take(queue, core.consumer(queue), 2)
-    with pytest.raises(QueueFull):
-        core.publish(queue, "d" * (2 + size))
-    assert core.consume(queue) == ["c"]
+    core.publish(queue, "d" * (2 + size))
+    assert bodies(queue.messages) == ["a", "b", "d" * (2 + size)]
     assert queue.messages.acquired == len(held)
+    core.check()
+
+
+def test_a_ring_that_a_transaction_holds_takes_what_comes() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=2, policy_type="ring")
+    core.publish(queue, *"ab")
+    consumer, transaction = core.consumer(queue), Transaction()
+    for entry in core.take(queue, consumer):
+        transaction.accept(queue, entry, consumer)
+    core.publish(queue, *"cd")
+    assert bodies(queue.messages) == ["a", "b", "d"]
+    core.resources.commit(transaction, core.now_ms)
+    assert bodies(queue.messages) == ["d"]
+    core.check()
+
+
+def test_what_was_held_and_comes_back_makes_room_in_a_ring_that_went_over() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=2, policy_type="ring")
+    core.publish(queue, *"ab")
+    held = core.take(queue, core.consumer(queue))
+    core.publish(queue, "c")
+    core.resources.release(queue, held, failed=False)
+    core.resources.work.run()
+    assert bodies(queue.messages) == ["b", "c"]
+    core.check()
+
+
+def test_a_ring_keeps_the_last_of_more_than_it_holds_that_come_in_one_transaction() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=2, policy_type="ring")
+    core.publish(queue, "a")
+    core.resources.commit(transaction_of(*[(queue, text) for text in "bcdef"]), core.now_ms)
+    core.resources.work.run()
+    assert bodies(queue.messages) == ["e", "f"]
+    core.check()
+
+
+def test_one_whose_priority_is_lower_than_all_that_is_held_of_a_ring_is_taken() -> None:
+    core = Core()
+    queue = core.queue("q", max_count=2, policy_type="ring", priorities=10)
+    core.publish(queue, message("high", priority=9), message("higher", priority=9))
+    core.take(queue, core.consumer(queue))
+    core.publish(queue, message("low", priority=1))
+    core.publish(queue, message("lower", priority=0))
+    assert (bodies(queue.messages), core.resources.outranked_total) == (["high", "higher", "low"], 1)
+    core.check()
+
+
+@pytest.mark.parametrize("limits", [{"max_count": 2}, {"max_size": 2 * len(message("1").payload)}])
+def test_who_holds_all_of_a_ring_gets_one_more_and_the_next_for_an_answer(limits: dict[str, int]) -> None:
+    """Else one that never answers would hold whatever comes, and the ring would have no limit."""
+    core = Core()
+    queue = core.queue("q", policy_type="ring", **limits)
+    hung, other = core.consumer(queue), core.consumer(queue)
+    core.publish(queue, *"12")
+    held = core.take(queue, hung)
+    core.give_credit(queue, hung)
+    for text in "3456":
+        core.publish(queue, text)
+        core.hand_out()
+    beyond = core.inbox(hung)
+    assert (bodies(held), bodies(beyond), bodies(queue.messages)) == (["1", "2"], ["3"], ["1", "2", "3", "6"])
+    assert bodies(core.take(queue, other)) == ["6"]
+    core.publish(queue, "7")
+    core.resources.accept(queue, beyond)
+    core.hand_out()
+    assert bodies(core.inbox(hung)) == ["7"]
+    core.resources.accept(queue, held)
+    core.publish(queue, "8")
+    core.hand_out()
+    core.check()
+
+
+def test_a_hanging_reader_of_an_exchange_with_a_ring_keeps_nothing_from_others() -> None:
+    core = Core()
+    ring, free = core.queue("ring", max_count=1, policy_type="ring"), core.queue("free")
+    exchange = core.exchange("all", "fanout", ring, free)
+    core.publish(exchange, "a")
+    core.take(ring, core.consumer(ring))
+    core.publish(exchange, *"bc")
+    assert [bodies(queue.messages) for queue in (ring, free)] == [["a", "c"], ["a", "b", "c"]]
     core.check()
 
 
@@ -452,7 +535,7 @@ def test_what_consumers_hold_is_not_dropped_by_a_ring_that_shrinks() -> None:
     core.configuration.update_queue("q", {"qpid.max_count": 2})
     core.publish(queue, "new")
     core.resources.work.run()
-    assert list(queue.messages) == held
+    assert (list(queue.messages)[:-1], bodies(queue.messages)[-1]) == (held, "new")
     core.check()
 
 

@@ -188,10 +188,26 @@ def test_a_subscription_gets_what_its_key_and_its_selector_let_through(proxied: 
     publish(proxied, "amq.topic/news.today", "red", colour="red")
     publish(proxied, "amq.topic/news.today", "blue", colour="blue")
     publish(proxied, "amq.topic/weather", "other", colour="red")
+    assert [queue.messages.count for queue in queues(proxied).values()] == [1]
     assert accept(proxied, client, link) == ["red"]
     link.close()
     proxied.settle_down()
     assert not queues(proxied)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_who_browses_what_is_made_for_its_link_reads_it_and_misses_nothing(proxied: PairedProxy, dynamic: bool) -> None:
+    client = proxied.client()
+    link = subscribe(client, None if dynamic else "amq.fanout", dynamic=dynamic, browse=True)
+    link.flow(100)
+    address = link.remote_source.address if dynamic else "amq.fanout"
+    publish(proxied, address, "before")
+    proxied.cut()
+    publish(proxied, address, "meanwhile")
+    proxied.connect_upstream()
+    assert accept(proxied, client, link) == ["before", "meanwhile"]
+    proxied.settle_down()
+    assert [queue.messages.count for queue in queues(proxied).values()] == [0]
 
 
 def test_a_subscription_misses_nothing_while_its_proxy_has_no_connection(proxied: PairedProxy) -> None:

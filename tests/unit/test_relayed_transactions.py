@@ -137,7 +137,7 @@ def test_what_is_accepted_is_forgotten_with_the_commit(proxied: PairedProxy, wor
     assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     assert there(proxied) == ["c"]
     assert settles or [(each.settled, each.remote_state) for each in held] == [(True, ACCEPTED)] * 2
-    assert proxied.proxy.container.unsettled_bytes == 0
+    assert proxied.proxy.container.relayed.bytes == 0
     link.flow(1)
     proxied.settle_down()
     assert worker.client.bodies(link) == ["c"]
@@ -243,9 +243,9 @@ def test_what_waits_takes_of_the_credit() -> None:
     worker.publish(work, *"abcd")
     worker.send("now")
     assert worker.out.credit == 5
-    assert proxied.proxy.container.unsettled_bytes > 0
+    assert proxied.proxy.container.relayed.bytes > 0
     proxied.attach_those_left()
-    assert proxied.proxy.container.unsettled_bytes == 0
+    assert proxied.proxy.container.relayed.bytes == 0
     assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     assert there(proxied) == ["now", *"abcd"]
 
@@ -397,7 +397,7 @@ def test_the_transaction_of_another_client_cannot_be_used(proxied: PairedProxy) 
 def test_at_the_primary_an_id_is_that_of_one_client_in_one_set(proxied: PairedProxy, worker: Worker) -> None:
     work = worker.coordinator.declare()
     worker.publish(work, "a")
-    (client,) = [f"{id(connection):x}" for connection in proxied.proxy.connections.open]
+    (client,) = [connection.relay.name for connection in proxied.proxy.connections.open]
     assert proxied.accepted is not None
     relay = proxied.accepted.relay
     assert len(relay.transactions_of(RelayRequest(("proxy",), client), "default")._open) == 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
-from qpid_ha_broker.amqp.wire.sections import Header, MessageSections, encode_header
+from qpid_ha_broker.amqp.wire.sections import Header, MessageSections, _from, encode_header, without_number
 
 HEADER, PROPERTIES, APPLICATION_PROPERTIES, DATA = 0x70, 0x73, 0x74, 0x75
 DEEP = 100_000
@@ -270,3 +270,42 @@ def test_simple_values_of_every_type_are_read_as_proton_reads_them() -> None:
         name: (type(value), value) for name, value in values.items() if not isinstance(value, int | float)
     }
     assert found == values
+
+
+def test_the_number_of_a_message_is_taken_off_however_it_is_written_and_nothing_else_is() -> None:
+    producer, sequence = b"\xa3\x13x-opt-qpid-producer", b"\xa3\x13x-opt-qpid-sequence"
+    body, other = b"\x00Sw\xa1\x01x", b"\xa3\x01y\x41"
+    number = [producer + b"\xa1\x01p", sequence + b"\x53\x07"]
+    in_a_text = b"\xa3\x01z\xa1\x13x-opt-qpid-producer"
+    for entries, kept in (
+        (number, []),
+        (number[::-1], []),
+        ([producer + b"\xb1\0\0\0\x01p", sequence + b"\x80" + bytes(8)], []),
+        ([b"\xb3\0\0\0\x13x-opt-qpid-producer\xa1\x01p", number[1]], []),
+        ([b"\xa1" + producer[1:] + b"\xa1\x01p", number[1]], []),
+        ([*number, other], [other]),
+        ([other, number[0], in_a_text, number[1]], [other, in_a_text]),
+        ([in_a_text], [in_a_text]),
+    ):
+        for is_long in (False, True):
+            width = 4 if is_long else 1
+
+            def annotations(found: list[bytes], width: int = width) -> bytes:
+                content = b"".join(found)
+                sizes = (len(content) + width).to_bytes(width, "big") + (2 * len(found)).to_bytes(width, "big")
+                return b"\x00Sr" + (b"\xd1" if width == 4 else b"\xc1") + sizes + content
+
+            for header in (b"", b"\x00SpE", b"\x00Sp\xc0\x02\x01\x41"):
+                message: Any = proton.Message()
+                message.decode(MessageSections().fresh(header + annotations(entries) + body))
+                expected = proton.Message()
+                expected.decode((annotations(kept) if kept else b"") + body)
+                assert (message.body, message.annotations) == (expected.body, expected.annotations)
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_what_is_no_annotations_is_sent_on_as_it_is(rest: bytes, behind: bytes) -> None:
+    for start in (b"\x00Sr\xd1", b"\x00Sr\xc1", b"\x00Sr", b"\x00Sp\xc0\x0f\x01\xa1\x0bx-opt-qpid-\x00Sr\xc1"):
+        payload = start + rest + b"x-opt-qpid-producer" + behind
+        assert without_number(payload).endswith(behind)
+        assert _from(payload, 0).endswith(behind)

@@ -8,11 +8,16 @@ import proton
 import pytest
 
 from model_support import TextReader, picture
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import PairedBroker, PairedClient, queued_bodies
 from paired_links import condition, status, subscribe
+from paired_proxy import PairedProxy, paired_broker
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
+from qpid_ha_broker.amqp.nodes.terminus import AFTER, SELECTOR
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.resources import Resources
+from session_clients import open_session
+from session_support import SECOND
 
 OWN_NAME = "subscription:shop:orders"
 
@@ -22,8 +27,8 @@ def broker() -> PairedBroker:
     return PairedBroker()
 
 
-def client_of(broker: PairedBroker, container: str) -> PairedClient:
-    client = PairedClient(broker, container=container)
+def client_of(broker: PairedBroker, container: str, user: str = "") -> PairedClient:
+    client = PairedClient(broker, container=container, user=user)
     broker.settle_down()
     return client
 
@@ -81,14 +86,28 @@ def test_a_queue_that_has_the_old_name_of_a_subscription_is_not_taken_for_one(
 
 @pytest.mark.parametrize("kind", ["queue", "exchange"])
 def test_what_has_the_name_of_a_subscription_and_is_none_stops_the_subscriber(broker: PairedBroker, kind: str) -> None:
+    """Of a store of an earlier release: now nobody makes one."""
     client = client_of(broker, "shop")
-    assert status(client, "CREATE", {"kind": "fanout"} if kind == "exchange" else {}, type=kind, name=OWN_NAME) == 201
+    declared = ev.QueueDeclared(OWN_NAME, {}) if kind == "queue" else ev.ExchangeDeclared(OWN_NAME, "fanout", {})
+    broker.container.default.resources.default.write(declared)
     for address in ("amq.topic", None):
         link = subscribe(client, address, "orders", durable=address is not None)
         assert condition(link) == "amqp:precondition-failed"
         assert OWN_NAME in link.remote_condition.description
         close(client, link)
     assert status(client, "READ", {}, type=kind, name=OWN_NAME) == 200
+
+
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_nobody_locks_a_subscriber_out_by_making_what_has_the_name_of_the_subscription(
+    broker: PairedBroker, kind: str
+) -> None:
+    stranger, client = client_of(broker, "stranger"), client_of(broker, "shop")
+    assert status(stranger, "CREATE", {"kind": "fanout"} if kind == "exchange" else {}, type=kind, name=OWN_NAME) == 400
+    made = stranger.sender(OWN_NAME) if kind == "queue" else subscribe(stranger, OWN_NAME, capabilities=("topic",))
+    assert condition(made) == "amqp:invalid-field"
+    assert condition(subscribe(client, "amq.topic", "orders", durable=True)) is None
+    assert broker.queue(OWN_NAME).arguments.subscription
 
 
 def test_nobody_can_make_a_queue_a_subscription_by_hand(broker: PairedBroker) -> None:
@@ -110,7 +129,7 @@ def test_a_queue_that_was_made_anew_under_the_name_of_a_temporary_one_is_not_del
     link = subscribe(client, "amq.topic", "orders", durable=True)
     configuration = broker.container.default.configuration
     configuration.delete_queue(OWN_NAME)
-    configuration.declare_queue(OWN_NAME, {})
+    broker.container.default.resources.default.write(ev.QueueDeclared(OWN_NAME, {}))
     close(client, link)
     assert queues(broker) == [OWN_NAME]
 
@@ -129,9 +148,17 @@ def test_names_with_dots_in_them_are_different_subscriptions(broker: PairedBroke
 
 
 @pytest.mark.parametrize(
-    "parts", [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("a%", "3Ab:c"), ("é\n", "\x00"), (" ", "")]
+    "parts",
+    [
+        ("a:b", "c", "d"),
+        ("a", "b:c", ""),
+        ("a%3Ab", "c", ""),
+        ("a%", "3Ab:c", "x:"),
+        ("é\n", "\x00", "ü"),
+        (" ", "", ""),
+    ],
 )
-def test_an_identity_says_which_part_is_which(parts: tuple[str, str]) -> None:
+def test_an_identity_says_which_part_is_which(parts: tuple[str, str, str]) -> None:
     from urllib.parse import unquote
 
     identity = Subscriber(*parts).identity
@@ -167,7 +194,7 @@ def test_a_subscription_of_the_release_before_is_found_and_marked(broker: Paired
 
     link = subscribe(client, "amq.topic", "orders", durable=True)
     assert read(client, link) == ["missed"]
-    assert broker.queue("shop.orders").arguments.subscription == "shop:orders"
+    assert broker.queue("shop.orders").arguments.subscription == "shop:orders:"
     link.detach()
     broker.settle_down()
     publish(broker, "amq.topic", "more")
@@ -211,8 +238,162 @@ def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
         for record in decode(batch.data).records:
             backup.default.state.replay(record)
     marks = {name: queue.arguments.subscription for name, queue in backup.catalog.queues.items()}
-    assert marks == {"a.old": "a:old", "subscription:a:new": "a:new"}
+    assert marks == {"a.old": "a:old:", "subscription:a:new": "a:new:"}
     assert picture(backup.sets)["queues"] == picture(broker.container.default.resources.sets)["queues"]
+
+
+# --- whose they are
+
+
+@pytest.fixture(params=["direct", "proxied"])
+def any_broker(request: pytest.FixtureRequest) -> PairedBroker:
+    return paired_broker(request.param)
+
+
+def queues_at(broker: PairedBroker) -> list[str]:
+    return [name for name in queues(broker) if name.startswith("subscription:")]
+
+
+def test_a_user_with_the_names_of_another_one_has_a_subscription_of_its_own(any_broker: PairedBroker) -> None:
+    alice, mallory = client_of(any_broker, "shop", "alice"), client_of(any_broker, "shop", "mallory")
+    subscribe(alice, "amq.topic", "orders", durable=True).detach()
+    any_broker.settle_down()
+    publish(any_broker, "amq.topic", "order")
+
+    link = subscribe(mallory, "amq.topic", "orders", durable=True)
+    assert read(mallory, link) == []
+    close(mallory, link)
+
+    assert queues_at(any_broker) == ["subscription:shop:orders:alice"]
+    again = subscribe(alice, "amq.topic", "orders", durable=True)
+    assert read(alice, again) == ["order"]
+
+
+@pytest.mark.parametrize("other", ["", "mallory"])
+def test_who_has_not_logged_in_and_who_has_do_not_share_a_subscription(any_broker: PairedBroker, other: str) -> None:
+    mine = {"": "alice", "mallory": ""}[other]
+    first, second = client_of(any_broker, "shop", mine), client_of(any_broker, "shop", other)
+    subscribe(first, "amq.topic", "orders", durable=True).detach()
+    any_broker.settle_down()
+    publish(any_broker, "amq.topic", "order")
+    assert read(second, subscribe(second, "amq.topic", "orders", durable=True)) == []
+    assert condition(subscribe(client_of(any_broker, "shop", "third"), None, "orders")) == "amqp:not-found"
+    assert len(queues_at(any_broker)) == 2
+
+
+def leave_as_a_release_without_users_did(broker: PairedBroker, **arguments: Any) -> None:
+    configuration = broker.container.default.configuration
+    configuration.declare_queue(OWN_NAME, {"qpid.exclusive": True, "qpid.subscription": "shop:orders", **arguments})
+    configuration.bind("amq.topic", OWN_NAME, "#", {})
+    publish(broker, "amq.topic", "missed")
+
+
+@pytest.mark.parametrize("user", ["", "alice"])
+def test_a_subscription_that_is_nobodys_is_the_first_users_who_comes_back(any_broker: PairedBroker, user: str) -> None:
+    leave_as_a_release_without_users_did(any_broker)
+    first, second = client_of(any_broker, "shop", user), client_of(any_broker, "shop", "zoë")
+    link = subscribe(first, "amq.topic", "orders", durable=True)
+    assert read(first, link) == ["missed"]
+    link.detach()
+    any_broker.settle_down()
+    assert read(second, subscribe(second, "amq.topic", "orders", durable=True)) == []
+    assert read(first, subscribe(first, "amq.topic", "orders", durable=True)) == ["missed"]
+
+
+def test_a_subscription_that_is_nobodys_but_counts_for_a_user_is_that_ones(broker: PairedBroker) -> None:
+    leave_as_a_release_without_users_did(broker, **{"qpid.created_by": "alice"})
+    mallory, alice = client_of(broker, "shop", "mallory"), client_of(broker, "shop", "alice")
+    assert read(mallory, subscribe(mallory, "amq.topic", "orders", durable=True)) == []
+    assert read(alice, subscribe(alice, "amq.topic", "orders", durable=True)) == ["missed"]
+
+
+def test_who_has_not_logged_in_does_not_get_what_a_user_has_taken_over(broker: PairedBroker) -> None:
+    leave_as_a_release_without_users_did(broker)
+    subscribe(client_of(broker, "shop", "alice"), "amq.topic", "orders", durable=True)
+    refused = subscribe(client_of(broker, "shop"), "amq.topic", "orders", durable=True)
+    assert condition(refused) == "amqp:precondition-failed"
+    assert "alice" not in refused.remote_condition.description
+
+
+# --- a client that comes back while nobody has noticed that it was gone
+
+
+def taken(client: PairedClient, link: Any) -> list[tuple[str, int]]:
+    """Bodies, and how often delivery has failed."""
+    link.flow(100)
+    client.broker.settle_down()
+    return [(str(message.body), message.delivery_count) for _, message in client.received(link)]
+
+
+def test_the_newer_link_of_a_subscriber_ends_the_older_one_and_gets_what_that_had(any_broker: PairedBroker) -> None:
+    dead, again = client_of(any_broker, "shop", "alice"), client_of(any_broker, "shop", "alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(any_broker, "amq.topic", "one", "two")
+    assert taken(dead, older) == [("one", 0), ("two", 0)]
+
+    newer = subscribe(again, "amq.topic", "orders", durable=True)
+
+    assert condition(newer) is None
+    assert condition(older) == "amqp:link:stolen"
+    assert dead.connection.remote_condition is None, "its other links go on"
+    assert taken(again, newer) == [("one", 1), ("two", 1)]
+    publish(any_broker, "amq.topic", "three")
+    assert taken(again, newer) == [("three", 0)]
+    close(dead, older)
+    assert len(queues_at(any_broker)) == 1, "the older link ends nothing any more"
+
+
+def test_a_subscriber_comes_back_through_another_broker() -> None:
+    proxied = PairedProxy()
+    dead, again = proxied.client(container="shop", user="alice"), client_of(proxied.primary, "shop", "alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(proxied.primary, "amq.topic", "one")
+    assert taken(dead, older) == [("one", 0)]
+    newer = subscribe(again, "amq.topic", "orders", durable=True)
+    proxied.settle_down()
+    assert (condition(older), condition(newer)) == ("amqp:link:stolen", None)
+    assert taken(again, newer) == [("one", 1)]
+
+
+@pytest.mark.parametrize("notices", [False, True])
+@pytest.mark.parametrize("name", [SECOND, None])
+def test_a_new_process_gets_what_the_session_of_the_dead_one_holds(
+    any_broker: PairedBroker, notices: bool, name: str | None
+) -> None:
+    dead = open_session(any_broker, container="shop", user="alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(any_broker, "amq.topic", "one")
+    assert taken(dead, older) == [("one", 0)]
+    if notices:
+        dead.vanish()
+        any_broker.settle_down()
+    again = (
+        open_session(any_broker, name, container="shop", user="alice")
+        if name
+        else client_of(any_broker, "shop", "alice")
+    )
+    newer = subscribe(again, "amq.topic", "orders", durable=True)
+    assert condition(newer) is None
+    assert taken(again, newer) == [("one", 1)]
+    assert condition(older) == (None if notices else "amqp:link:stolen")
+
+
+def test_a_session_that_is_resumed_has_its_subscription_with_what_it_holds(any_broker: PairedBroker) -> None:
+    dead = open_session(any_broker, container="shop", user="alice")
+    older = subscribe(dead, "amq.topic", "orders", durable=True)
+    publish(any_broker, "amq.topic", "one")
+    assert taken(dead, older) == [("one", 0)]
+    again = open_session(any_broker, container="shop", user="alice")
+    assert taken(again, subscribe(again, "amq.topic", "orders", durable=True)) == [("one", 0)]
+
+
+def test_the_reader_of_the_queue_itself_is_no_subscriber_and_stays(broker: PairedBroker) -> None:
+    alice = client_of(broker, "shop", "alice")
+    subscribe(alice, "amq.topic", "orders", durable=True).detach()
+    broker.settle_down()
+    reader = client_of(broker, "shop", "alice").receiver("subscription:shop:orders:alice", 1, "orders")
+    assert condition(subscribe(alice, "amq.topic", "orders", durable=True)) == "amqp:resource-locked"
+    assert condition(reader) is None
 
 
 # --- JMS unsubscribes by a receiver without a source
@@ -254,3 +435,94 @@ def test_a_subscription_that_is_being_read_cannot_be_unsubscribed_from(broker: P
     link = subscribe(client_of(broker, "shop"), None, "orders")
     assert condition(link) == "amqp:resource-locked"
     assert queues(broker) == [OWN_NAME]
+
+
+def test_a_position_means_nothing_in_a_queue_of_its_own_and_is_not_said_to_be_applied(broker: PairedBroker) -> None:
+    client = broker.connect()
+    link = subscribe(client, "amq.topic", browse=True, filters={"after": (AFTER, proton.ulong(1 << 40))})
+    client.publish("amq.topic", "a")
+    assert read(client, link) == ["a"]
+    assert not link.remote_source.filter.next()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_browser_of_an_exchange_keeps_nothing_that_it_has_read(broker: PairedBroker, durable: bool) -> None:
+    """Nobody else reads its queue: what stayed there would be kept for nobody, until there is no more room."""
+    client = broker.connect()
+    link = subscribe(client, "amq.topic", durable=durable, browse=True)
+    link.flow(10)
+    client.publish("amq.topic", "a", "b")
+    arrived = client.received(link)
+    assert [message.body for _, message in arrived] == ["a", "b"]
+    (queue,) = (each for each in broker.container.default.resources.catalog.queues.values())
+    assert queue.messages.count == 2
+    for delivery, _ in arrived:
+        delivery.update(proton.Delivery.ACCEPTED)
+        delivery.settle()
+    broker.settle_down()
+    assert queue.messages.count == 0
+
+
+RED, BLUE = (SELECTOR, "colour = 'red'"), (SELECTOR, "colour = 'blue'")
+
+
+def publish_colours(broker: PairedBroker, *colours: str) -> None:
+    client = broker.connect()
+    client.publish("amq.topic", *[proton.Message(colour, properties={"colour": colour}) for colour in colours])
+    client.vanish()
+
+
+def held(broker: PairedBroker) -> list[Any]:
+    """What the one subscription there is holds."""
+    (queue,) = broker.container.default.resources.catalog.queues.values()
+    return queued_bodies(queue)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_its_selector_does_not_match_is_not_kept_for_a_subscriber(broker: PairedBroker, durable: bool) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=durable, filters={"s": RED})
+    publish_colours(broker, "blue", "red", "blue")
+    assert held(broker) == ["red"]
+    assert read(client, link) == ["red"]
+
+
+def test_a_durable_subscription_with_another_selector_selects_what_comes_and_keeps_what_it_has(
+    broker: PairedBroker,
+) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": RED})
+    publish_colours(broker, "red")
+    link.detach()
+    broker.settle_down()
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": BLUE})
+    publish_colours(broker, "red", "blue")
+    assert held(broker) == ["red", "blue"]
+    assert read(client, link) == ["blue"]
+    link.detach()
+    broker.settle_down()
+    subscribe(client, "amq.topic", "orders", durable=True)
+    publish_colours(broker, "green")
+    assert held(broker) == ["red", "blue", "green"]
+
+
+def test_a_durable_subscription_of_a_release_that_kept_no_selectors_in_bindings_gets_its_own(
+    broker: PairedBroker,
+) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=True)
+    publish_colours(broker, "blue", "red")
+    link.detach()
+    broker.settle_down()
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": RED})
+    assert read(client, link) == ["red"]
+    publish_colours(broker, "blue", "red")
+    assert held(broker) == ["blue", "red", "red"]
+    assert read(client, link) == ["red"]
+
+
+def test_a_selector_that_is_none_makes_no_subscription(broker: PairedBroker) -> None:
+    client = client_of(broker, "shop")
+    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": (RED[0], "colour =")})
+    assert condition(link) == "amqp:invalid-field"
+    assert queues(broker) == []

@@ -13,6 +13,7 @@ from paired_proxy import paired_broker
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, TRANSACTION_ROLLBACK, AmqpError
+from qpid_ha_broker.amqp.wire.peer_input import name_of
 from session_clients import open_session
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -44,7 +45,7 @@ class Work:
 
     def end_link(self) -> None:
         """As the broker does whose queue is deleted; the client has not heard of it."""
-        (endpoint,) = [each for each in self.client.peer.links if each.link.name == self.link.name]
+        (endpoint,) = [each for each in self.client.peer.links if name_of(each.link) == self.link.name]
         endpoint.end(AmqpError(RESOURCE_DELETED, "gone"))
 
     def discharge_at_once(self, *, fails: bool = False) -> Any:

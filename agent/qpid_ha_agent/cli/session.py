@@ -27,10 +27,13 @@ def list_sessions(invocation: Invocation) -> None:
 
 
 @session.command()
-@click.argument("name", metavar="UUID")
+@click.argument("name", metavar="SESSION")
 @common_options
 @click.pass_obj
 def end(invocation: Invocation, name: str) -> None:
-    """End a session, and its connection: what it holds goes to others."""
+    """End a session, and its connection: what it holds goes to others.
+
+    SESSION: as `list` shows it, or its UUID.
+    """
     answer = facts_of(invocation.call("sessions", action="end", name=name))
     print_outcome(answer, f"session {answer.get('session')} ended", invocation.format)

@@ -8,6 +8,7 @@ from typing import Final
 
 from qpid_ha_agent.diagnosis.facts import (
     BrokerState,
+    CertificateEnd,
     DiagnosisFacts,
     LocalProcess,
     MachineState,
@@ -312,10 +313,19 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             text = f"{broker.name} listens at {outside[0]} and has no acl"
             commands = (f"systemctl restart qpidd   # on {broker.name}, with acl in its file: docs/security.md",)
             yield Finding("acl-missing", broker.name, text, commands)
+        if figures.everybody_administers:
+            text = f"whoever reaches {broker.name} may administer it, by {figures.everybody_administers}"
+            there = "" if broker.is_local else f"   # on {broker.name}"
+            yield Finding("everybody-administers", broker.name, text, (f"qpid-ha acl reload{there}",))
         if abs(figures.clock_ahead_s) > CLOCK_S:
             side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
             text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"
             yield Finding("clock-differs", broker.name, text, (f"timedatectl   # here, and on {broker.name}",))
+        if abs(ahead_s := figures.message_clock_ahead_s) > CLOCK_S:
+            side = "ahead of" if ahead_s > 0 else "behind"
+            text = f"messages expire by a clock that is {abs(ahead_s):.1f} s {side} the time of day of {broker.name}"
+            commands = (f"timedatectl   # on {broker.name}", "qpid-ha query")
+            yield Finding("message-clock-differs", broker.name, text, commands)
         there = "" if broker.is_local else f"   # on {broker.name}"
         if figures.audit_lost:
             text = f"{figures.audit_lost} lines are missing in the audit log of {broker.name}: its log says why"
@@ -375,7 +385,7 @@ def _machine(facts: DiagnosisFacts) -> Iterator[Finding]:
     if machine.acl_problem:
         yield Finding("acl-file-invalid", machine.name, machine.acl_problem, ("qpid-ha acl reload",))
     for certificate in machine.certificates:
-        yield from _certificate(certificate.path, certificate.ends_s - facts.now_s)
+        yield from _certificate(certificate, facts.now_s)
     yield from _disk(machine)
     for store in machine.stores:
         if not store.is_readable:
@@ -387,9 +397,13 @@ def _machine(facts: DiagnosisFacts) -> Iterator[Finding]:
         yield Finding("messages-discarded", machine.name, text, ("qpid-ha store discarded list",))
 
 
-def _certificate(path: str, left_s: float) -> Iterator[Finding]:
+def _certificate(certificate: CertificateEnd, now_s: float) -> Iterator[Finding]:
+    path, left_s = certificate.path, certificate.ends_s - now_s
     commands = (f"openssl x509 -noout -subject -dates -in {quote(path)}", "qpid-ha tls reload   # once it is renewed")
-    if left_s <= 0:
+    if now_s < certificate.begins_s:
+        text = f"{path} is not valid before {_days(certificate.begins_s - now_s)} from now: is the clock right?"
+        yield Finding("certificate-expired", path, text, commands)
+    elif left_s <= 0:
         yield Finding("certificate-expired", path, f"{path} expired {_days(-left_s)} ago", commands)
     elif left_s < EXPIRES_SOON_S:
         yield Finding("certificate-expires", path, f"{path} expires in {_days(left_s)}", commands)

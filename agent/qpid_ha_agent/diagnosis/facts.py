@@ -31,11 +31,15 @@ class BrokerFigures(NamedTuple):
     audit_lost: int = 0
     """Lines that are missing in its audit log, since the process began."""
     acl_rules: str = ""
+    everybody_administers: str = ""
+    """The rule by which anybody may administer it; empty: there is none."""
     """How many, or `none`; empty: not told."""
     listening: tuple[str, ...] = ()
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     """0: not told."""
+    message_clock_ahead_s: float = 0.0
+    """By which messages of `default` expire, of that broker's time of day."""
     clock_ahead_s: float = 0.0
     """Of the clock of this machine, less what the way there and back may account for; negative: behind."""
 
@@ -51,8 +55,10 @@ class BrokerFigures(NamedTuple):
             discarded=_number(answer, "discarded"),
             audit_lost=_number(answer, "audit_lost"),
             acl_rules="" if rules is None else str(rules),
+            everybody_administers=_text(answer, "everybody_administers"),
             listening=listening,
             memory_bytes=_number(answer, "memory_bytes"),
+            message_clock_ahead_s=_seconds(answer, "message_clock_ahead_s"),
         )
 
 
@@ -237,6 +243,7 @@ class CertificateEnd(NamedTuple):
 
     path: str
     ends_s: float
+    begins_s: float = 0.0
 
 
 class LocalProcess(StrEnum):

@@ -110,7 +110,7 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "certificate-expired": FindingKind(
             _C,
-            "a certificate of the configuration is valid no more",
+            "a certificate of the configuration is valid no more, or not yet",
             "new TLS connections fail, of clients and between brokers",
         ),
         "login-refused": FindingKind(
@@ -236,6 +236,11 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "the file of `acl.file` has a mistake",
             "the rules in force stay, and the broker does not start again",
         ),
+        "everybody-administers": FindingKind(
+            _W,
+            "a rule of `acl` has everybody administer a broker",
+            "any client may delete everything, and stop the broker: name who may in the rule, then reload",
+        ),
         "acl-missing": FindingKind(
             _W,
             "a broker listens beyond loopback and has no `acl`",
@@ -269,7 +274,13 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         "clock-differs": FindingKind(
             _N,
             "the clock of a broker differs from this machine's by more than two seconds",
-            "times in logs do not compare, and a pause ends at different moments",
+            "times in logs do not compare, and a pause ends at different moments; messages expire by the time that"
+            " passes, but where the clock was set while a machine was off",
+        ),
+        "message-clock-differs": FindingKind(
+            _N,
+            "the clock by which messages of `default` expire is more than two seconds off a broker's time of day",
+            "the time of day was set: messages live as long as they were given; `expires_at` in journals is off by it",
         ),
         "messages-discarded": FindingKind(
             _N,

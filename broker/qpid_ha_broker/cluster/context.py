@@ -254,7 +254,7 @@ class ControllerContext:
 
     @property
     def wall_ms(self) -> int:
-        """The time of day, in ms since 1970."""
+        """In ms since 1970, as of the clock by which the messages of `default` expire."""
         return self._wall_offset_ms + int(self.now_s * 1000)
 
     def begin(self, now_s: float) -> None:
@@ -412,7 +412,7 @@ class ControllerContext:
         return found
 
     def _away_s(self, broker: BrokerEntry) -> float:
-        """The clocks of two controllers may differ, so what an older one wrote is no more than a hint."""
+        """What an older controller wrote is by the same clock, or by the time of day where its release is older."""
         lost_since_s = self.liveness.lost_since_s(broker.name)
         here_s = 0.0 if lost_since_s is None else self.now_s - lost_since_s
         recorded_s = 0.0 if broker.up else (self.wall_ms - broker.since_ms) / 1000

@@ -392,7 +392,8 @@ class ControllerBegan(NamedTuple):
     generation: int
     """Of `default`."""
     wall_ms: int
-    """The time of day, in ms since 1970."""
+    """In ms since 1970, by the clock of `default` (`model.message_clock`): what one controller notes the next one
+    compares with its own time."""
     unique: str = ""
     """No other controller has had the same: what this one makes gets its UUID from it."""
 

@@ -62,6 +62,7 @@ class BackupFeed:
                 link_timeout_s=settings.backup_timeout_s,
             ),
         )
+        self.tell_clock(backup)
         behind = self._tail.last_lsn - common
         how = f"sends the {behind} events that it lacks" if by_tail else "compares what both hold"
         self._ctx.note("info", f"backup {hello.name} connected at LSN {hello.last_lsn}; primary {how}")
@@ -129,6 +130,12 @@ class BackupFeed:
         backup.told_committed, backup.sent_s = self._in_sync.committed_lsn, self._ctx.clock_s
         heartbeat = fr.Heartbeat(self._generation, backup.told_committed, self._tail.last_lsn)
         self._ctx.send(backup.link, heartbeat)
+        self.tell_clock(backup)
+
+    def tell_clock(self, backup: BackupLink) -> None:
+        """By what clock messages expire, if the backup is to hear of it now: with what goes to it anyway."""
+        if backup.readings.take(self._ctx.clock_s):
+            self._ctx.send(backup.link, fr.ClockReading(self._generation, self._ctx.message_time_ms()))
 
     def catch_up(self, backups: Collection[BackupLink], events: int) -> Iterator[tuple[BackupLink, str]]:
         """A step for each that catches up, in a turn in which clients wrote `events`; who must be given up, and why."""
@@ -158,6 +165,7 @@ class BackupFeed:
     def _send_batch(self, backup: BackupLink, frame: fr.Batch) -> None:
         backup.note_sent(frame, self._ctx.clock_s)
         self._ctx.send(backup.link, frame)
+        self.tell_clock(backup)
 
     def _begin_browsing(self, backup: BackupLink) -> None:
         settings, state = self._ctx.settings, self._ctx.resource_set.state

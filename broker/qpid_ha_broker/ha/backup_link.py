@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
+from math import inf
 from typing import Final
 
 from qpid_ha_broker.ha import frames as fr
@@ -11,6 +12,8 @@ from qpid_ha_broker.ha.browser import Browsers
 
 OWES_MOST_S: Final = 0.5
 """Whoever owes an acknowledgement for longer does not answer as one that is waited for should."""
+READING_PAUSE_MOST_S: Final = 300.0
+"""Between two readings of the clock: what is off by 100 ppm is off by 30 ms then."""
 
 
 class BackupProgress(Enum):
@@ -26,6 +29,25 @@ class BackupProgress(Enum):
     """It is sent the stream from where it was, piece by piece; what is written meanwhile comes after that."""
     FOLLOWING = auto()
     """All that it lacks is in the stream."""
+
+
+class ReadingsDue:
+    """When one that follows a primary is told by what clock messages expire: at once, soon again, then more rarely.
+
+    Clocks of two machines move apart slowly, and hundreds of sets that are at rest should stay so.
+    """
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._due_s = 0.0 if is_wanted else inf
+        self._pause_s = 1.0
+
+    def take(self, clock_s: float) -> bool:
+        """Whether one is due; then it is about to be sent."""
+        if clock_s < self._due_s:
+            return False
+        self._due_s = clock_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, READING_PAUSE_MOST_S)
+        return True
 
 
 class BackupLink:
@@ -44,6 +66,7 @@ class BackupLink:
         self.awaits_peer_check = False
         self.observes = ""
         """Why it is not in the in-sync set although it is level, as it was told; empty: it was not."""
+        self.readings = ReadingsDue(hello.reads_clock)
         self.sent_lsn = 0
         """The stream was sent up to there."""
         self.level_lsn = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qpid_ha_broker.ha.effects import Answered, Ask, Close, Effect, Notice, Send, TurnDue
-from qpid_ha_broker.ha.frames import Answer, Frame, Question, StoreOrigin, Topic
+from qpid_ha_broker.ha.frames import WITH_CLOCK, Answer, Frame, Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -24,12 +24,15 @@ class MemberContext:
         resource_set: ResourceSet,
         random: Callable[[], float],
         wall_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
     ) -> None:
         self.settings = settings
         self.resource_set = resource_set
         self.random = random
         self.wall_ms = wall_ms
         """The time of day, for time stamps only."""
+        self.steady_ms = steady_ms or wall_ms
+        """See `model.message_clock`."""
         self.now_s = 0.0
         self.clock_s = 0.0
         self.effects: list[Effect] = []
@@ -59,6 +62,15 @@ class MemberContext:
         """How long what is read now may have been lying there, because this process was stopped."""
         return self._stopped_s if self.now_s - self._woke_s < _WAKING_S else 0.0
 
+    def message_time_ms(self) -> int:
+        """By that messages expire; of one that follows, as far as it was told."""
+        return self.resource_set.catalog.clock.now_ms(self.steady_ms())
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether this broker has messages, and nothing but its store and the time of day to say when they expire."""
+        return bool(self.resource_set.state.generations) and not self.resource_set.catalog.clock.is_settled
+
     def number(self) -> int:
         """For a request whose answer comes back later."""
         self._last_number += 1
@@ -79,7 +91,7 @@ class MemberContext:
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
-            settings.own_address, self.resource_set.name,
+            settings.own_address, self.resource_set.name, WITH_CLOCK if is_look and self.needs_clock else "",
         )  # fmt: skip
         addresses = tuple(address for address in settings.addresses if address != settings.own_address)
         self.effects.append(Ask(question, addresses, limit_s))

@@ -15,6 +15,7 @@ from typing import Final
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode, encode
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.backup_link import ReadingsDue
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.history import common_lsn, newest, problem
@@ -42,9 +43,9 @@ class CopyProgress(Enum):
 class Follower:
     """One who keeps a copy of `queue_id`."""
 
-    def __init__(self, link: int, name: str, queue: Queue, sent_s: float) -> None:
+    def __init__(self, link: int, follow: fr.Follow, queue: Queue, sent_s: float) -> None:
         self.link = link
-        self.name = name
+        self.name = follow.name
         self.queue_name = queue.name
         self.queue_id = queue.id
         self.progress = CopyProgress.HOLDINGS
@@ -56,6 +57,7 @@ class Follower:
         self.awaiting_commit: deque[tuple[int, fr.Frame]] = deque()
         """Each with the LSN that has to be committed."""
         self.is_greeted = False
+        self.readings = ReadingsDue(follow.reads_clock)
         self.told_committed = 0
         self.sent_s = sent_s
 
@@ -86,7 +88,7 @@ class Followers:
             self._refuse(link, refused or _no_queue(frame.queue))
             return
         settings = self._ctx.settings
-        follower = self.links[link] = Follower(link, frame.name, queue, self._ctx.clock_s)
+        follower = self.links[link] = Follower(link, frame, queue, self._ctx.clock_s)
         common = common_lsn(history, self._tail.last_lsn, frame.history, frame.last_lsn)
         followed = fr.Followed(
             settings.name, cluster, self._generation, tuple(history), common, queue.id, queue.arguments.given,
@@ -202,9 +204,15 @@ class Followers:
                 self._ctx.send(follower.link, frame)
                 if isinstance(frame, fr.Batch) and not follower.writable:
                     follower.unread_bytes += len(frame.data)
+                if isinstance(frame, fr.Followed):
+                    self._tell_clock(follower)
                 if isinstance(frame, fr.Refused):
                     del self.links[follower.link]
                     self._ctx.close(follower.link, frame.text)
+
+    def _tell_clock(self, follower: Follower) -> None:
+        if follower.readings.take(self._ctx.clock_s):
+            self._ctx.send(follower.link, fr.ClockReading(self._generation, self._ctx.message_time_ms()))
 
     @property
     def has_work(self) -> bool:
@@ -221,6 +229,8 @@ class Followers:
             if follower.is_greeted and is_due:
                 follower.told_committed, follower.sent_s = committed_lsn, clock_s
                 self._ctx.send(follower.link, fr.Heartbeat(self._generation, committed_lsn, self._tail.last_lsn))
+            if follower.is_greeted:
+                self._tell_clock(follower)
 
     def set_writable(self, link: int, writable: bool) -> None:
         """Whether there is room on its channel."""

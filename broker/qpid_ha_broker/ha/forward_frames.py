@@ -55,7 +55,7 @@ class ForwardMessage(NamedTuple):
     durable: bool
     priority: int
     expires_at_ms: int
-    """0: never."""
+    """By the clock of `default` (`model.message_clock`); 0: never."""
     producer: bytes
     """As its publisher numbers it; empty: it does not, and `number` of the sub-channel's producer counts."""
     sequence: int

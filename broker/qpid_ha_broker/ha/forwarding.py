@@ -34,6 +34,7 @@ from qpid_ha_broker.ha.forward_frames import (
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.model.errors import ModelError, NotEnoughReplicas, NotFound, NotPrimary, OtherSet, QueueFull
 from qpid_ha_broker.model.log import CommitToken, Log
+from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
@@ -218,9 +219,11 @@ class _Taken:
 class ForwardReceiver:
     """The promise: on one sub-channel nothing is taken behind what was refused, before the sender knows of that."""
 
-    def __init__(self, resources: Resources) -> None:
-        """`resources`: of the set that the sub-channel is about."""
+    def __init__(self, resources: Resources, exchanges: MessageClock) -> None:
+        """`resources`: of the set that the sub-channel is about. `exchanges`: the clock of `default`, by which the
+        other broker says when a message expires: both know it from the primary of `default`."""
         self._resources = resources
+        self._exchanges = exchanges
         self._producer = b""
         self._last = 0
         self._refused = 0
@@ -272,7 +275,8 @@ class ForwardReceiver:
         resources = self._resources
         resources.default.check_writable()
         producer, sequence = (frame.producer, frame.sequence) if frame.producer else (self._producer, frame.number)
-        message = Message(frame.payload, frame.durable, frame.priority, frame.expires_at_ms, producer, sequence)
+        expires_at_ms = resources.catalog.clock.converted(frame.expires_at_ms, self._exchanges)
+        message = Message(frame.payload, frame.durable, frame.priority, expires_at_ms, producer, sequence)
         known_at = resources.known_at(message)
         if known_at is not None:
             return known_at

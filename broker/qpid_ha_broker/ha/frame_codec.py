@@ -19,6 +19,7 @@ from zlib import crc32
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frame_fields import MAX_MEMBERS, check_name, read_fields, write_fields
 from qpid_ha_broker.ha.frames import Frame, FrameError
+from qpid_ha_broker.model.message_clock import LAST_MS
 
 MAX_FRAME_BYTES: Final = 130 * 1024 * 1024
 """The largest record, in the largest batch, with room for the head."""
@@ -35,6 +36,7 @@ class FrameKind(IntEnum):
     BATCH = 0x20
     ACK = 0x21
     HEARTBEAT = 0x22
+    CLOCK_READING = 0x23
     HOLDINGS = 0x30
     HOLDINGS_DONE = 0x31
     OBJECTS = 0x32
@@ -54,6 +56,7 @@ _SIZES: Final = struct.Struct("<BII")
 _NOTE: Final = struct.Struct("<BIII")
 """The same, and CRC-32 over these three and the head."""
 _BATCH: Final = struct.Struct("<QQQQ")
+_TWO: Final = struct.Struct("<QQ")
 _THREE: Final = struct.Struct("<QQQ")
 _CHUNK: Final = struct.Struct("<QQQQBI")
 _U16: Final = struct.Struct("<H")
@@ -133,6 +136,21 @@ def _read_ack(head: memoryview, data: memoryview) -> fr.Ack:
 
 def _read_heartbeat(head: memoryview, data: memoryview) -> fr.Heartbeat:
     return fr.Heartbeat(*_THREE.unpack(head))
+
+
+def _write_clock(frame: fr.ClockReading) -> tuple[bytes, bytes]:
+    return _TWO.pack(frame.generation, _reading(frame.now_ms)), b""
+
+
+def _read_clock(head: memoryview, data: memoryview) -> fr.ClockReading:
+    generation, now_ms = _TWO.unpack(head)
+    return fr.ClockReading(generation, _reading(now_ms))
+
+
+def _reading(now_ms: int) -> int:
+    if now_ms > LAST_MS:
+        raise FrameError(f"now_ms: expected milliseconds up to the year 9999, {LAST_MS}; found {now_ms}")
+    return now_ms
 
 
 def _write_holdings(frame: fr.Holdings) -> tuple[bytes, bytes]:
@@ -270,6 +288,7 @@ _BINARY: Final[dict[type[Frame], tuple[FrameKind, Callable[[Any], tuple[bytes, b
     fr.Batch: (FrameKind.BATCH, _write_batch, _read_batch),
     fr.Ack: (FrameKind.ACK, _write_three, _read_ack),
     fr.Heartbeat: (FrameKind.HEARTBEAT, _write_three, _read_heartbeat),
+    fr.ClockReading: (FrameKind.CLOCK_READING, _write_clock, _read_clock),
     fr.Holdings: (FrameKind.HOLDINGS, _write_holdings, _read_holdings),
     fr.HoldingsDone: (FrameKind.HOLDINGS_DONE, _write_holdings_done, _read_holdings_done),
     fr.Objects: (FrameKind.OBJECTS, _write_objects, _read_objects),

@@ -18,6 +18,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.message_clock import LAST_MS
 
 MAX_NAME: Final = 64
 """Characters of a broker's name, a process's, a cluster's."""
@@ -39,6 +40,8 @@ _LEFT_OUT: Final[dict[str, object]] = {
     "claims": (),
     "started": (),
     "request": "",
+    "reads_clock": False,
+    "clock_ms": 0,
 }
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
 the frames of an older one, and is understood by it as long as it has nothing else to say."""
@@ -112,6 +115,10 @@ def _bounded(field: str, value: Any, most: int) -> str:
 
 def _u64(field: str, value: Any) -> int:
     return _integer(field, value, 2**64 - 1)
+
+
+def _reading(field: str, value: Any) -> int:
+    return _integer(field, value, LAST_MS)
 
 
 def _u32(field: str, value: Any) -> int:
@@ -212,6 +219,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "remembers": _truth,
         "set": check_name,
         "started": _times,
+        "reads_clock": _truth,
     },
     fr.Welcome: {
         "name": check_name,
@@ -261,6 +269,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "committed_generation": _u64,
         "committed_lsn": _u64,
         "claims": _generations,
+        "clock_ms": _reading,
     },
     fr.Follow: {
         "version": _u32,
@@ -269,6 +278,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "cluster": check_name,
         "history": _history,
         "last_lsn": _u64,
+        "reads_clock": _truth,
     },
     fr.Followed: {
         "name": check_name,

@@ -15,6 +15,8 @@ from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.log import DEFAULT_SET
 
 PROTOCOL_VERSION: Final = 1
+WITH_CLOCK: Final = "clock"
+"""See `Question.request`."""
 
 
 class FrameError(Exception):
@@ -64,6 +66,8 @@ class Hello(NamedTuple):
     """The resource set that the channel is about."""
     started: tuple[int, ...] = ()
     """When each generation of `history` began, in ms since 1970; 0: not known. Empty: for a broker that is older."""
+    reads_clock: bool = False
+    """It understands `ClockReading`. False: it is older, or this is for a broker that is."""
 
 
 class Resync(StrEnum):
@@ -139,6 +143,13 @@ class Heartbeat(NamedTuple):
     generation: int
     committed_lsn: int
     last_lsn: int
+
+
+class ClockReading(NamedTuple):
+    """By that the messages of the set expire now; see `model.message_clock`. Only to who says that it reads this."""
+
+    generation: int
+    now_ms: int
 
 
 class Holdings(NamedTuple):
@@ -247,7 +258,7 @@ class Question(NamedTuple):
     set: str = DEFAULT_SET
     """The resource set that is asked about."""
     request: str = ""
-    """What is wanted, where the topic alone does not say it."""
+    """What is wanted, where the topic alone does not say it. Of a `STATUS`, `WITH_CLOCK`: the answer's `clock_ms`."""
 
 
 class StoreOrigin(StrEnum):
@@ -300,6 +311,8 @@ class Answer(NamedTuple):
     claims: tuple[int, ...] = ()
     """The generations that it has on disk to have wanted for itself, each before the coordinator was asked; ascending.
     Those that its log has nothing of, as far as they may still be recorded."""
+    clock_ms: int = 0
+    """By that messages of the set expire where it is; 0: it was not asked for that, or has none."""
 
 
 # --- a copy of one queue, kept elsewhere
@@ -316,6 +329,8 @@ class Follow(NamedTuple):
     history: tuple[GenerationEntry, ...]
     last_lsn: int
     """Up to there of that history its copy is whole."""
+    reads_clock: bool = False
+    """As in Hello."""
 
 
 class Followed(NamedTuple):
@@ -339,6 +354,7 @@ Frame = (
     | Batch
     | Ack
     | Heartbeat
+    | ClockReading
     | Holdings
     | HoldingsDone
     | Objects

@@ -38,13 +38,15 @@ class Member:
         random: Callable[[], float],
         wall_ms: Callable[[], int],
         restored: Restored | None = None,
+        steady_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`wall_ms`: the time of day, for time stamps only."""
+        """`wall_ms`: the time of day, for time stamps only. `steady_ms`: of a clock that nobody can set, see
+        `model.message_clock`; None: nobody sets that of `wall_ms`, as in most tests."""
         self.is_standalone = settings.is_standalone
         """It is in no cluster, for as long as the process lives."""
         if settings.has_witness:
             resource_set.log.add_witness(WITNESS)
-        self._ctx = MemberContext(settings, resource_set, random, wall_ms)
+        self._ctx = MemberContext(settings, resource_set, random, wall_ms, steady_ms)
         self._parts = MemberParts(self._ctx, restored or Restored(fr.StoreOrigin.MEMORY))
         if not settings.is_standalone:
             self._parts.machine.move(Cause.LOADED)

@@ -319,6 +319,8 @@ class Primary:
                 self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
             elif committed != backup.told_committed or is_due:
                 self._feed.send_heartbeat(backup)
+            elif not settings.has_heartbeats:
+                self._feed.tell_clock(backup)
         if clock_s - self._began_s > settings.backup_timeout_s:
             for name in sorted(self._expected):
                 self._leave(name, f"it did not come back within {settings.backup_timeout_s:g} s")

@@ -6,6 +6,29 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import Connect
 
 
+class GreetingForm:
+    """How another broker is greeted whose release is not known: an older one ends the channel at a first word with
+    fields that it does not know, and does not say why. So the next greeting after that has the other form."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        """With what came with a later release than the protocol."""
+        self._is_open = self._is_answered = False
+
+    def opened(self) -> None:
+        """A channel is there, and its first word is about to be sent."""
+        self._is_open, self._is_answered = True, False
+
+    def answered(self) -> None:
+        """Something came on it."""
+        self._is_answered = True
+
+    def ended(self) -> None:
+        """It is gone: before the other side's first word perhaps."""
+        if self._is_open:
+            self._is_open, self.is_full = False, self._is_answered or not self.is_full
+
+
 class PrimaryChannel:
     """At most one at a time. `link` is its number; 0: none, and the next address is tried once the pause is over."""
 
@@ -31,10 +54,7 @@ class PrimaryChannel:
         self._welcomed_s = float("-inf")
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
-        self.reads_all = True
-        """Whether the next broker is greeted with what came with a later release than the protocol. An older one ends
-        the channel at once, and does not say why."""
-        self._is_answered = False
+        self.greeting = GreetingForm()
 
     # --- searching
 
@@ -105,12 +125,13 @@ class PrimaryChannel:
 
     def opened(self) -> None:
         """It is there."""
-        self.is_open, self._is_answered = True, False
+        self.is_open = True
+        self.greeting.opened()
         self._heard_s = self._ctx.clock_s
 
     def heard(self) -> None:
         """Something came."""
-        self._is_answered = True
+        self.greeting.answered()
         self._heard_s = self._ctx.clock_s
 
     def welcomed(self) -> None:
@@ -122,7 +143,7 @@ class PrimaryChannel:
         self._refused_at, self.login_problem = "", ""
         self._refusals.clear()
 
-    def note_refusal(self, text: str) -> None:
+    def log_refusal(self, text: str) -> None:
         """The broker there does not want this one as its backup, which it says each time: it is logged once."""
         if self._refusals.get(self.address) != text:
             self._refusals[self.address] = text
@@ -141,10 +162,11 @@ class PrimaryChannel:
     def note_end(self) -> None:
         """The other side is gone: before its first word perhaps, and then the next greeting is the other one."""
         if self.is_open:
-            self.reads_all = self._is_answered or not self.reads_all
+            self.greeting.ended()
 
-    def note_login(self, refusal: str) -> None:
+    def note_refusal(self, refusal: str, *, is_login: bool) -> None:
         """A channel came to its end: `refusal` is why the broker there does not let us in, empty if it was not that.
+        `is_login`: because of who we are; else it has no place for us.
 
         The first address that refuses stays the one that is told of: its sentence is shown to operators, who are not
         helped by one that changes with each attempt.
@@ -154,9 +176,11 @@ class PrimaryChannel:
             if self._refused_at == self.address:
                 self._refused_at, self.login_problem = "", ""
         elif self._refused_at in ("", self.address):
-            text = f"cannot log in to the broker at {self.address}: {refusal}"
+            problem = "cannot log in to" if is_login else "there is no place for this one at"
+            text = f"{problem} the broker at {self.address}: {refusal}"
             if text != before:
-                self._ctx.note("error", f"{text}; are ha.username and its password the same on all brokers?")
+                hint = "; are ha.username and its password the same on all brokers?" if is_login else ""
+                self._ctx.note("error", f"{text}{hint}")
             self._refused_at, self.login_problem = self.address, text
         if self.login_problem != before:
             self._ctx.is_status_stale = True

@@ -2,7 +2,8 @@
 
 The primary there sends each event once it is committed. Here it is written into this broker's own log, so its backups
 have the copy too, under LSNs of that log; which message there is which here, this process alone knows. Nothing is
-decided here: limits, expiry and priorities were decided where the queue is.
+decided here: limits, expiry and priorities were decided where the queue is. When a message expires there is converted
+to the clock here, so that it has as long to live in the copy.
 
 Both queues have the same order, because what is added here is always newer there than all that is here already. That
 is also why chunks, which come newest first, are collected until the oldest is here.
@@ -20,7 +21,9 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.history import newest
+from qpid_ha_broker.ha.primary_channel import GreetingForm
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sequence import Entry
@@ -46,6 +49,13 @@ class CopyState(StrEnum):
     ENDED = "ended"
 
 
+class _Source(NamedTuple):
+    """Whose queue it is that is copied; empty before the first greeting."""
+
+    cluster: str
+    queue: int
+
+
 class _Add(NamedTuple):
     id: int
     event: ev.Enqueued
@@ -62,6 +72,7 @@ class _Reach(NamedTuple):
 
 
 _GONE = ev.DequeueReason.CONSUMED
+_FromPrimary = fr.Batch | fr.Chunk | fr.CaughtUp | fr.Heartbeat | fr.ClockReading
 
 
 class QueueCopy:
@@ -86,8 +97,7 @@ class QueueCopy:
         self._resources = resources
         self._declare = declare
         self._own_name = own_name
-        self._cluster = ""
-        self._remote_id = 0
+        self._source = _Source("", 0)
         self._history: tuple[fr.GenerationEntry, ...] = ()
         """Of the log up to `lsn`."""
         self._followed: fr.Followed | None = None
@@ -102,6 +112,9 @@ class QueueCopy:
         self._later: list[_Add | _Drop] = []
         """What the stream said while chunks were on their way."""
         self._pending: deque[_Add | _Drop | _Reach] = deque()
+        self._source_clock: MessageClock | None = None
+        """By which messages expire there; None: the primary has not told, as one of an older release does not."""
+        self._greeting = GreetingForm()
 
     # --- the conversation
 
@@ -110,10 +123,14 @@ class QueueCopy:
         with suppress(CopyError):  # then the copy is made anew
             self._write_all()
         history, lsn = self._history, self.lsn
-        return fr.Follow(fr.PROTOCOL_VERSION, self._own_name, self.name, self._cluster, history, lsn)
+        self._greeting.opened()
+        return fr.Follow(
+            fr.PROTOCOL_VERSION, self._own_name, self.name, self._source.cluster, history, lsn, self._greeting.is_full
+        )  # fmt: skip
 
     def lost(self) -> None:
         """The channel is gone; what was on its way will come again."""
+        self._greeting.ended()
         self._followed = None
         self._chunks.clear()
         self._dropped.clear()
@@ -121,8 +138,9 @@ class QueueCopy:
         if not self.ended:
             self.state = CopyState.CONNECTING
 
-    def received(self, frame: fr.Frame) -> list[fr.Frame]:
-        """A frame came; what to answer. Raises CopyError."""
+    def received(self, frame: fr.Frame, steady_ms: int) -> list[fr.Frame]:
+        """A frame came; what to answer. Raises CopyError. `steady_ms`: see `model.message_clock`."""
+        self._greeting.answered()
         if not self._may_go_on():
             return []
         if isinstance(frame, fr.Refused):
@@ -130,7 +148,7 @@ class QueueCopy:
         elif isinstance(frame, fr.Followed):
             return self._begin(frame)
         else:
-            self._continue(frame)
+            self._continue(frame, steady_ms)
         return []
 
     def _may_go_on(self) -> bool:
@@ -152,15 +170,18 @@ class QueueCopy:
             raise CopyError("the primary greeted twice")
         if frame.generation < newest(self._history):
             raise CopyError(f"{frame.name} is primary of the older generation {frame.generation}")
-        if self._cluster not in ("", frame.cluster):
-            raise CopyError(f"{frame.name} belongs to the cluster {frame.cluster}; the copy is of {self._cluster}")
-        if self._remote_id not in (0, frame.queue):
+        cluster, queue_id = self._source
+        if cluster not in ("", frame.cluster):
+            raise CopyError(f"{frame.name} belongs to the cluster {frame.cluster}; the copy is of {cluster}")
+        if queue_id not in (0, frame.queue):
             self.end("the queue was deleted there; what has its name now is another one")
             return []
         if self.queue is None and not self._adopt(frame):
             return []
         self._followed = frame
-        self._cluster, self._remote_id = frame.cluster, frame.queue
+        if self._source_clock is not None:
+            self._source_clock.follow()
+        self._source = _Source(frame.cluster, frame.queue)
         self.primary, self.link_timeout_s = frame.name, frame.link_timeout_s
         self.state = CopyState.COMPARING
         self._take_back(frame)
@@ -196,9 +217,9 @@ class QueueCopy:
         self.lsn = common
         self._history = _history_up_to(common, frame.history)
 
-    def _continue(self, frame: fr.Frame) -> None:
+    def _continue(self, frame: fr.Frame, steady_ms: int) -> None:
         followed = self._followed
-        if followed is None or not isinstance(frame, fr.Batch | fr.Chunk | fr.CaughtUp | fr.Heartbeat):
+        if followed is None or not isinstance(frame, _FromPrimary):
             raise CopyError(f"{type(frame).__name__} was not asked for")
         if frame.generation != followed.generation:
             raise CopyError(f"{type(frame).__name__} of generation {frame.generation}, not {followed.generation}")
@@ -208,6 +229,9 @@ class QueueCopy:
             self._batch(followed, frame)
         elif isinstance(frame, fr.CaughtUp):
             self._end_comparison(followed, frame.lsn)
+        elif isinstance(frame, fr.ClockReading):
+            self._source_clock = self._source_clock or MessageClock()
+            self._source_clock.told(frame.now_ms, steady_ms)
         else:
             self.remote_lsn = max(self.remote_lsn, frame.last_lsn)
             self._reach(followed, frame.committed_lsn)
@@ -287,6 +311,9 @@ class QueueCopy:
             self._forget_source()
             raise CopyError(f"message {add.id} came after {self._newest}; all is fetched again")
         event = add.event._replace(queues=queue.ids)
+        if event.expires_at_ms and self._source_clock is not None:
+            expires_at_ms = self._resources.catalog.clock.converted(event.expires_at_ms, self._source_clock)
+            event = event._replace(expires_at_ms=expires_at_ms)
         self._entries[add.id] = self._resources.sets.holding(queue).enqueue(queue, event)
         self._newest = add.id
 

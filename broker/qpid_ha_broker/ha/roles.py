@@ -36,6 +36,8 @@ from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
 STANDALONE_REFUSAL: Final = "this broker is in no cluster: set ha.cluster: true and ha.brokers-url, and restart it"
 """To whatever needs other brokers."""
 _VERIFY_AGAIN_S: Final = 6.0
+CLOCKS_AGREE_MS: Final = 2000
+"""Clocks of brokers that differ by less need no word."""
 """Between two looks of a backup at a record that did not name its primary, or could not be read: longer than an answer
 takes."""
 NEEDS_CLUSTER: Final = (fx.PromoteAsked, fx.DemoteAsked, fx.SwitchoverAsked, fx.DropAsked, fx.ShutdownAsked)
@@ -125,6 +127,10 @@ class MemberParts:
         told = [ToldGeneration(each.generation, each.name) for each in related]
         self.told = max([self.told, *told], key=lambda each: each.generation)
         self.told_committed = max([self.told_committed, *map(told_commit, related)])
+        steady_ms = self.ctx.steady_ms()
+        for each in related:
+            if each.clock_ms:
+                self.ctx.resource_set.catalog.clock.note_peer(each.name, each.clock_ms, steady_ms)
 
 
 class RoleView(NamedTuple):
@@ -251,7 +257,10 @@ class ActiveRole(Role):
             self.primary_announced(question)
         if refusal is not None:
             granted, text = False, refusal.text
-        self._ctx.send(link, self._parts.answer(question.number, granted, text))
+        answer = self._parts.answer(question.number, granted, text)
+        if question.topic is fr.Topic.STATUS and question.request == fr.WITH_CLOCK and answer.generation:
+            answer = answer._replace(clock_ms=self._ctx.message_time_ms())
+        self._ctx.send(link, answer)
 
     def why_not_trusted(self) -> Refusal | None:
         """Why nobody else should be promoted now, although this broker does not lead."""
@@ -350,7 +359,7 @@ class Standby(ActiveRole):
         """Look for the primary again if it was the channel to it."""
         channel = self._parts.channel
         if lost.link == channel.link:
-            channel.note_login(lost.reason if lost.is_login else "")
+            channel.note_refusal(lost.reason if lost.is_login or lost.is_full else "", is_login=lost.is_login)
             channel.note_end()
             self.lose_primary(lost.reason)
 
@@ -362,7 +371,7 @@ class Standby(ActiveRole):
         if frame.code in (fr.RefusalCode.OTHER_CLUSTER, fr.RefusalCode.VERSION):
             self._ctx.effects.append(fx.Stop(f"refused by {channel.address}: {frame.text}"))
         elif frame.code is not fr.RefusalCode.NOT_PRIMARY:
-            channel.note_refusal(frame.text)
+            channel.log_refusal(frame.text)
         standby = self.give_up(frame.text)
         is_free = not channel.link and not self._parts.votes.is_awaited and standby.is_top
         if is_free and frame.primary_address in self._ctx.settings.addresses:
@@ -482,7 +491,8 @@ class Connecting(Standby):
                 promised=parts.votes.oldest_followable,
                 remembers=settings.has_store or replica.complete,
                 set=ctx.resource_set.name,
-                started=replica.history.started() if parts.channel.reads_all else (),
+                started=replica.history.started() if parts.channel.greeting.is_full else (),
+                reads_clock=parts.channel.greeting.is_full,
             ),
         )
 
@@ -549,14 +559,8 @@ class Following(Standby):
         self._verification_s = 0.0
         self._observes = ""
         """Why the primary does not wait for this broker, as it said last; empty: it did not."""
-        self._stream: dict[type, Callable[[Any], None]] = {
-            fr.Batch: self._replica.append,
-            fr.Objects: lambda frame: self._replica.catch_up_objects(frame, welcome),
-            fr.Chunk: self._take_chunk,
-            fr.CaughtUp: self._caught_up,
-            fr.Observe: self._observe,
-            fr.Heartbeat: lambda frame: self._replica.commit(frame.committed_lsn),
-        }
+        self._clock = self._ctx.resource_set.catalog.clock
+        self._clock.follow()
 
     def view(self) -> RoleView:
         """And where its primary is found."""
@@ -598,7 +602,7 @@ class Following(Standby):
             return
         parts.channel.heard()
         try:
-            self._stream[type(frame)](frame)
+            _STREAM[type(frame)](self, frame)
         except STREAM_ERRORS as error:
             ctx.note("error", f"the primary's stream does not fit: {error}; connecting anew")
             self.give_up(str(error))
@@ -733,6 +737,19 @@ class Following(Standby):
         super().check_invariants()
         if self._acknowledged[0] > self._replica.held_lsn:
             raise AssertionError(f"acknowledged LSN {self._acknowledged[0]}, but holds {self._replica.held_lsn}")
+
+
+_STREAM: Final[dict[type, Callable[[Following, Any], None]]] = {
+    fr.Batch: lambda role, frame: role._replica.append(frame),
+    fr.Objects: lambda role, frame: role._replica.catch_up_objects(frame, role._welcome),
+    fr.Chunk: Following._take_chunk,
+    fr.CaughtUp: Following._caught_up,
+    fr.Observe: Following._observe,
+    fr.Heartbeat: lambda role, frame: role._replica.commit(frame.committed_lsn),
+    fr.ClockReading: lambda role, frame: role._clock.told(frame.now_ms, role._ctx.steady_ms()),
+}
+"""What a primary sends. Of the class and not of each role: one begins with every connection to a primary, and with its
+own methods in a table of its own nothing but a collector would free it."""
 
 
 class Candidate(ActiveRole):
@@ -1152,11 +1169,21 @@ def lead_alone(parts: MemberParts) -> None:
     ctx.resource_set.read_only = ""
 
 
+def _settle_clock(ctx: MemberContext) -> None:
+    """From here on this broker says when messages expire."""
+    change_ms = ctx.resource_set.catalog.clock.lead()
+    if abs(change_ms) > CLOCKS_AGREE_MS:
+        side = "behind" if change_ms > 0 else "ahead of"
+        text = f"this broker's clock is {abs(change_ms) / 1000:.1f} s {side} those of the others"
+        ctx.note("warning", f"{text}: messages expire by theirs; was it set while the broker was down?")
+
+
 def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted) -> None:
     """Apply what is held, and begin the generation: its first events say who leads, and who is in sync."""
     ctx, replica, accept = parts.ctx, parts.replica, granted.accept
     if parts.channel.link:
         ctx.close(parts.channel.link, "promoted")
+    _settle_clock(ctx)
     parts.votes.lead()
     parts.unresolved.end()
     replica.abandon_catch_up()
@@ -1193,7 +1220,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
 def _open_for_clients(ctx: MemberContext) -> None:
     """What each of them relies on is there, and what was theirs waits for them."""
     ctx.resource_set.declare_standard_exchanges()
-    ctx.resource_set.take_over(ctx.wall_ms(), int(ctx.settings.comeback_s * 1000))
+    ctx.resource_set.take_over(ctx.message_time_ms(), int(ctx.settings.comeback_s * 1000))
 
 
 class RoleRow(NamedTuple):
@@ -1236,6 +1263,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fr.Refused: RoleRow("refused", "refused", "as_standby_frame", "ignore"),
     fr.Batch: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Heartbeat: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
+    fr.ClockReading: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Objects: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.Chunk: RoleRow("ignore", "take", "as_standby_frame", "ignore"),
     fr.CaughtUp: RoleRow("ignore", "take", "as_standby_frame", "ignore"),

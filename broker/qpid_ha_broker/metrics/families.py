@@ -71,6 +71,7 @@ BROKER: Final = _table(
     ),
     Family("qpid_ha_access_denied_total", _C, "What access control has denied, by action.", ("action",)),
     Family("qpid_ha_limits_refused_total", _C, "What limits of users have refused, by kind of limit.", ("limit",)),
+    Family("qpid_ha_bugs_total", _C, "Bugs that came up on what a peer sent, and ended its link or connection."),
     Family("qpid_ha_audit_lines_lost_total", _C, "Lines that could not be written to the audit log."),
     Family("qpid_ha_http_requests_total", _C, "Answers of the HTTP port.", ("path", "status")),
     Family("qpid_ha_http_wrong_tokens_total", _C, "Requests with a token that nobody has."),

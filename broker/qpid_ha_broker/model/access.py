@@ -1,5 +1,7 @@
 """Who may do what with which node: rules, the first that matches decides, and what is said of a refusal.
 
+0. Where the broker tells clients something (`model.notices`) nobody else publishes, and who may connect may listen
+   unless a rule denies it: each open tells the same.
 1. The user of the cluster's brokers (`ha.username`) may replicate. Rules for everybody are not for it: only one that
    names it gives it more.
 2. Where there are rules, the first that matches the user, the action and the node decides. None: it is denied.
@@ -17,10 +19,13 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.notices import is_for_notices
 
 USER_VARIABLE: Final = "${user}"
-"""In the pattern of a node: who asks."""
+"""In the pattern of a node: who asks, as `user_in_nodes` writes it."""
 ANONYMOUS_LOGIN: Final = "anonymous"
+_ANYBODY: Final = "\0"
+"""A user whom no rule can name."""
 MOST_REMEMBERED: Final = 10_000
 """Decisions; then all are forgotten, so that nobody fills the memory with names."""
 MOST_CHARACTERS: Final = 200
@@ -44,6 +49,10 @@ class Permission(Enum):
     MANAGE = "manage"
     REPLICATE = "replicate"
     ADMINISTER = "administer"
+
+
+APPLICATION: Final = frozenset(Permission) - {Permission.REPLICATE, Permission.ADMINISTER}
+"""What a rule allows by `all`: what applications do with nodes. To be a broker, or to administer this one, is named."""
 
 
 class Subject(NamedTuple):
@@ -100,15 +109,51 @@ class PatternKind(Enum):
     REGEX = "regex"
 
 
+def user_in_nodes(user: str, separators: frozenset[str]) -> str:
+    """What `USER_VARIABLE` stands for. In the user's name `separators`, and `%`, are written as in a URL: so where
+    `${user}.*` is a rule, what is `a.b`'s is called `a%2Eb.x`, and no name is both its own and one of user `a`."""
+    escaped = separators | {"%"} if separators else separators
+    return "".join([_percent(each) if each in escaped else each for each in user])
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+_VARIABLES: Final = f"(?:{re.escape(USER_VARIABLE)})+"
+_SEPARATED: Final = re.compile(
+    _VARIABLES + r"(?:\((?:\?:)?)*(?:\[(?P<one>[^]^\\])\]|\\(?P<escaped>\W)|(?P<plain>[^\\.^$*+?{}\[\]|()]))(?![?*{])"
+)
+"""Of a regular expression: the user's name, and behind it one character that is always there, however it is written."""
+
+
 class NodePattern(NamedTuple):
-    """Names of nodes. `USER_VARIABLE` in `text` stands for the user's name, as it is; for nobody it matches nothing."""
+    """Names of nodes. `USER_VARIABLE` in `text` stands for the user's name; for nobody it matches nothing."""
 
     kind: PatternKind
     text: str
     """Without the final * of a prefix."""
 
+    @property
+    def separators(self) -> frozenset[str]:
+        """The characters that end a user's name in it. Raises ValueError where something follows the name, and no
+        character ends it: `${user}*` for `a` would be all of `ab`'s, too."""
+        if self.kind is PatternKind.REGEX:
+            found = [match.group("one", "escaped", "plain") for match in _SEPARATED.finditer(self.text)]
+            last = self.text.rstrip(")").endswith(USER_VARIABLE)
+            groups = len(re.findall(_VARIABLES, self.text))
+            separators = [one or escaped or plain for one, escaped, plain in found]
+        else:
+            followed = re.split(_VARIABLES, self.text)[1:]
+            separators = [text[0] for text in followed if text]
+            last = self.kind is PatternKind.EXACT and self.text.endswith(USER_VARIABLE)
+            groups = len(followed)
+        if groups > len(separators) + last:
+            raise ValueError(f"behind {USER_VARIABLE} a character has to end the name, as in {USER_VARIABLE}.*")
+        return frozenset(separators)
+
     def matches(self, node: str, user: str) -> bool:
-        """Whether `node` is one of them for `user`."""
+        """Whether `node` is one of them for `user`, as `user_in_nodes` writes it."""
         text = self.text
         if USER_VARIABLE in text:
             if not user:
@@ -156,11 +201,11 @@ class AccessRule(NamedTuple):
     place: str
     """Where: a file with the line, or a setting with the number of the entry."""
 
-    def matches(self, user: str, action: Permission, node: str, *, by_name: bool) -> bool:
-        """Whether it decides. `by_name`: only if it names the user."""
+    def matches(self, user: str, in_nodes: str, action: Permission, node: str, *, by_name: bool) -> bool:
+        """Whether it decides. `in_nodes`: see `user_in_nodes`. `by_name`: only if it names the user."""
         if by_name and isinstance(self.users, Who):
             return False
-        return action in self.actions and is_for(self.users, user) and self.node.matches(node, user)
+        return action in self.actions and is_for(self.users, user) and self.node.matches(node, in_nodes)
 
 
 class AccessDecision(NamedTuple):
@@ -170,6 +215,8 @@ class AccessDecision(NamedTuple):
     reason: str
     logs: bool = False
     """To be logged although it is allowed."""
+    is_final: bool = False
+    """No rule could change it."""
 
 
 class Denied(ModelError):
@@ -228,11 +275,14 @@ class AccessControl:
         self._log = log
         self._lines = {"info": AccessLog(), "warning": AccessLog()}
         self._now_ms = now_ms
+        self._separators = frozenset[str]()
+        """Characters that end a user's name in the rules."""
         self._remembered: dict[tuple[Subject, Permission, str], AccessDecision] = {}
 
     def change(self, rules: tuple[AccessRule, ...] | None, cluster_user: str) -> None:
         """Put other rules in force."""
         self.rules, self.cluster_user = rules, cluster_user
+        self._separators = frozenset[str]().union(*(rule.node.separators for rule in rules or ()))
         self._remembered.clear()
 
     def decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
@@ -248,17 +298,23 @@ class AccessControl:
         return decision
 
     def _decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
+        if action is Permission.PUBLISH and is_for_notices(node):
+            return AccessDecision(False, "the broker alone publishes there, and its clients believe it", is_final=True)
         is_broker = bool(self.cluster_user) and subject.user == self.cluster_user
         if is_broker and action is Permission.REPLICATE:
             return AccessDecision(True, "the brokers of the cluster (ha.username) may replicate")
         if self.rules is None:
             return _without_rules(subject, action, is_broker)
+        in_nodes = user_in_nodes(subject.user, self._separators)
         for rule in self.rules:
-            if rule.matches(subject.user, action, node, by_name=is_broker):
+            if rule.matches(subject.user, in_nodes, action, node, by_name=is_broker):
                 return AccessDecision(rule.allows, f"{rule.place}: {rule.text}", rule.logs)
+        if action is Permission.CONSUME and is_for_notices(node):
+            return AccessDecision(True, "no rule denies it, and each open tells what is told there")
         if is_broker:
             return AccessDecision(False, "no rule names the user of the cluster's brokers (ha.username)")
-        return AccessDecision(False, "no rule matches")
+        where = f", in which {USER_VARIABLE} is {in_nodes}" if in_nodes != subject.user else ""
+        return AccessDecision(False, f"no rule matches{where}")
 
     def check(self, subject: Subject, action: Permission, node: str) -> None:
         """Raises Denied where it is not allowed, which is counted and logged."""
@@ -283,10 +339,20 @@ class AccessControl:
             for line in lines.due(self._now_ms()):
                 self._log(level, line)
 
+    def for_everybody(self, action: Permission) -> str:
+        """The rule by which anybody may do that with the broker itself, from wherever; empty: there is none."""
+        for user in ("", _ANYBODY):
+            decision = self._decide(Subject(user, False), action, "")
+            if decision.is_allowed:
+                return decision.reason
+        return ""
+
     def facts(self) -> Mapping[str, object]:
         """For an operator: how many rules there are, and what was denied."""
         rules = "none" if self.rules is None else len(self.rules)
-        return {"acl_rules": rules, "access_denied": self.denied.total()}
+        everybody = self.for_everybody(Permission.ADMINISTER)
+        told = {"everybody_administers": everybody} if everybody else {}
+        return {"acl_rules": rules, "access_denied": self.denied.total(), **told}
 
 
 def _without_rules(subject: Subject, action: Permission, is_broker: bool) -> AccessDecision:
@@ -307,11 +373,14 @@ def refusal_text(subject: Subject, action: Permission, node: str, decision: Acce
     if len(node) > MOST_CHARACTERS:
         node = f"{node[:MOST_CHARACTERS]}..."
     who = _quoted(subject.user) if subject.user else Who.ANONYMOUS.value
+    name = subject.user or "who has not logged in"
+    may_not = f"{name} may not {action.value} {node or 'here'}: {decision.reason}"
+    if decision.is_final:
+        return may_not
     of_node = f" {_quoted(node)}" if node else ""
     line = f"allow {who} {action.value}{of_node}"
     where = "before it" if decision.reason.partition(": ")[2] else "to acl.file, or to acl.rules"
-    name = subject.user or "who has not logged in"
-    return f"{name} may not {action.value} {node or 'here'}: {decision.reason}; to allow it, add `{line}` {where}"
+    return f"{may_not}; to allow it, add `{line}` {where}"
 
 
 def _quoted(name: str) -> str:

@@ -7,7 +7,7 @@ of another. Each set changes this by the events of its own log alone: see `state
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.map import ClusterMap, PlacedQueue
@@ -15,6 +15,9 @@ from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.errors import NotFound, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
+from qpid_ha_broker.model.message_clock import MessageClock
+from qpid_ha_broker.model.message_reader import MessageReader, NoReader
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, SUBSCRIPTION_NAMES, is_for_notices
 from qpid_ha_broker.model.paged import Body
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -40,6 +43,7 @@ class Catalog:
     """
 
     def __init__(self) -> None:
+        self.reader: MessageReader = NoReader()
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {}
         self.queues_by_id: dict[int, Queue] = {}
@@ -65,8 +69,10 @@ class Catalog:
         """Queues that time will change."""
         self.bridged: dict[Queue, None] = {}
         """Queues with `qpid.cluster.proxy` or `qpid.cluster.source`, in the order of their declaration."""
+        self.clock = MessageClock()
+        """By which messages expire."""
         self.now_ms = 0
-        """The time of the last command."""
+        """Its reading at the last command."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.garbage = WorkQueue()
@@ -90,6 +96,7 @@ class Catalog:
 
     def add_exchange(self, exchange: Exchange) -> None:
         """Its name is free."""
+        exchange.reader = self.reader
         self.exchanges[exchange.name] = self.exchanges_by_id[exchange.id] = exchange
 
     def forget_queue(self, queue: Queue) -> None:
@@ -156,7 +163,16 @@ class Catalog:
 
     # --- where messages go
 
-    def route(self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]) -> tuple[Queue, ...]:
+    def alternate(self, name: str) -> Exchange | None:
+        """The alternate exchange of that name; None: there is none, or it is the broker's own."""
+        return None if is_for_notices(name) else self.exchanges.get(name)
+
+    def takes_notices_alone(self, queue: Queue | PlacedQueue) -> bool:
+        """Whether it is the queue of who listens to the broker's notices: nothing else may come into it."""
+        notices = self.exchanges.get(NOTICE_EXCHANGE)
+        return queue.name.startswith(SUBSCRIPTION_NAMES) and notices is not None and bool(notices.count_of(queue.id))
+
+    def route(self, exchange: Exchange, key: str, payload: bytes) -> tuple[Queue, ...]:
         """The queues for a message; those of the alternate exchange when the exchange itself has none.
 
         Raises NotFound for an exchange that was deleted after the caller had found it, and OtherSet for one that leads
@@ -164,10 +180,10 @@ class Catalog:
         """
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        queues = self._there(exchange.route(key, properties))
+        queues = self._there(exchange.route_message(key, payload))
         if not queues:
-            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            queues = self._there(alternate.route(key, properties)) if alternate is not None else queues
+            alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            queues = self._there(alternate.route_message(key, payload)) if alternate is not None else queues
         return queues
 
     def _there(self, ids: tuple[int, ...]) -> tuple[Queue, ...]:
@@ -184,16 +200,14 @@ class Catalog:
                 ) from None
             return tuple([by_id[queue_id] for queue_id in ids if queue_id in by_id])
 
-    def destinations(
-        self, exchange: Exchange, key: str, properties: Callable[[], Mapping[str, object]]
-    ) -> Destinations:
+    def destinations(self, exchange: Exchange, key: str, payload: bytes) -> Destinations:
         """As `route`, with the queues of other sets. Raises NotFound."""
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        found = self._destinations(exchange.route(key, properties))
+        found = self._destinations(exchange.route_message(key, payload))
         if not any(found):
-            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            found = self._destinations(alternate.route(key, properties)) if alternate is not None else found
+            alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            found = self._destinations(alternate.route_message(key, payload)) if alternate is not None else found
         return found
 
     def _destinations(self, ids: tuple[int, ...]) -> Destinations:
@@ -215,6 +229,8 @@ class Catalog:
         for entry in entries:
             messages.remove(entry)
         self.memory_bytes -= before - messages.resident + MESSAGE_OVERHEAD * len(entries)
+        if queue.dispatcher.awaits_answers:
+            self.awake[queue] = None
 
     def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
         """Take older messages into `queue`: see `QueuedMessages.prepend`."""

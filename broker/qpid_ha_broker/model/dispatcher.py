@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.limits import QueueLimits
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.orders import OrderCursor
 from qpid_ha_broker.model.paged import BodyRef
@@ -38,7 +39,7 @@ class Consumer(Holder):
     session_owner: SessionOwner | None = None
     """For whom the log holds what is handed out to it; None: it goes back when the consumer does."""
 
-    __slots__ = ("accepts", "after", "browsing", "credit", "position", "window_bytes")
+    __slots__ = ("accepts", "after", "beyond", "browsing", "credit", "position", "window_bytes")
 
     def __init__(self, *, browsing: bool = False, accepts: Accepts | None = None, after: int | None = None) -> None:
         self.browsing = browsing
@@ -48,6 +49,14 @@ class Consumer(Holder):
         self.credit = 0
         self.window_bytes = 0
         self.position: OrderCursor | None = None
+        self.beyond: Entry | None = None
+        """What it was given last of a ring in which all room is held; as long as that is held it gets no more."""
+
+    @property
+    def must_answer(self) -> bool:
+        """What it was given beyond the limits of a ring is still held: by it, or by a transaction or a session."""
+        entry = self.beyond
+        return entry is not None and entry.body is not None and entry.holder is not None
 
     def deliver(self, entries: list[Entry]) -> None:
         """Send messages that were handed out to it: that it has them is committed. Raises TypeError without a link."""
@@ -82,8 +91,10 @@ class Dispatcher:
     __slots__ = (
         "_by_priority",
         "_head",
+        "_limits",
         "_messages",
         "_turn",
+        "awaits_answers",
         "awaits_bodies",
         "awaits_commit",
         "consumers",
@@ -91,9 +102,10 @@ class Dispatcher:
         "returning",
     )
 
-    def __init__(self, messages: QueuedMessages, *, by_priority: bool) -> None:
+    def __init__(self, messages: QueuedMessages, limits: QueueLimits, *, by_priority: bool) -> None:
         """`by_priority`: what came later may be given out first."""
         self._messages = messages
+        self._limits = limits
         self._by_priority = by_priority
         self._head = messages.open_cursor()
         """Where all consumers stand that take whatever comes."""
@@ -104,6 +116,8 @@ class Dispatcher:
         """What comes back in portions: consumers get nothing from behind it before."""
         self.interrupted = False
         """The last `hand_out` stopped before a consumer had seen everything."""
+        self.awaits_answers = False
+        """The last `hand_out` found a ring of which all is held: wake the queue when something of that has gone."""
         self.awaits_bodies = False
         """The last `hand_out` stopped before a message that is paged out: wake the queue when it is back."""
         self.awaits_commit = False
@@ -150,7 +164,7 @@ class Dispatcher:
         be written, so nobody takes anything and nothing expires. `is_gated`: nobody takes anything for now.
         """
         expired: list[Entry] = []
-        self.interrupted = self.awaits_bodies = self.awaits_commit = False
+        self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
         uncommitted_in: Log | None = log
         if only_browsers:
@@ -199,6 +213,10 @@ class Dispatcher:
         readable_lsn = log.whole_lsn() if browsing and log is not None else _NO_LIMIT
         last = readable_lsn if browsing else self._last_in_order()
         wanted = min(limit, consumer.credit)
+        is_held_up = not browsing and self._limits.is_bounded and self._limits.is_held_up
+        if is_held_up:
+            self.awaits_answers = True
+            wanted = 0 if consumer.must_answer else min(wanted, 1)
         window = consumer.window_bytes
         entries: list[Entry] = []
         passed = 0
@@ -228,6 +246,8 @@ class Dispatcher:
             if passed >= PASSED_LENGTH or budget.is_spent:
                 self.interrupted = True
                 break
+        if is_held_up and entries:
+            consumer.beyond = entries[0]
         if not browsing:
             self._messages.acquired += len(entries)
         consumer.credit -= len(entries)

@@ -3,6 +3,9 @@
 Queues are named by their ids, so an exchange knows nothing of queues, and a backup that applies the same events routes
 alike. The order of a route is that of the earliest binding that matched. It follows from `bindings()` alone: an
 exchange rebuilt from that list (a snapshot, a new backup) gives the same routes in the same order.
+
+A binding may have a selector, too: what matches it otherwise, and not the selector, does not go by that binding. So a
+subscriber's queue does not keep what the subscriber never takes. An exchange without selectors costs nothing for it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments, Scalar
-from qpid_ha_broker.model.errors import LimitReached
+from qpid_ha_broker.model.errors import LimitReached, ModelError
+from qpid_ha_broker.model.message_reader import EVERYTHING, CompiledSelector, Lookup, MessageReader, NoReader
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.topic_trie import TopicTrie
 from qpid_ha_broker.model.work import Task
@@ -26,7 +30,13 @@ MAX_HEADERS_ARGUMENTS = 10_000
 """Of all bindings of one headers exchange: each is compared with every message."""
 UNINDEXED_LENGTH = 100
 """Bindings of a queue that is gone that routing forgets together."""
+MAX_SELECTORS_COST = 20_000
+"""Of all different selectors of one exchange, each of which is evaluated for every message: see `CompiledSelector`."""
+MAX_SELECTED_BINDINGS = 100
+"""Of one queue to one exchange, if one of them has a selector: which of them match is found for every message."""
 MATCH_ARGUMENT = "x-match"
+SELECTOR_ARGUMENT = "x-filter-jms-selector"
+"""As the Java broker of Qpid calls it. Releases that know no selectors of bindings ignore it."""
 REPLICATE_ARGUMENT = "qpid.replicate"
 """Says where a binding is written; no message needs to have it."""
 ROUTE_CACHE_KEYS = 4096
@@ -56,6 +66,18 @@ Properties = Callable[[], Mapping[str, object]]
 """Gives the message's application properties; called only by an exchange that needs them, since they must be parsed."""
 
 
+class _Selector:
+    """The selector of one or several bindings of an exchange."""
+
+    __slots__ = ("bindings", "compiled", "text")
+
+    def __init__(self, text: str, compiled: CompiledSelector) -> None:
+        self.text = text
+        self.compiled = compiled
+        self.bindings = 0
+        """How many have it."""
+
+
 class Exchange(ABC):
     """Promise: `route` names each queue that has a matching binding once, in an order that `bindings()` determines."""
 
@@ -69,6 +91,11 @@ class Exchange(ABC):
         """Of itself; a binding to a local queue is local, too."""
         self._bindings: dict[tuple[int, str], Binding] = {}
         self._keys_of_queue: dict[int, dict[str, None]] = {}
+        self.reader: MessageReader = NoReader()
+        self._selectors: dict[str, _Selector] = {}
+        """By their texts."""
+        self._selected: dict[int, dict[str, _Selector]] = {}
+        """By queue and key of the binding; the other bindings have none."""
 
     def bind(self, binding: Binding) -> None:
         """Add a binding; one with the same queue and key is replaced and keeps its place.
@@ -78,6 +105,9 @@ class Exchange(ABC):
         self._index(binding)
         self._bindings[binding.queue, binding.key] = binding
         self._keys_of_queue.setdefault(binding.queue, {})[binding.key] = None
+        self._forget_selector(binding.queue, binding.key)
+        if text := selector_of(binding.arguments):
+            self._note_selector(binding.queue, binding.key, text)
 
     def unbind(self, queue: int, key: str) -> bool:
         """Remove a binding; False when there was none."""
@@ -88,6 +118,8 @@ class Exchange(ABC):
 
         Routes may lead to it until `unindex` has come to its end for them: it must be one that is not there any more.
         """
+        for key in tuple(self._selected.get(queue, ())):
+            self._forget_selector(queue, key)
         return [self._bindings.pop((queue, key)) for key in self._keys_of_queue.pop(queue, ())]
 
     def unindex(self, removed: list[Binding]) -> Task:
@@ -119,10 +151,90 @@ class Exchange(ABC):
             raise LimitReached(
                 f"exchange {self.name} leads to {MAX_QUEUES} queues, and may lead to no more: use another"
             )
+        text = selector_of(binding.arguments)
+        is_selected = bool(text) or binding.queue in self._selected
+        if is_selected and self.count_of(binding.queue) >= MAX_SELECTED_BINDINGS:
+            raise LimitReached(
+                f"a queue that has a binding with a selector has at most {MAX_SELECTED_BINDINGS} to one exchange"
+            )
+        if text and text not in self._selectors:
+            cost = sum(each.compiled.cost for each in self._selectors.values())
+            if cost + self.reader.selector(text).cost > MAX_SELECTORS_COST:
+                raise LimitReached(
+                    f"the {len(self._selectors)} different selectors of exchange {self.name} cost {cost} units for each"
+                    f" message, and {MAX_SELECTORS_COST} are allowed: use another exchange, keys, or fewer selectors"
+                )
 
     def __len__(self) -> int:
         """How many bindings there are."""
         return len(self._bindings)
+
+    def route_message(self, key: str, payload: bytes) -> tuple[int, ...]:
+        """The ids of the queues that get this message: `route`, without those whose selectors do not match it."""
+        reader = self.reader
+        queues = self.route(key, lambda: reader.properties(payload))
+        return self._select(queues, key, payload) if self._selected else queues
+
+    def _select(self, queues: tuple[int, ...], key: str, payload: bytes) -> tuple[int, ...]:
+        """Those of a route that a binding without a selector leads to, or one whose selector matches."""
+        lookup: Lookup | None = None
+        verdicts: dict[_Selector, bool] = {}
+
+        def matches(selector: _Selector) -> bool:
+            nonlocal lookup
+            verdict = verdicts.get(selector)
+            if verdict is None:
+                try:
+                    lookup = lookup or self.reader.lookup(payload)
+                    verdict = selector.compiled.matches(lookup)
+                except ModelError:  # what cannot be read has nothing that a selector could match
+                    verdict = False
+                verdicts[selector] = verdict
+            return verdict
+
+        kept = []
+        for queue in queues:
+            selected = self._selected.get(queue)
+            if selected is None:
+                kept.append(queue)
+            elif len(self._keys_of_queue[queue]) == 1:
+                if all(map(matches, selected.values())):
+                    kept.append(queue)
+            else:
+                leading = self._leading(queue, key, payload)
+                if any(each not in selected or matches(selected[each]) for each in leading):
+                    kept.append(queue)
+        return tuple(kept)
+
+    def _leading(self, queue: int, key: str, payload: bytes) -> list[str]:
+        """Of a queue that a message goes to, the keys of the bindings that lead there: few, it has selectors."""
+        alone = make_exchange(self.kind, 0, self.name, {})
+        reader, found = self.reader, []
+        for each in self._keys_of_queue[queue]:
+            binding = self._bindings[queue, each]
+            alone.bind(binding)
+            if alone.route(key, lambda: reader.properties(payload)):
+                found.append(each)
+            alone.unbind(queue, each)
+        return found
+
+    def _note_selector(self, queue: int, key: str, text: str) -> None:
+        selector = self._selectors.get(text)
+        if selector is None:
+            selector = self._selectors[text] = _Selector(text, _compiled(self.reader, text))
+        selector.bindings += 1
+        self._selected.setdefault(queue, {})[key] = selector
+
+    def _forget_selector(self, queue: int, key: str) -> None:
+        selected = self._selected.get(queue)
+        selector = None if selected is None else selected.pop(key, None)
+        if selected is None or selector is None:
+            return
+        if not selected:
+            del self._selected[queue]
+        selector.bindings -= 1
+        if not selector.bindings:
+            del self._selectors[selector.text]
 
     @abstractmethod
     def route(self, key: str, properties: Properties) -> tuple[int, ...]:
@@ -140,6 +252,7 @@ class Exchange(ABC):
         binding = self._bindings.pop((queue, key), None)
         if binding is None:
             return None
+        self._forget_selector(queue, key)
         keys = self._keys_of_queue[queue]
         del keys[key]
         if not keys:
@@ -295,6 +408,25 @@ def make_exchange(kind: str, exchange_id: int, name: str, arguments: Arguments) 
         if exchange_class.kind == kind:
             return exchange_class(exchange_id, name, arguments)
     raise ValueError(f"unknown exchange kind {kind!r}: use one of {', '.join(ExchangeKind)}")
+
+
+def selector_argument(text: str) -> dict[str, Scalar]:
+    """For a binding with that selector; none for one that selects all."""
+    return {SELECTOR_ARGUMENT: text} if text.strip() else {}
+
+
+def selector_of(arguments: Arguments) -> str:
+    """The selector of a binding with these arguments; empty: it has none, or one of nothing, which selects all."""
+    text = arguments.get(SELECTOR_ARGUMENT)
+    return text if isinstance(text, str) and text.strip() else ""
+
+
+def _compiled(reader: MessageReader, text: str) -> CompiledSelector:
+    """What cannot be read here was written by another release, and its consumer selects."""
+    try:
+        return reader.selector(text)
+    except ValueError:
+        return EVERYTHING
 
 
 def _headers_match(arguments: Arguments) -> _HeadersMatch:

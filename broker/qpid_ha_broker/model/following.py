@@ -34,11 +34,20 @@ def check_owner(queue: Queue, owner: object, name: str, now_ms: int) -> None:
         _check_reservation(queue, name, now_ms)
 
 
+def owner_name(user: str, container: str) -> str:
+    """By what a client is known when it comes back for a queue that it has alone: clients choose container ids, so by
+    its user, too."""
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in (user, container))
+
+
 def _check_reservation(queue: Queue, name: str, now_ms: int) -> None:
-    if now_ms < queue.reserved_until_ms and queue.owner not in ("", name):
+    owners = ["", name]
+    if "/" not in queue.owner:  # a release wrote it that knew the container id alone
+        owners.append(name.partition("/")[2].replace("%2F", "/").replace("%25", "%"))
+    if now_ms < queue.reserved_until_ms and queue.owner not in owners:
         left_s = (queue.reserved_until_ms - now_ms) / 1000
         raise InUse(
-            f"queue {queue.name} is exclusive, and kept for {queue.owner}, which had it before the failover:"
+            f"queue {queue.name} is exclusive, and kept for the client that had it before the failover:"
             f" try again in {left_s:.1f} s"
         )
 

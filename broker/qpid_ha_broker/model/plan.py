@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from qpid_ha_broker.events.types import DequeueReason, Enqueued, ProducerAdvanced
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked, fresh
+from qpid_ha_broker.model.message_reader import MessageReader
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import FullPolicy, Replicate
 from qpid_ha_broker.model.sequence import Entry
@@ -18,16 +19,6 @@ MAX_KEY_CHARACTERS = 4096
 
 _new_tuple = tuple.__new__
 """Makes a named tuple of a tuple at half of what calling its class costs."""
-
-
-class MessageReader(Protocol):
-    """What the model cannot know of a message without its protocol; each call may cost a parse."""
-
-    def routing_key(self, payload: bytes) -> str:
-        """The subject."""
-
-    def properties(self, payload: bytes) -> Mapping[str, object]:
-        """The application properties."""
 
 
 class Departure(NamedTuple):
@@ -52,6 +43,8 @@ class EnqueuePlan:
         self.producers = producers
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
+        self.over_limits: dict[Queue, None] = {}
+        """Rings that do not keep their limits all the same: see `QueueLimits`."""
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues that are to be deleted because they cannot hold what comes, and what to say of it."""
         self.outranked = 0
@@ -114,7 +107,7 @@ class EnqueuePlan:
                 # Who has named the queue is refused, as by any other; who has not is none of its concern.
                 if queue.arguments.policy_type is not FullPolicy.SELF_DESTRUCT or not routed:
                     raise
-                self.overrun[queue] = error
+                self.overrun[queue] = fresh(error)
                 return False
             if dropped is None:
                 self.outranked += 1
@@ -123,6 +116,8 @@ class EnqueuePlan:
                 self.displaced.setdefault(queue, []).extend(dropped)
                 count -= len(dropped)
                 total -= sum(entry.size for entry in dropped)
+            if queue.limits.goes_over(count + 1, total + size):
+                self.over_limits[queue] = None
         self._coming[queue] = (count + 1, total + size)
         return True
 
@@ -151,6 +146,7 @@ class EnqueuePlan:
         for queue, entries in self.displaced.items():
             queue.limits.undo_displacing(entries)
         self.displaced.clear()
+        self.over_limits.clear()
         self.overrun.clear()
         self.outranked = 0
         self._coming.clear()

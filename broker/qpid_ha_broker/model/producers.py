@@ -3,27 +3,77 @@
 Of each producer the highest number is kept, and whatever comes with that number or a lower one is a duplicate, but for
 numbers that were refused before a higher one was accepted: those are kept, too, and refused again.
 docs/decisions/0008-producer-deduplication.md says what follows from keeping one number, and not all.
+
+A producer is known by a *key*, in events and here: what a client says, behind its user (`client_producer`), and what a
+proxy numbers for a client's link, behind the client's user (`relayed_producer`). Brokers' own producers, which hand on
+what exchanges lead to another set, have a name as it is, which no client can say. The part of a key before the name is
+its *owner*, and bounds are by owner, so that nobody's names push out another user's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.types import NumbersRefused, ProducerAdvanced
-from qpid_ha_broker.model.errors import RefusedBefore
+from qpid_ha_broker.model.errors import LimitReached, NumberTooHigh, RefusedBefore
 from qpid_ha_broker.model.transaction import Message, Publish
 
 DEFAULT_PRODUCERS: Final = 10_000
 MOST_PRODUCERS: Final = 100_000
-"""So that all of them fit into one frame to a backup."""
+"""Of all owners together, so that all of them fit into one frame to a backup."""
 REFUSED_MOST: Final = 1000
 """Refused numbers that are kept of one producer, the highest: more than it may send before it hears of the first."""
 ALL_REFUSED_MOST: Final = 20_000
 """Of all producers together: that they fit into one frame to a backup, too."""
 NEVER: Final = -1
 """What a producer has come to that nobody knows."""
+MOST_AHEAD: Final = 1 << 48
+"""How far above its highest number the next one of a client's producer may be. Numbers need not be dense: some count
+microseconds since the epoch, or come back after a broker that was restored from an older store. A million messages a
+second take nine years for it; what is further ahead would leave the producer nothing to go on with."""
+
+_CLIENT: Final = b"\x01"
+_RELAYED: Final = b"\x02"
+_DIGEST_BYTES: Final = 16
+_OWNER_BYTES: Final = 1 + _DIGEST_BYTES
+NOBODY: Final = b""
+"""The owner of brokers' own producers, and of names that a release wrote in which they belonged to no user."""
+
+
+def client_producer(user: str, name: bytes) -> bytes:
+    """The key of a producer that a client of `user` names; `user` empty: of who has not logged in."""
+    return _CLIENT + _user_digest(user) + name
+
+
+def relayed_producer(user: str, name: bytes) -> bytes:
+    """The key of a producer by which a proxy numbers what comes on a link of `user`'s."""
+    return _RELAYED + _user_digest(user) + name
+
+
+def owner_of(producer: bytes) -> bytes:
+    """Whose the key is: names count for that owner alone."""
+    return producer[:_OWNER_BYTES] if _has_owner(producer) else NOBODY
+
+
+def name_of(producer: bytes) -> bytes:
+    """What is said of the key: without its owner."""
+    return producer[_OWNER_BYTES:] if _has_owner(producer) else producer
+
+
+def _is_too_high(producer: bytes, sequence: int, highest: int) -> bool:
+    """Only clients make mistakes with their numbers: those of proxies leap with each refusal."""
+    return producer[:1] == _CLIENT and _has_owner(producer) and highest != NEVER and sequence - highest > MOST_AHEAD
+
+
+def _has_owner(producer: bytes) -> bool:
+    return producer[:1] in (_CLIENT, _RELAYED) and len(producer) > _OWNER_BYTES
+
+
+def _user_digest(user: str) -> bytes:
+    return sha256(user.encode("utf-8", "surrogatepass")).digest()[:_DIGEST_BYTES]
 
 
 class Advance(NamedTuple):
@@ -33,17 +83,88 @@ class Advance(NamedTuple):
     sequence: int
 
 
-class Producers:
-    """The promise: what is remembered follows from the events that were applied, whoever applies them."""
+class RefusedNumbers:
+    """Numbers that were refused, by producer. There is room for `ALL_REFUSED_MOST`; then the owner that has most loses
+    those of its producer that was noted longest ago. So it follows from what was put and taken, in that order."""
 
-    __slots__ = ("_advances", "_refused", "_refused_total")
+    __slots__ = ("_by_owner", "_counts", "_total")
 
     def __init__(self) -> None:
+        self._by_owner: dict[bytes, OrderedDict[bytes, tuple[int, ...]]] = {}
+        self._counts: Counter[bytes] = Counter()
+        self._total = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._total)
+
+    def __contains__(self, producer: bytes) -> bool:
+        return bool(self.get(producer))
+
+    def items(self) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+        """Of each owner's producers those first that were noted longest ago."""
+        for producers in self._by_owner.values():
+            yield from producers.items()
+
+    def get(self, producer: bytes) -> tuple[int, ...]:
+        """Its numbers."""
+        producers = self._by_owner.get(owner_of(producer))
+        return producers.get(producer, ()) if producers else ()
+
+    def put(self, producer: bytes, numbers: tuple[int, ...]) -> None:
+        """They are all that there are of it, and noted last; the first of more than `REFUSED_MOST` are forgotten."""
+        self.take(producer)
+        if not numbers:
+            return
+        owner, kept = owner_of(producer), numbers[-REFUSED_MOST:]
+        self._by_owner.setdefault(owner, OrderedDict())[producer] = kept
+        self._counts[owner] += len(kept)
+        self._total += len(kept)
+        while self._total > ALL_REFUSED_MOST:
+            _, most = max((count, each) for each, count in self._counts.items())
+            self.take(next(iter(self._by_owner[most])))
+
+    def take(self, producer: bytes) -> tuple[int, ...]:
+        """Forget its numbers, and return them."""
+        owner = owner_of(producer)
+        producers = self._by_owner.get(owner)
+        numbers = producers.pop(producer, ()) if producers else ()
+        if numbers:
+            self._total -= len(numbers)
+            self._counts[owner] -= len(numbers)
+            if not producers:
+                del self._by_owner[owner], self._counts[owner]
+        return numbers
+
+    def clear(self) -> None:
+        """None was refused."""
+        self._by_owner.clear()
+        self._counts.clear()
+        self._total = 0
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the counts are not those of the numbers."""
+        counts = Counter({owner: sum(map(len, each.values())) for owner, each in self._by_owner.items()})
+        if counts != self._counts or counts.total() != self._total:
+            raise AssertionError(f"{self._total} numbers should be refused, of {self._counts}, found {counts}")
+
+
+class Producers:
+    """The promise: what is remembered follows from the events that were applied, whoever applies them.
+
+    An event says how many are kept of the owner of its producer. Those of all owners together are at most `most`: then
+    the owner that has most loses the one that was idle longest, so who has few keeps them whatever others do.
+    """
+
+    __slots__ = ("_advances", "_most", "_names", "_refused")
+
+    def __init__(self, most: int = MOST_PRODUCERS) -> None:
+        self._most = most
         self._advances: dict[bytes, Advance] = {}
         """In the order of the events: who has been idle longest comes first."""
-        self._refused: dict[bytes, tuple[int, ...]] = {}
-        """Numbers below the highest that were refused, ascending; in the order of events. All are of `_advances`."""
-        self._refused_total = 0
+        self._names: dict[bytes, OrderedDict[bytes, None]] = {}
+        """The same keys by owner, in the same order."""
+        self._refused = RefusedNumbers()
+        """Numbers below the highest that were refused, ascending. All are of producers in `_advances`."""
 
     def __len__(self) -> int:
         return len(self._advances)
@@ -67,7 +188,7 @@ class Producers:
 
     def refused(self, producer: bytes) -> tuple[int, ...]:
         """Numbers that were refused, though a higher one was accepted; ascending."""
-        return self._refused.get(producer, ())
+        return self._refused.get(producer)
 
     def advanced(self, lsn: int, event: ProducerAdvanced) -> None:
         """Apply the event."""
@@ -75,30 +196,59 @@ class Producers:
         advances = self._advances
         advances.pop(producer, None)  # it goes to the end
         advances[producer] = Advance(lsn, sequence)
-        if len(advances) > kept:
-            for idle in list(islice(advances, len(advances) - kept)):
-                self._forget(idle)
+        names = self._names.setdefault(owner_of(producer), OrderedDict())
+        names[producer] = None
+        names.move_to_end(producer)
+        while len(names) > kept:
+            self._forget(next(iter(names)))
+        while len(advances) > self._most:
+            self._forget(next(iter(self._names[self._largest({})])))
+
+    def _largest(self, change: Mapping[bytes, int]) -> bytes:
+        """The owner that has most, were there so many more of each."""
+        sizes = {owner: len(names) for owner, names in self._names.items()}
+        return max((sizes.get(owner, 0) + change.get(owner, 0), owner) for owner in {*sizes, *change})[1]
+
+    def pushed_out_by(self, producers: Iterable[bytes], kept: int) -> Mapping[bytes, int]:
+        """How many of each owner's, those that were idle longest, `advanced` would forget for `producers`, who come
+        one after the other."""
+        change: Counter[bytes] = Counter()
+        forgotten: Counter[bytes] = Counter()
+        total = len(self._advances)
+        for producer in producers:
+            owner = owner_of(producer)
+            if producer not in self._advances:
+                change[owner] += 1
+                total += 1
+            over = len(self._names.get(owner, ())) + change[owner] - kept
+            while over > 0 or total > self._most:
+                loser = owner if over > 0 else self._largest(change)
+                forgotten[loser] += 1
+                change[loser] -= 1
+                total -= 1
+                over -= 1
+        return forgotten
+
+    def idle(self, owner: bytes) -> Iterator[bytes]:
+        """The producers of `owner`, who was idle longest first."""
+        return iter(self._names.get(owner, ()))
 
     def were_refused(self, event: NumbersRefused) -> None:
         """Apply the event. Raises KeyError for a producer that is not known."""
         producer, sequences = event
         highest = self._advances[producer].sequence
-        known = self._take_refused(producer)
-        refused = sorted({*known, *(sequence for sequence in sequences if sequence < highest)})[-REFUSED_MOST:]
-        if refused:
-            self._refused[producer] = tuple(refused)  # it goes to the end
-            self._refused_total += len(refused)
-        while self._refused_total > ALL_REFUSED_MOST:
-            self._take_refused(next(iter(self._refused)))
-
-    def _take_refused(self, producer: bytes) -> tuple[int, ...]:
-        refused = self._refused.pop(producer, ())
-        self._refused_total -= len(refused)
-        return refused
+        known = self._refused.get(producer)
+        refused = sorted({*known, *(sequence for sequence in sequences if sequence < highest)})
+        self._refused.put(producer, tuple(refused))
 
     def _forget(self, producer: bytes) -> None:
         del self._advances[producer]
-        self._take_refused(producer)
+        owner = owner_of(producer)
+        names = self._names[owner]
+        del names[producer]
+        if not names:
+            del self._names[owner]
+        self._refused.take(producer)
 
     def forget_after(self, lsn: int) -> None:
         """What came after `lsn` is given up: what these producers had come to before, nobody knows any more."""
@@ -108,16 +258,20 @@ class Producers:
     def clear(self) -> None:
         """Know nobody."""
         self._advances.clear()
+        self._names.clear()
         self._refused.clear()
-        self._refused_total = 0
 
     def check_invariants(self, last_lsn: int) -> None:
         """Raise AssertionError unless the table is in the order of the events of a log that ends at `last_lsn`."""
         lsns = [advance.lsn for advance in self._advances.values()]
         if lsns != sorted(set(lsns)) or (lsns and lsns[-1] > last_lsn):
             raise AssertionError(f"producers should be in the order of LSNs up to {last_lsn}, found {lsns[-5:]}")
-        if sum(map(len, self._refused.values())) != self._refused_total:
-            raise AssertionError(f"{self._refused_total} numbers should be refused, found {self._refused}")
+        by_owner: dict[bytes, list[bytes]] = {}
+        for producer in self._advances:
+            by_owner.setdefault(owner_of(producer), []).append(producer)
+        if by_owner != {owner: list(names) for owner, names in self._names.items()}:
+            raise AssertionError("the producers by owner are not those that have advanced, in that order")
+        self._refused.check_invariants()
         for producer, sequences in self._refused.items():
             if list(sequences) != sorted(set(sequences)) or sequences[-1] >= self.sequence_of(producer):
                 raise AssertionError(f"refused numbers of {producer!r} are not below its highest: {sequences[-5:]}")
@@ -132,18 +286,22 @@ class Deduplication:
     def __init__(self, replicated: Producers, local: Producers) -> None:
         self._replicated = replicated
         self._local = local
-        self._refused_since: dict[bytes, list[int]] = {}
+        self._refused_since = RefusedNumbers()
         """Numbers that were refused since their producer has had one accepted: above its highest. Not written yet."""
         self.producers = DEFAULT_PRODUCERS
-        """How many are remembered by what is written from now on; 0: nobody is looked for."""
+        """How many are remembered of each owner by what is written from now on; 0: nobody is looked for."""
+        self.is_live: Callable[[bytes], bool] = lambda producer: False
+        """Whether a link, or a session that lives, numbers by that producer: then it is not forgotten for new ones."""
         self.dropped_total = 0
 
     def knows(self, message: Message) -> bool:
-        """Whether it was accepted before. Raises RefusedBefore."""
+        """Whether it was accepted before. Raises RefusedBefore; for one that is new NumberTooHigh and LimitReached."""
         sequence, producer = message.sequence, message.producer
         if not producer or not self.producers:
             return False
-        if sequence > self._highest(producer):
+        highest = self._highest(producer)
+        if sequence > highest:
+            self._check_new(producer, sequence, highest)
             return False
         if sequence in self.refused(producer):
             raise RefusedBefore(
@@ -152,35 +310,88 @@ class Deduplication:
             )
         return True
 
+    def _check_new(self, producer: bytes, sequence: int, highest: int) -> None:
+        if highest == NEVER:
+            for table in (self._replicated, self._local):
+                if table.pushed_out_by((producer,), self.producers).get(owner_of(producer)):
+                    self._check_room(table, owner_of(producer))
+        elif _is_too_high(producer, sequence, highest):
+            raise NumberTooHigh(
+                f"message {sequence} is further ahead of the last one of its producer, {highest}, than {MOST_AHEAD}:"
+                " give each message a number a little above that of the one before, or name another producer"
+            )
+
+    def _check_room(self, table: Producers, owner: bytes) -> None:
+        """Raises LimitReached where most of the owner's producers are at work."""
+        most = self.producers // 2
+        for count, idle in enumerate(table.idle(owner)):
+            if not self.is_live(idle):
+                return
+            if count >= most:
+                break
+        raise LimitReached(
+            f"{self.producers} producers of this user are remembered, as many as deduplication.producers allows, and"
+            " more than half of them are those of links that are attached and sessions that live: end some first"
+        )
+
+    def room_for(self, advances: Mapping[bytes, int], *, is_local: bool) -> list[ProducerAdvanced]:
+        """What is to be written before these producers advance: that those are not idle which they would push out, and
+        which number for a link that is there, or for a session that lives. Others are pushed out in their place."""
+        table = self._local if is_local else self._replicated
+        room = []
+        for owner, count in table.pushed_out_by(advances, self.producers).items():
+            missing = count
+            for idle in table.idle(owner):
+                if not missing:
+                    break
+                if idle in advances or self.is_live(idle):
+                    room.append(ProducerAdvanced(idle, table.sequence_of(idle), self.producers))
+                else:
+                    missing -= 1
+        return room
+
     def highest(self, producer: bytes) -> int:
         """The highest number that was accepted of it; 0: none is known."""
         return max(0, self._highest(producer))
 
     def _highest(self, producer: bytes) -> int:
-        return max(self._replicated.sequence_of(producer), self._local.sequence_of(producer))
+        """As its owner's; where that has none, as a release wrote it in which names belonged to no user."""
+        highest = max(self._replicated.sequence_of(producer), self._local.sequence_of(producer))
+        name = name_of(producer)
+        if highest == NEVER and name != producer:
+            return max(self._replicated.sequence_of(name), self._local.sequence_of(name))
+        return highest
 
     def refused(self, producer: bytes) -> tuple[int, ...]:
         """Numbers below the highest that were refused; ascending."""
-        replicated, local = self._replicated.refused(producer), self._local.refused(producer)
-        return tuple(sorted({*replicated, *local})) if replicated and local else replicated or local
+        found = [
+            each
+            for name in {producer, name_of(producer)}
+            for table in (self._replicated, self._local)
+            if (each := table.refused(name))
+        ]
+        return found[0] if len(found) == 1 else tuple(sorted({number for each in found for number in each}))
 
     def note_refused(self, producer: bytes, sequence: int) -> None:
         """A message was refused. Nothing is written before a later one is accepted: till then it may be tried again."""
-        if not producer or not self.producers or sequence <= self._highest(producer):
+        highest = self._highest(producer)
+        if not producer or not self.producers or sequence <= highest or _is_too_high(producer, sequence, highest):
             return
-        since = self._refused_since.setdefault(producer, [])
+        since = self._refused_since.get(producer)
         if sequence not in since[-1:]:
-            since.append(sequence)
-        del since[:-REFUSED_MOST]
-        if len(self._refused_since) > self.producers:
-            del self._refused_since[next(iter(self._refused_since))]
+            self._refused_since.put(producer, (*since, sequence))
+
+    def has_noted(self, producer: bytes) -> bool:
+        """Whether something of it was refused since it has had a message accepted: `take_refused` has it."""
+        return producer in self._refused_since
 
     def take_refused(self, advances: Mapping[bytes, int]) -> list[NumbersRefused]:
         """What is to be written with these: the highest number of each producer that is about to be accepted."""
         events = []
         for producer, sequence in advances.items() if self._refused_since else ():
             highest = self._highest(producer)
-            since = self._refused_since.pop(producer, [])
+            since = self._refused_since.take(producer)
+            self._refused_since.put(producer, tuple(number for number in since if number > sequence))
             refused = sorted({number for number in since if highest < number < sequence})
             if refused:
                 events.append(NumbersRefused(producer, tuple(refused)))
@@ -193,15 +404,18 @@ class Deduplication:
     def new_among(self, published: list[Publish]) -> list[Publish]:
         """What was not accepted before, and comes in the order of its numbers: what a transaction has to bring.
 
-        Raises RefusedBefore.
+        Raises as `knows`.
         """
         new: list[Publish] = []
         highest: dict[bytes, int] = {}
         for publish in published:
             message = publish.message
-            if message.producer and self.producers:
-                if self.knows(message) or message.sequence <= highest.get(message.producer, NEVER):
+            producer = message.producer
+            if producer and self.producers:
+                if self.knows(message) or message.sequence <= highest.get(producer, NEVER):
                     continue
-                highest[message.producer] = message.sequence
+                if producer in highest:
+                    self._check_new(producer, message.sequence, highest[producer])
+                highest[producer] = message.sequence
             new.append(publish)
         return new

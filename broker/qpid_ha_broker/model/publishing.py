@@ -22,7 +22,7 @@ from qpid_ha_broker.model.catalog import Destinations
 from qpid_ha_broker.model.errors import ModelError, OtherSet
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, Commitment, CommitToken, Log
-from qpid_ha_broker.model.plan import EnqueuePlan, MessageReader
+from qpid_ha_broker.model.plan import EnqueuePlan
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.transaction import Message
@@ -66,11 +66,10 @@ Led = Callable[[str], Resources | None]
 class ExchangePublisher:
     """The promise: what it returns is committed only when each set whose queues get the message has committed it."""
 
-    def __init__(self, default: Resources, led: Led, reader: MessageReader, forwarder: Forwarder | None = None) -> None:
+    def __init__(self, default: Resources, led: Led, forwarder: Forwarder | None = None) -> None:
         """`forwarder` None: messages for sets that are led elsewhere are refused."""
         self._default = default
         self._led = led
-        self._reader = reader
         self.forwarder = forwarder
 
     def publish(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
@@ -79,7 +78,7 @@ class ExchangePublisher:
         if not catalog.map.queues_by_id:
             return self._default.publish_to_exchange(exchange, message, key, now_ms)
         self._default.default.check_writable()
-        there = catalog.destinations(exchange, key, lambda: self._reader.properties(message.payload))
+        there = catalog.destinations(exchange, key, message.payload)
         if not there.placed:
             return self._default.publish_to_exchange(exchange, message, key, now_ms)
         by_set = _by_set(there)
@@ -120,7 +119,7 @@ class ExchangePublisher:
                 queues = there.queues if name == DEFAULT_SET else _queues(resources, by_set[name])
                 resources.default.check_writable()
                 is_known = resources.known_at(message) is not None
-                plan = None if is_known else resources.plan(queues, message, now_ms, routed=True)
+                plan = None if is_known else self._plan(resources, queues, message, now_ms)
                 plans.append((resources, plan))
         except ModelError:
             for _, plan in plans:
@@ -128,6 +127,14 @@ class ExchangePublisher:
                     plan.abandon()
             raise
         return plans
+
+    def _plan(self, resources: Resources, queues: tuple[Queue, ...], message: Message, now_ms: int) -> EnqueuePlan:
+        """By the clock of that set: `message` and `now_ms` are by that of `default`."""
+        clock, default = resources.catalog.clock, self._default.catalog.clock
+        if clock.offset_ms != default.offset_ms:
+            message = message._replace(expires_at_ms=clock.converted(message.expires_at_ms, default))
+            now_ms = clock.converted(now_ms, default)
+        return resources.plan(queues, message, now_ms, routed=True)
 
 
 def _by_set(there: Destinations) -> dict[str, tuple[str, ...]]:

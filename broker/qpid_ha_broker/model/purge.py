@@ -1,6 +1,7 @@
 """A purge in portions: dropping three hundred thousand messages takes longer than anybody else may be kept waiting.
 
-So does accepting what a reader has dealt with that only browses: the same for the messages up to one, as consumed.
+So does accepting what a reader has dealt with that only browses: the same for the messages up to one, as consumed; and
+what a ring has to drop to keep its limits.
 """
 
 from __future__ import annotations
@@ -105,3 +106,28 @@ class Purges:
             else:
                 purge.give_up(NotPrimary, sets.default.read_only)
         del self._tasks[purge]
+
+
+class Shrinking:
+    """The promise: a ring that is over its limits drops what it may, in portions that `work` has.
+
+    Once nothing may be written here, the next primary drops the rest with the next message that comes.
+    """
+
+    def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
+        self._sets = sets
+        self._work = work
+        self._rings: set[Queue] = set()
+        """Those that a task is about."""
+
+    def begin(self, queue: Queue) -> None:
+        """`queue` may be over its limits: for the newest message, or by what has come back."""
+        if queue.limits.has_excess and queue not in self._rings:
+            self._rings.add(queue)
+            self._work.add(self._run(queue))
+
+    def _run(self, queue: Queue) -> Task:
+        while not (queue.deleted or self._sets.default.read_only) and (dropped := queue.limits.excess()):
+            self._sets.holding(queue).dequeue(queue, dropped, DequeueReason.DISPLACED)
+            yield
+        self._rings.discard(queue)

@@ -59,8 +59,8 @@ class Queue:
         """Where its messages are written; the queue itself may be in another one."""
         self.replication = replication
         self.messages = QueuedMessages(name, make_order(arguments))
-        self.dispatcher = Dispatcher(self.messages, by_priority=arguments.priorities > 1)
         self.limits = QueueLimits(name, self.messages, arguments)
+        self.dispatcher = Dispatcher(self.messages, self.limits, by_priority=arguments.priorities > 1)
         self.deleted = False
         self.locked = ""
         """Why nobody may publish or consume; empty: they may."""
@@ -111,27 +111,28 @@ class Queue:
     # --- who uses it
 
     def subscribe(self, consumer: Consumer) -> None:
-        """Serve `consumer` from now on, as soon as it has credit."""
+        """Serve `consumer` from now on, as soon as it has credit. Who only looks does not use the queue."""
         self.dispatcher.subscribe(consumer)
-        self.unused_since_ms = None
+        if not consumer.browsing:
+            self.unused_since_ms = None
 
     def unsubscribe(self, consumer: Consumer, now_ms: int) -> None:
         """Serve it no more. What it holds is for the caller to give back."""
         self.dispatcher.unsubscribe(consumer)
         if not self.dispatcher.has_takers:
             self.exclusive_owner = None
-        if not self.dispatcher.consumers:
-            self.unused_since_ms = max(now_ms, self.reserved_until_ms)
+            if not consumer.browsing:
+                self.unused_since_ms = max(now_ms, self.reserved_until_ms)
 
     def reserve(self, until_ms: int) -> None:
         """Its users were connected to another broker: give them until then to come back."""
         self.reserved_until_ms = until_ms
-        self.unused_since_ms = until_ms if self.used and not self.dispatcher.consumers else None
+        self.unused_since_ms = until_ms if self.used and not self.dispatcher.has_takers else None
 
     def keep_for_return(self, until_ms: int) -> None:
         """Its users are connected to a broker of which nothing is heard: give them until then to come back."""
         self.reserved_until_ms = until_ms
-        if not self.dispatcher.consumers:
+        if not self.dispatcher.has_takers:
             self.unused_since_ms = until_ms
 
     def returned(self) -> None:
@@ -140,8 +141,9 @@ class Queue:
             self.unused_since_ms = None
 
     def is_due_for_deletion(self, now_ms: int) -> bool:
-        """Whether it deletes itself, and nobody has used it for as long as it was told to wait."""
-        if not self.arguments.auto_delete or self.unused_since_ms is None or self.dispatcher.consumers:
+        """Whether it deletes itself, and nobody has consumed from it for as long as it was told to wait since somebody
+        did."""
+        if not self.arguments.auto_delete or self.unused_since_ms is None or self.dispatcher.has_takers:
             return False
         return now_ms - self.unused_since_ms >= self.arguments.auto_delete_delay_s * 1000
 
@@ -149,7 +151,7 @@ class Queue:
 class SessionLink(Holder):
     """What one consumer of a session holds of one queue: `ids`, in the order in which they went out; one at least."""
 
-    __slots__ = ("ids", "link", "name", "queue", "session")
+    __slots__ = ("ids", "link", "name", "never_sent", "queue", "session")
 
     def __init__(self, session: int, name: str, link: str, queue: Queue) -> None:
         self.session = session
@@ -159,6 +161,8 @@ class SessionLink(Holder):
         self.link = link
         self.queue = queue
         self.ids: dict[int, None] = {}
+        self.never_sent: frozenset[int] = frozenset()
+        """Of `ids`, as far as this broker knows when the consumer's link has ended: its client has not seen them."""
 
     @property
     def key(self) -> tuple[int, str, str, Queue]:

@@ -17,11 +17,11 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning, Sessio
 from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
-from qpid_ha_broker.model.limits import DISPLACED_LENGTH
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
-from qpid_ha_broker.model.plan import Departure, EnqueuePlan, MessageReader
+from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
+from qpid_ha_broker.model.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.producers import Deduplication
-from qpid_ha_broker.model.purge import Purges
+from qpid_ha_broker.model.purge import Purges, Shrinking
 from qpid_ha_broker.model.queue import Queue, SessionLink
 from qpid_ha_broker.model.replication import is_local
 from qpid_ha_broker.model.resource_set import ResourceSets
@@ -47,6 +47,7 @@ class Resources:
         self.sets = ResourceSets(name)
         self.default, self.local = self.sets.default, self.sets.local
         self.catalog = self.sets.catalog
+        self.catalog.reader = reader
         self.default.became_read_only = self._finish_work
         self._reader = reader
         self.log_acquisitions = log_acquisitions
@@ -57,8 +58,7 @@ class Resources:
         `begin`."""
         self.purges = Purges(self.sets, self.work)
         self.timers = QueueTimers(self.sets)
-        self._shrinking: set[Queue] = set()
-        """Rings that may be over their limits; a task is about each."""
+        self._shrinking = Shrinking(self.sets, self.work)
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
         self.deduplication = Deduplication(self.default.state.producers, self.local.state.producers)
@@ -128,7 +128,7 @@ class Resources:
 
     def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
         """The queues for a message; counts one for which there are none. Raises NotFound: see `Catalog.route`."""
-        queues = self.catalog.route(exchange, key, lambda: self._reader.properties(payload))
+        queues = self.catalog.route(exchange, key, payload)
         if not queues:
             self.unroutable_total += 1
         return queues
@@ -157,9 +157,13 @@ class Resources:
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
         for each in (default, local) if default_first else (local, default):
             leaving = [departure for departure in departures if departure.queue.log is each.log]
+            events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused]
             events = plan.written_to(log_is_local=each is local)
-            refused = self.deduplication.take_refused(plan.local_advances if each is local else plan.advances)
-            for queue, older in each.commit([*events, *refused] if refused else events, leaving):
+            advances = plan.local_advances if each is local else plan.advances
+            if advances:
+                room = self.deduplication.room_for(advances, is_local=each is local)
+                events = [*room, *events, *self.deduplication.take_refused(advances)]
+            for queue, older in each.commit(events, leaving):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
         only_local = default.log.last_lsn == before[0] and local.log.last_lsn != before[1]
@@ -168,9 +172,8 @@ class Resources:
         self.overrun |= plan.overrun
         for queue, entries in outdated.items():
             self._dequeue(queue, entries, DequeueReason.DISPLACED)
-            if len(entries) >= DISPLACED_LENGTH and queue not in self._shrinking:
-                self._shrinking.add(queue)
-                self.work.add(self._shrink(queue))
+        for queue in plan.over_limits:
+            self._shrinking.begin(queue)
         for queue in plan.queues:
             self.catalog.note_arrival(queue)
         return token
@@ -193,7 +196,7 @@ class Resources:
         queue.subscribe(consumer)
         if self.default.read_only:
             return
-        if name != queue.owner or (queue.arguments.auto_delete and not queue.used):
+        if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
             self._write_use(queue, name)
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int, *, keep_until_ms: int = 0) -> None:
@@ -207,7 +210,7 @@ class Resources:
         if keep_until_ms:
             self.timers.keep_for_return(queue, keep_until_ms)
             return
-        if queue.arguments.auto_delete and not queue.dispatcher.consumers:
+        if queue.arguments.auto_delete and not queue.dispatcher.has_takers:
             self.timers.watch(queue)
         if queue.owner and queue.exclusive_owner is None and not consumer.browsing and not queue.deleted:
             self._write_use(queue, "")
@@ -297,7 +300,7 @@ class Resources:
         limit = queue.arguments.delivery_limit
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
         if spent:
-            self.reject(queue, spent)
+            self.reject(queue, spent, DeathReason.DELIVERY_LIMIT)
         outdated = [entry for entry in entries if entry.body is not None and queue.messages.is_superseded(entry)]
         if outdated:
             self._dequeue(queue, outdated, DequeueReason.DISPLACED)
@@ -309,6 +312,8 @@ class Resources:
         else:
             for entry in returning:
                 queue.messages.give_back(entry, failed)
+        if queue.limits.is_bounded:
+            self._shrinking.begin(queue)
         self.catalog.note_arrival(queue)
         return queue.log.written
 
@@ -362,26 +367,31 @@ class Resources:
                 queue.messages.give_back(entry, failed=False)
         return self.written
 
-    def reject(self, queue: Queue, entries: list[Entry]) -> CommitToken:
-        """Nobody wants `entries`: to the alternate exchange where the queue has one, else away."""
+    def reject(self, queue: Queue, entries: list[Entry], reason: DeathReason = DeathReason.REJECTED) -> CommitToken:
+        """Nobody wants `entries`: to the alternate exchange where the queue has one, else away.
+
+        They go on as dead letters, without the time to live that they had; that of the next queue counts from now.
+        """
         if queue.deleted:
             return self.written
         if self.default.read_only:
             return self._give_back_unwritten(queue, entries)
-        alternate = self.catalog.exchanges.get(queue.arguments.alternate_exchange)
+        alternate = self.catalog.alternate(queue.arguments.alternate_exchange)
         if alternate is None and entries:
             return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:
-            if alternate is not None and not self._move(queue, entry, alternate):
+            if alternate is not None and not self._move(queue, entry, alternate, reason):
                 self.dead_letters_dropped_total += 1
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
         return self.written  # dead letters may be replicated where the queue is not
 
-    def _move(self, queue: Queue, entry: Entry, exchange: Exchange) -> bool:
+    def _move(self, queue: Queue, entry: Entry, exchange: Exchange, reason: DeathReason) -> bool:
         """To wherever `exchange` leads but back; False: nowhere that has room for it."""
-        header = entry.header
+        header, now_ms = entry.header, self.catalog.now_ms
         (body,) = load_bodies((entry,))
-        message = Message(body, header.durable, header.priority, header.expires_at_ms)
+        message = Message(
+            self._reader.dead_letter(body, Death(queue.name, reason, now_ms)), header.durable, header.priority
+        )
         plan = EnqueuePlan(self._reader)
         try:
             key = self._reader.routing_key(body)
@@ -390,7 +400,7 @@ class Resources:
         try:
             targets = self.route(exchange, body, key)
             elsewhere = tuple(target for target in targets if target is not queue)
-            plan.add(elsewhere, message, self.catalog.now_ms, routed=True)
+            plan.add(elsewhere, message, now_ms, routed=True)
         except ModelError:
             return False
         self.overrun |= plan.overrun
@@ -402,13 +412,6 @@ class Resources:
     def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> CommitToken:
         self.sets.holding(queue).dequeue(queue, entries, reason)
         return queue.log.written
-
-    def _shrink(self, queue: Queue) -> Task:
-        """Once nothing may be written here, the next primary drops the rest with the next message that comes."""
-        while not (queue.deleted or self.default.read_only) and (dropped := queue.limits.excess()):
-            self._dequeue(queue, dropped, DequeueReason.DISPLACED)
-            yield
-        self._shrinking.discard(queue)
 
     # --- transactions
 
@@ -459,15 +462,20 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
     events: list[ev.Event] = [
         _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "")) for body, _, priority, _, _, _ in messages
     ]
-    advanced = ev.ProducerAdvanced(producer, sequence, resources.deduplication.producers)
-    lsns = queue.log.append_unit([*events, advanced])
+    deduplication = resources.deduplication
+    advances = [
+        *deduplication.room_for({producer: sequence}, is_local=False),
+        ev.ProducerAdvanced(producer, sequence, deduplication.producers),
+    ]
+    lsns = queue.log.append_unit([*events, *advances])
     for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
         size = len(body)
         header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
         queued.add_plain(Entry(lsn, header, body), size)
         total += size
     catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
-    resources.default.state.apply(lsns[-1], advanced)
+    for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):
+        resources.default.state.apply(lsn, advanced)
     catalog.note_arrival(queue)
 
 
@@ -482,6 +490,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         if not new:
             return resources.written
     is_plain = not (queue.needs_care or resources.default.is_restricted) and queue.log is resources.default.log
+    is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
     if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
         _enqueue_numbered(resources, queue, new)
         return resources.written
@@ -501,9 +510,27 @@ def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[En
 
 
 def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
-    """Give back what a link of a client's session holds, but for what an open transaction has accepted."""
-    entries = link.queue.messages.find_all(sorted(link.ids))
-    resources.release(link.queue, [entry for entry in entries if entry.holder is link], failed)
+    """Give back what a link of a client's session holds, but for what an open transaction has accepted.
+
+    `failed`: what its client may have seen counts as a failed delivery. What it was never sent does not.
+    """
+    queue = link.queue
+    held = [entry for entry in queue.messages.find_all(sorted(link.ids)) if entry.holder is link]
+    seen: list[Entry] = []
+    unseen: list[Entry] = []
+    for entry in held:
+        (unseen if entry.id in link.never_sent and not entry.acquired_before else seen).append(entry)
+    resources.release(queue, seen, failed)
+    release_unseen(resources, queue, unseen)
+
+
+def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> None:
+    """Give back what was handed out and never left this broker: it carries no mark of it, and has not failed."""
+    if entries:
+        seen = [entry.acquired_before for entry in entries]
+        resources.release(queue, entries, failed=False)
+        for entry, was_seen in zip(entries, seen, strict=True):
+            entry.acquired_before = was_seen
 
 
 def bodies_of(entries: list[Entry]) -> list[bytes]:

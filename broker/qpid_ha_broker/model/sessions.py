@@ -8,6 +8,7 @@ are, so it fails over with them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
@@ -17,8 +18,14 @@ from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sequence import Entry
 
 ENDED_KEPT: Final = 10_000
+LABEL_DIGITS: Final = 12
 HELD_LENGTH: Final = 65_536
 """Ids in one event at most."""
+
+
+def session_label(name: str) -> str:
+    """How people are shown the session with that UUID: who has the UUID may resume the session."""
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:LABEL_DIGITS]
 
 
 class SessionPart(NamedTuple):
@@ -98,6 +105,13 @@ class SessionRegistry:
             self.ended[session.id] = event.failed
             if len(self.ended) > ENDED_KEPT:
                 del self.ended[next(iter(self.ended))]
+
+    def called(self, text: str) -> Session | None:
+        """The session with that UUID or label."""
+        session = self.by_name.get(text)
+        if session is None and len(text) == LABEL_DIGITS:
+            return next((each for each in self.by_name.values() if session_label(each.name) == text), None)
+        return session
 
     def _put(self, session: Session) -> None:
         self.by_id[session.id] = self.by_name[session.name] = session

@@ -36,11 +36,13 @@ from qpid_ha_broker.server.control.control import ControlError, ControlServer, M
 from qpid_ha_broker.server.control.reloaded_files import ReloadedFiles
 from qpid_ha_broker.server.control.remote_control import RemoteControl
 from qpid_ha_broker.server.proxies.proxying import Proxying
+from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.slices import in_slices
+from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
 from qpid_ha_broker.server.sets.membership import Membership
@@ -78,8 +80,14 @@ class Broker:
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
+        self.container.steady = SteadyClock()
+        self.set_time()
         self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
+        if settings.ha.cluster and not settings.ha.username:
+            secret = ClusterSecret()
+            secret.read()
+            self.connections.is_proof = secret.is_proof
         self.is_stopping = False
         self.failure = ""
         """Why it cannot go on; empty: it can."""
@@ -102,7 +110,7 @@ class Broker:
         self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
-        self.files = ReloadedFiles(Engines(self.current), access, audit)
+        self.files = ReloadedFiles(Engines(self.current, self.notices.fault), access, audit)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
         management = self.container.management
@@ -126,7 +134,7 @@ class Broker:
 
     def _own_methods(self) -> dict[str, Method]:
         """Of the control socket: those that have nothing to do with a cluster."""
-        name, administration = self._settings.name, self.container.administration
+        name, administration = self._settings.name, self.container.management.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
             **self.outside.methods(),
@@ -228,7 +236,7 @@ class Broker:
             writer = None if self.broker_store is None else self.broker_store.store.threads
             self.sets = make_set_cluster(self, writer)
             if self._settings.ha.clients == "proxy":
-                proxying = Proxying(self, PeerEngines(self.current), self.sets.addresses)
+                proxying = Proxying(self, PeerEngines(self.current, self.notices.fault), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
@@ -362,7 +370,7 @@ class Broker:
 
     def set_time(self) -> None:
         """Let the container know what time it is."""
-        self.container.now_ms = int(time.time() * 1000)
+        self.container.now_ms = self.container.steady.now_ms()
 
     def schedule_turn(self) -> None:
         """Have a turn at the end of this round of the loop."""
@@ -462,7 +470,8 @@ class Broker:
             **self.files.audit.facts(),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
-            "time_ms": int(time.time() * 1000),
+            "time_ms": self.container.steady.wall_ms(),
+            "message_clock_ahead_s": _message_clock_ahead_s(self.container),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
             "sessions": len(self.container.default.resources.default.state.sessions),
@@ -477,11 +486,18 @@ class Broker:
             "overrun_queues": sum(hosted.overrun_queues_total for hosted in self.container.sets.values()),
             "outranked_in_rings": sum(each.outranked_total for each in sets),
             "dead_letters_dropped": sum(each.dead_letters_dropped_total for each in sets),
+            "bugs": self.notices.bugs_total,
             "last_lsn": log_.last_lsn,
             "committed_lsn": log_.committed_lsn,
             "memory_bytes": self.container.memory_bytes,
             "peak_resident_bytes": _peak_resident_bytes(),
         }
+
+
+def _message_clock_ahead_s(container: Container) -> float:
+    """The clock by which messages of `default` expire, of the time of day here."""
+    steady, clock = container.steady, container.default.resources.catalog.clock
+    return round((clock.now_ms(steady.now_ms()) - steady.wall_ms()) / 1000, 1)
 
 
 def _turn_after(broker: Broker, wait_s: float) -> None:

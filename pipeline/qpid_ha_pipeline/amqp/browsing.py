@@ -11,6 +11,7 @@ import proton
 
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer
+from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LinkRefused
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.amqp.queues import (
@@ -269,7 +270,7 @@ class _Window(EachTransfer):
     # --- see engine.Receiving
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        whole = self._part + payload if self._part else payload
+        whole = without_format(self._part + payload if self._part else payload)
         self._part = b""
         self._ids.append(engine.number_of(delivery))
         self._payloads.append(whole)

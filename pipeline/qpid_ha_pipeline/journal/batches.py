@@ -323,7 +323,9 @@ _LAST_MS: Final = 253_402_300_799_000
 
 def _key(view: WindowView) -> pa.Array:
     data = view.window.records.data
-    return view.of_enqueued(lambda found: texts(data, found.key_starts, found.starts, found.starts > found.key_starts))
+    return view.of_enqueued(
+        lambda found: texts(data, found.key_starts, found.key_ends, found.key_ends > found.key_starts)
+    )
 
 
 def _payload(view: WindowView) -> pa.Array:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from qpid_ha_broker.events.layout import RecordKind
+from qpid_ha_broker.model.producers import name_of
 
 from .records import Records, Rows
 
@@ -28,6 +29,6 @@ def details_of(records: Records, rows: Rows) -> pa.Array:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, bytes):  # a producer's name, which is text nearly always
-        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, bytes):  # the key of a producer, whose name is text nearly always
+        return name_of(value).decode("utf-8", "backslashreplace")
     return dict(value) if isinstance(value, Mapping) else value

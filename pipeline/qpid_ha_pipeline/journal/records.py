@@ -34,6 +34,7 @@ from qpid_ha_broker.events.layout import (
     WORDS,
     RecordKind,
 )
+from qpid_ha_broker.events.payloads import FORMAT_LENGTHS
 from qpid_ha_broker.events.scan import RecordError
 
 Ints = NDArray[np.int64]
@@ -248,6 +249,15 @@ class Records:
             raise RecordError(offset, found.problem.text)
         return found.records[0]
 
+    def format_bytes(self, starts: Ints, ends: Ints) -> Ints:
+        """How many bytes of a format are in front of each message whose payload is between `starts` and `ends`."""
+        lengths = np.zeros(len(starts), np.int64)
+        if len(self.data):
+            firsts = np.frombuffer(self.data, np.uint8)[np.minimum(starts, len(self.data) - 1)]
+            for first, length in FORMAT_LENGTHS.items():
+                lengths[(firsts == first[0]) & (starts + length <= ends)] = length
+        return lengths
+
     def fail(self, index: int) -> None:
         """Something about this record does not add up: say what. Raises RecordError."""
         self.event(index)
@@ -340,9 +350,11 @@ class Enqueueds:
         self._chosen = chosen
         queues, key_bytes = records.lengths(chosen)
         self.key_starts = records.offsets[chosen] + ENQUEUED.end + _ID.itemsize * queues
-        self.starts = self.key_starts + key_bytes
-        """Where the payload begins, and below, where it ends."""
         self.ends = records.offsets[chosen] + records.sizes[chosen]
+        """Where the payload ends."""
+        self.key_ends = self.key_starts + key_bytes
+        self.starts = self.key_ends + records.format_bytes(self.key_ends, self.ends)
+        """Where the message begins, behind the format that may be in front of it."""
 
     @property
     def durable(self) -> Mask:

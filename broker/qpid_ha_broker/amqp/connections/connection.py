@@ -35,10 +35,11 @@ from qpid_ha_broker.amqp.wire.conditions import (
     UNKNOWN_TRANSACTION,
     AmqpError,
     as_amqp,
+    encoded_bytes,
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, session_of
-from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
+from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, OUR_PRODUCT, PROOF_PROPERTY, SHARED_CAPABILITY, Channel
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
@@ -53,8 +54,8 @@ from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.work import Task, used_up
 
-OUR_PRODUCT = "qpid-ha"
-"""As brokers call themselves in their open."""
+OPEN_BYTES = 128
+"""Of a frame with our open, what has a fixed length, at most."""
 LAST_WORDS_S = 0.004
 """For what a client has sent that is gone, or silent for too long; and for the first of many links that end."""
 DESCRIPTION_LENGTH = 200
@@ -66,6 +67,17 @@ _RELAY_CAPABILITIES = (
     RELAY_SESSIONS_CAPABILITY,
     RELAY_MANAGEMENT_CAPABILITY,
 )
+
+
+def _as_many_as_fit(servers: Iterable[dict[Any, Any]], room: int) -> list[dict[Any, Any]]:
+    """The first of `servers`, as many as have room in so many bytes."""
+    found = []
+    for server in servers:
+        room -= encoded_bytes(server)
+        if room < 0:
+            break
+        found.append(server)
+    return found
 
 
 class AnsweredElsewhere(Protocol):
@@ -133,14 +145,18 @@ class Connections:
         """None: clients are told where what they ask for is."""
         self.remotes: Remotes | None = None
         """None: there are no nodes of other brokers here."""
+        self.is_proof: Callable[[str], bool] = lambda proof: False
+        """Whether this text is for a broker of the cluster alone to know; asked where brokers have no login."""
         self.open: dict[Connection, Opening] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
+        self.made = count(1)
+        """Numbers of connections, whether they come to be open or not."""
         self._numbers = count(1)
         self._touched: dict[Connection, None] = {}
 
     def opened(self, connection: Connection) -> None:
         """`connection` is open, and served."""
-        self.open[connection] = Opening(next(self._numbers), self.container.now_ms)
+        self.open[connection] = Opening(next(self._numbers), self.container.steady.wall_ms())
         self.container.limits.connected(connection.links.use)
 
     def closed(self, connection: Connection) -> None:
@@ -149,9 +165,9 @@ class Connections:
             self.container.limits.disconnected(connection.links.use)
 
     def limit_refusal(self, connection: Connection) -> AmqpError | None:
-        """Why the user of `connection` may not have one more, if so. What is marked for administration counts for
-        nobody: so do connections of other brokers, which bring links of many users."""
-        if connection.is_admin:
+        """Why the user of `connection` may not have one more, if so. Those of other brokers, which bring links of many
+        users, count for nobody."""
+        if connection.relay.is_broker:
             return None
         limits = self.container.limits
         use = limits.use_of(subject_of(connection).user)
@@ -213,13 +229,18 @@ class ConnectionRelay:
     """What relaying is to one connection: of a client whose links go on to other brokers, or of a broker that relays
     links of its clients here."""
 
-    def __init__(self, relays: Relays | None, remotes: Remotes | None) -> None:
+    def __init__(self, relays: Relays | None, remotes: Remotes | None, number: int) -> None:
+        self.name = str(number)
+        """As no other connection of this process is called, be it open or not: what its client has alone at another
+        broker is known by it."""
         self.relays = relays
         """Who relays links of this client; None: nobody does."""
         self.onward: Relays | None = None
         """Who relays what clients of the peer, a proxy, ask this broker to pass on; None: nobody does."""
         self.remotes = remotes
         """The same, for links to nodes of brokers outside of the cluster."""
+        self.is_broker = False
+        """The peer is one of the cluster, which it has proved: see `PeerIdentity`."""
         self.is_proxy = False
         """Another broker has opened it to relay links of its clients on it."""
         self.pending: dict[Any, AnsweredElsewhere] = {}
@@ -310,7 +331,7 @@ class Connection:
         """Marked for administration: let in everywhere, also where clients are not served."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
-        self.relay = ConnectionRelay(connections.relays, connections.remotes)
+        self.relay = ConnectionRelay(connections.relays, connections.remotes, next(connections.made))
         self.session: SessionAttachment | None = None
         """The session that the client has opened with, which outlives the connection."""
         self.peer_channel: Channel | None = None
@@ -342,8 +363,9 @@ class Connection:
     def take_output(self) -> bytes:
         """What is to be written; consumers that waited for room go on."""
         output = self.engine.take_output()
+        self.window.left()
         if self.window.congested:
-            self.window.relieve()
+            self.engine.guard(self.window.relieve)
         return output
 
     def heartbeat(self, now_ms: int) -> None:
@@ -375,7 +397,9 @@ class Connection:
     def identity(self) -> PeerIdentity:
         """Who the peer is."""
         transport = self.engine.transport
-        return PeerIdentity(self.peer, (transport.authenticated and transport.user) or "", self.is_admin)
+        return PeerIdentity(
+            self.peer, (transport.authenticated and transport.user) or "", self.is_admin, self.relay.is_broker
+        )
 
     @property
     def has_ended(self) -> bool:
@@ -410,9 +434,9 @@ class Connection:
         level = "debug" if self.peer_channel is not None else "info"  # of brokers, the cluster's own log tells
         self.log.write(level if usual else "warning", f"closed: {error}")
         if not self.is_open:
-            self._open(failed=True)
+            self.answer_open(failed=True)
         connection = self.engine.connection
-        connection.condition = error.as_condition()
+        connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
         self._finish(lost=False)
         self.touch()
@@ -441,10 +465,12 @@ class Connection:
             self._connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
-                self._open(failed=False)
+                self.answer_open()
             else:
                 self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
-        elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
+            return
+        self.log.is_let_in = self.relay.is_broker  # else what is said of it would be lost among strangers' mistakes
+        if refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
             self.end(refusal)
@@ -458,6 +484,7 @@ class Connection:
             return error
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         is_ours = isinstance(properties, dict) and properties.get("product") == OUR_PRODUCT
+        self.relay.is_broker = self.is_admin and is_ours and _has_proved(self, self._connections.is_proof, properties)
         self._reads_refusals = is_ours or SOLE_CONNECTION in desired
         self.relay.opened(self.is_admin, desired)
         try:
@@ -465,14 +492,14 @@ class Connection:
         except AmqpError as error:
             return error
         if session is not None:
-            self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
+            self.session = SessionAttachment(self, session, self.identity.user)
             self.engine.answers_late = False
-        self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
+        self.links.is_limited = self.window.is_limited = not (self.relay.is_proxy and self.relay.is_broker)
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
 
-    def _open(self, *, failed: bool) -> None:
-        """Answer the peer's open; `failed`: a close with the reason follows."""
+    def answer_open(self, *, failed: bool = False) -> None:
+        """Answer the peer's open; `failed`: a close with the reason follows. See also `SessionConnection`."""
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
@@ -485,9 +512,10 @@ class Connection:
             properties[ESTABLISHMENT_FAILED] = True
         else:
             servers = self.container.greeting.servers_for_next_client()
-            properties["failover-server-list"] = [symbol_map(server) for server in servers]
             if self.session is not None:
                 properties |= self.session.properties
+            room = self.engine.peer_frame_bytes - OPEN_BYTES - encoded_bytes([settings.name, *capabilities, properties])
+            properties["failover-server-list"] = _as_many_as_fit(map(symbol_map, servers), room)
         connection.properties = {proton.symbol(name): value for name, value in properties.items()}
         connection.open()
         self.is_open = True
@@ -539,7 +567,7 @@ class Connection:
             if self._ended:
                 return
             if endpoint in self.links:
-                self.links.remove(endpoint, lost=False)
+                self.engine.guard(partial(self.links.remove, endpoint, lost=False))
                 endpoint.link.free()
                 yield
         self.links.session_ended(session)
@@ -561,7 +589,9 @@ class Connection:
                 return
             if link.name is None:  # one that is not UTF-8 ends the connection here, before anybody has to log it
                 raise AmqpError(INVALID_FIELD, "a link needs a name")
-            self.links.check_room(is_new=is_new)
+            if is_new:
+                self.links.end_older(link)
+            self.links.check_room(link, is_new=is_new)
             self.links.add(self._connections.attach(self, link))
         except AttachWaits as waits:
             self._await_node(link, waits.wait, until_s)
@@ -574,7 +604,7 @@ class Connection:
         """Answer when `wait` has ended. The peer may have given credit meanwhile."""
 
         def told(error: AmqpError | None) -> None:
-            self.links.end_wait(waiting)
+            self.links.end_wait_of(link)  # by its link: a function that refers to what refers to it is freed by nobody
             if error is None:
                 self._attach(link, until_s, is_new=False)
                 self.engine.tell_credit(link)
@@ -582,8 +612,7 @@ class Connection:
                 self._refuse_link(link, error)
             self.touch()
 
-        waiting = WaitingAttach(link, wait, told, until_s)
-        self.links.wait(waiting)
+        self.links.wait(WaitingAttach(link, wait, told, until_s))
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         session = session_of(link) if has_unsent(link) else None
@@ -619,14 +648,24 @@ class Connection:
     def _end_links(self, *, lost: bool) -> Task:
         for endpoint in used_up(list(self.links)):
             if endpoint in self.links:
-                self.links.remove(endpoint, lost=lost)
+                self.engine.guard(partial(self.links.remove, endpoint, lost=lost))
                 yield
         self._is_ending_links = False
         self._links_have_ended()
 
     def _links_have_ended(self) -> None:
         if self._is_lost:
+            self.peer_channel = None  # which has this connection
             self.engine.close()
         elif self.peer_has_closed:
             self.engine.connection.close()
             self.touch()
+
+
+def _has_proved(connection: Connection, is_proof: Callable[[str], bool], properties: Any) -> bool:
+    """Whether who says to be a broker of the cluster is one: by its login, or where there is none by a proof."""
+    expected = connection.container.settings.peer_user
+    if expected:
+        return subject_of(connection).user == expected  # SASL's ANONYMOUS is nobody, whatever it is called
+    proof = properties.get(PROOF_PROPERTY)
+    return isinstance(proof, str) and is_proof(proof)

@@ -9,8 +9,10 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.amqp.connections.connection import Connection, Connections, Opening
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.model.administration import Facts
 from qpid_ha_broker.model.errors import InUse, NotFound
+from qpid_ha_broker.model.sessions import session_label
 
 LINK_NAME_LENGTH = 200
 """Characters of a link's name that are shown."""
@@ -74,7 +76,7 @@ def _row(connection: Connection, opening: Opening) -> Facts:
         "container": connection.engine.connection.remote_container or "",
         "since_ms": opening.since_ms,
         "sessions": connection.sessions_open,
-        "session": None if session is None else session.request.name,
+        "session": None if session is None else session_label(session.request.name),
         "unsettled": connection.window.unsettled,
         "links": _links(connection),
     }
@@ -87,7 +89,7 @@ def _links(connection: Connection) -> Iterator[Facts]:
 
 
 def _kind(connection: Connection) -> str:
-    if connection.relay.is_proxy:
+    if connection.relay.is_proxy and connection.relay.is_broker:
         return "proxy"
     if connection.peer_channel is not None or connection.is_shared:
         return "broker"
@@ -97,7 +99,7 @@ def _kind(connection: Connection) -> str:
 def _link_facts(endpoint: LinkEndpoint) -> Facts:
     state, link = endpoint.state(), endpoint.link
     return {
-        "name": (link.name or "")[:LINK_NAME_LENGTH],
+        "name": name_of(link)[:LINK_NAME_LENGTH],
         "direction": "to client" if link.is_sender else "from client",
         "node": state.node,
         "credit": state.credit,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qpid_ha_broker.amqp.connections.nodes import Nodes, NodeSettings
+from qpid_ha_broker.amqp.connections.relayed_memory import RelayedMemory
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.nodes.directory import OneSet, ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import PORTIONS_S, HostedSet
@@ -20,12 +21,14 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management import Management
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.nodes.sets_administration import SetsAdministration
+from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, RESOURCE_SETS, AmqpError
 from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
-from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.model.access import AccessControl
+from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.message_clock import SteadyTime
 from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
 from qpid_ha_broker.model.publishing import ExchangePublisher
 from qpid_ha_broker.model.resources import Resources
@@ -108,6 +111,32 @@ class Greeting:
         return servers[first:alike] + servers[:first] + servers[alike:]
 
 
+class TurnTime:
+    """Time as it is at the beginning of a turn, where no driver has better clocks. `wall_ahead_ms`: of the other."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self.wall_ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """See `SteadyTime`."""
+        return self._container.now_ms
+
+    def wall_ms(self) -> int:
+        """See `SteadyTime`."""
+        return self._container.now_ms + self.wall_ahead_ms
+
+
+@dataclass
+class HeldBytes:
+    """What all connections together hold."""
+
+    partial_bytes: int = 0
+    """In unfinished messages."""
+    unsettled_bytes: int = 0
+    """Sent and not settled: Proton keeps a copy of each message for its link."""
+
+
 class Container:
     """The promise: a set in which nothing happened costs a turn nothing, and no set waits for another one's disk."""
 
@@ -119,11 +148,14 @@ class Container:
         log_acquisitions: bool = False,
     ) -> None:
         self.settings = settings
-        self.sections = MessageSections()
+        self.sections = AmqpMessageReader()
         self.clock: Clock = lambda: 0.0
         """What a turn's work is measured by; the driver sets it. Without, a turn does all that there is to do."""
         self.now_ms = 0
-        """The time of the current turn, milliseconds since the epoch; the driver sets it."""
+        """The time of the current turn, of the clock that nobody can set; the driver sets it. By that each set has its
+        own: see `HostedSet.now_ms`."""
+        self.steady: SteadyTime = TurnTime(self)
+        """The driver sets it."""
         self.work = WorkQueue()
         """Links that end because their session or connection has, of whichever sets."""
         self._touched: dict[HostedSet, None] = {}
@@ -135,7 +167,7 @@ class Container:
         self.default = self.host(DEFAULT_SET, self._new_resources(DEFAULT_SET, log_acquisitions=log_acquisitions))
         """The set that is always there, and has all exchanges and bindings."""
         self.default.is_touched = True  # always: it is in every turn, and nobody has to say so
-        self.publisher = ExchangePublisher(self.default.resources, self._led, self.sections)
+        self.publisher = ExchangePublisher(self.default.resources, self._led)
         """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""
@@ -149,8 +181,7 @@ class Container:
             lambda: self.clock(),
             settings.max_message_bytes,
         )
-        self.administration = SetsAdministration(self)
-        self.management = Management(self.administration, settings.name, access)
+        self.management = Management(SetsAdministration(self), settings.name, access)
         self.nodes = Nodes(self, settings.nodes, unique_name, access, limits)
         self.management.created_by = self.nodes.created_by
         self.peers: PeerListener | None = None
@@ -159,10 +190,10 @@ class Container:
         """The same, of connections that carry sub-channels; None: there are none for this broker."""
         self.greeting = Greeting()
         self.sessions = ClientSessions(self)
-        self.partial_bytes = 0
-        """In unfinished messages, of all connections."""
-        self.unsettled_bytes = 0
-        """Sent and not settled: Proton keeps a copy of each message for its link."""
+        self.held = HeldBytes()
+        """By connections, of messages that are in no queue, or besides."""
+        self.relayed = RelayedMemory(lambda: self.settings.memory_limit_bytes)
+        """Of clients' links that go on to other brokers."""
         self._other_bytes = 0
         """Of the messages of all sets but `default`, when they had their last turn."""
         self.waiting: dict[WaitingAttach, None] = {}
@@ -174,6 +205,11 @@ class Container:
         self.notices: list[LogNotice] = []
 
     # --- the sets
+
+    @property
+    def administration(self) -> Administration:
+        """What an operator can have done to all sets."""
+        return self.management.administration
 
     @property
     def access(self) -> AccessControl:
@@ -223,6 +259,7 @@ class Container:
     def _new_resources(self, name: str, *, log_acquisitions: bool) -> Resources:
         resources = Resources(self.sections, name, log_acquisitions=log_acquisitions)
         resources.deduplication.producers = self.settings.producers
+        resources.deduplication.is_live = lambda producer: self.sessions.producers.is_live(producer)
         return resources
 
     def unhost(self, name: str, error: AmqpError) -> None:
@@ -277,6 +314,7 @@ class Container:
         return (
             "ANONYMOUS-RELAY",
             "qpid.known-hosts",
+            "qpid.known-hosts-of-broker",
             *(("qpid.producer-deduplication",) if deduplicates else ()),
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )
@@ -382,6 +420,7 @@ class Container:
         return False
 
     def _tell_starved(self) -> None:
+        self.relayed.tell_starved()
         if self.starved and self._used_bytes < self.settings.memory_limit_bytes * 0.9:
             starved, self.starved = self.starved, {}
             for link in starved:
@@ -400,4 +439,4 @@ class Container:
 
     @property
     def _used_bytes(self) -> int:
-        return self.memory_bytes + self.partial_bytes + self.unsettled_bytes
+        return self.memory_bytes + self.held.partial_bytes + self.held.unsettled_bytes + self.relayed.bytes

@@ -11,8 +11,25 @@ from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
-from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, AmqpError
-from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, is_in, session_of
+from qpid_ha_broker.amqp.wire.conditions import (
+    BUG,
+    FRAME_TOO_SMALL,
+    INTERNAL_ERROR,
+    LINK_REDIRECT,
+    LINK_STOLEN,
+    RESOURCE_LIMIT,
+    AmqpError,
+)
+from qpid_ha_broker.amqp.wire.engine import (
+    ATTACH_BYTES,
+    Engine,
+    answer_bytes,
+    clear_answer,
+    has_unsent,
+    is_in,
+    session_of,
+)
+from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
 from qpid_ha_broker.model.queue import Queue
@@ -28,14 +45,19 @@ class LinkTable:
     def __init__(self, container: Container, engine: Engine, log: ConnectionLog) -> None:
         self._container = container
         self._engine = engine
+        engine.end_failed = self._end_failed
         self._log = log
         self.is_limited = True
         """False: it is another broker's connection, with the links of all its clients."""
         self.use: UserUse = container.limits.unlimited
         """What the connection's user has; every link counts there."""
         self._attached: dict[Any, LinkEndpoint] = {}
+        self._named: dict[tuple[Any, bool, str], LinkEndpoint] = {}
+        """The same by AMQP session, whether we send, and name."""
         self._waiting: dict[Any, WaitingAttach] = {}
         """Links whose attach is to be answered later."""
+        self._unspeakable: AmqpError | None = None
+        """Why the connection has to end: see `check_refused`."""
         self._awaiting_detach: dict[Any, proton.Link] = {}
         """Links that we have closed and the peer has not."""
 
@@ -49,8 +71,12 @@ class LinkTable:
     def __contains__(self, endpoint: LinkEndpoint) -> bool:
         return endpoint.link._impl in self._attached
 
-    def check_room(self, *, is_new: bool) -> None:
+    def check_room(self, link: proton.Link, *, is_new: bool) -> None:
         """Raises AmqpError or ModelError when no more may be attached. `is_new`: the attach has not waited before."""
+        most = self._engine.peer_frame_bytes
+        if ATTACH_BYTES + len(link.name.encode("utf-8", "replace")) > most:
+            self._unspeakable = AmqpError(FRAME_TOO_SMALL, "the name of a link does not fit into a frame of this peer")
+            raise self._unspeakable
         limit = self._limit
         if len(self._attached) + len(self._waiting) >= limit:
             raise AmqpError(RESOURCE_LIMIT, f"{limit} links are attached to this connection: detach some first")
@@ -58,7 +84,10 @@ class LinkTable:
             self._container.limits.check_link(self.use)
 
     def check_refused(self) -> None:
-        """Raises AmqpError when more were closed by us than a peer may leave half detached."""
+        """Raises AmqpError when more were closed by us than a peer may leave half detached; or one that cannot even be
+        refused in a frame that the peer takes."""
+        if self._unspeakable is not None:
+            raise self._unspeakable
         limit = self._limit
         if len(self._awaiting_detach) > limit:
             raise AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached")
@@ -68,9 +97,16 @@ class LinkTable:
         return self._container.settings.max_links_per_connection if self.is_limited else MOST_LINKS
 
     def add(self, endpoint: LinkEndpoint) -> None:
-        """Both ends are attached."""
-        self._attached[endpoint.link._impl] = endpoint
+        """Both ends are attached. Raises AmqpError where our answer does not fit into a frame of the peer."""
+        self._attached[endpoint.link._impl] = self._named[_name_key(endpoint.link)] = endpoint
+        self._engine.input.answered(endpoint.link)
         self.use.links += 1
+        most, size = self._engine.peer_frame_bytes, answer_bytes(endpoint.link)
+        if size > most:
+            self.remove(endpoint, lost=False, by_peer=False)
+            raise AmqpError(
+                FRAME_TOO_SMALL, f"an answer to this attach has {size} bytes, and the max-frame-size is {most}"
+            )
 
     def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
         """It has ended, and with it what was made for it; nothing is said to the peer.
@@ -79,13 +115,16 @@ class LinkTable:
         `by_peer` False: we have ended it.
         """
         del self._attached[endpoint.link._impl]
+        if self._named.get(key := _name_key(endpoint.link)) is endpoint:
+            del self._named[key]
         self.use.links -= 1
         self._engine.detach(endpoint.link)
         endpoint.was_closed = closed
         endpoint.closed(lost=lost)
         queue = endpoint.owned_queue
         if queue is not None and endpoint.is_relayed and (lost or not by_peer):
-            self._container.default.resources.timers.keep_for_return(queue, self._container.now_ms + RETURN_MS)
+            default = self._container.default
+            default.resources.timers.keep_for_return(queue, default.now_ms + RETURN_MS)
         else:
             self._delete_owned_queue(endpoint, queue, closed=closed)
 
@@ -100,6 +139,13 @@ class LinkTable:
             default.configuration.delete_queue(queue.name)
         except NotPrimary:
             return  # it has become the new primary's to delete
+
+    def end_older(self, link: proton.Link) -> None:
+        """End the link that has the name of `link`, a new one, in its session: the newer one wins (section 2.6.1)."""
+        older = self._named.get(_name_key(link))
+        if older is not None:
+            self.end(older, AmqpError(LINK_STOLEN, f"the link {name_of(link)} was attached again"))
+            self._engine.encode()  # before the answer to the newer one: its name would be there twice
 
     # --- attaches that are answered later
 
@@ -117,6 +163,12 @@ class LinkTable:
         self._container.waiting.pop(waiting, None)
         waiting.wait.forget(waiting.told)
 
+    def end_wait_of(self, link: proton.Link) -> None:
+        """The same, by the link that waits."""
+        waiting = self._waiting.get(link._impl)
+        if waiting is not None:
+            self.end_wait(waiting)
+
     def end_waits(self, session: proton.Session | None = None) -> None:
         """Forget the attaches of `session`, or all, that were not answered yet."""
         for waiting in list(self._waiting.values()):
@@ -127,8 +179,11 @@ class LinkTable:
 
     def refuse(self, link: proton.Link, error: AmqpError) -> None:
         """Answer an attach with one that leads nowhere, and a detach with the reason (section 2.6.3)."""
-        _open_to_nowhere(link)
         self._note(link, "refused", error)
+        if self._unspeakable is not None:
+            return  # the connection ends with it
+        clear_answer(link)
+        link.open()
         self._close(link, error)
 
     def end(self, endpoint: LinkEndpoint, error: AmqpError) -> None:
@@ -139,12 +194,19 @@ class LinkTable:
         self._note(endpoint.link, "ended", error)
         self._close(endpoint.link, error)
 
+    def _end_failed(self, key: Any) -> bool:
+        """A bug came up on the link with that key: it ends, and the others go on. False: it is none of these."""
+        endpoint = self._attached.get(key)
+        if endpoint is not None:
+            self.end(endpoint, AmqpError(INTERNAL_ERROR, BUG))
+        return endpoint is not None
+
     def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
         """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
-        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
+        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {name_of(link)} {outcome}: {error}")
 
     def _close(self, link: proton.Link, error: AmqpError) -> None:
-        link.condition = error.as_condition()
+        link.condition = error.as_condition(self._engine.peer_frame_bytes)
         link.close()
         self._awaiting_detach[link._impl] = link
 
@@ -152,11 +214,10 @@ class LinkTable:
 
     def detached(self, link: proton.Link, *, closed: bool) -> None:
         """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
-        endpoint, waiting = self._attached.get(link._impl), self._waiting.get(link._impl)
+        endpoint = self._attached.get(link._impl)
         if endpoint is not None:
             self.remove(endpoint, lost=False, closed=closed)
-        if waiting is not None:
-            self.end_wait(waiting)
+        self.end_wait_of(link)
         if link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
             _open_to_nowhere(link)
         self._awaiting_detach.pop(link._impl, None)
@@ -179,6 +240,10 @@ class LinkTable:
         """None of its links will be detached any more."""
         waiting = self._awaiting_detach
         self._awaiting_detach = {key: link for key, link in waiting.items() if not is_in(link, session)}
+
+
+def _name_key(link: proton.Link) -> tuple[Any, bool, str]:
+    return session_of(link), bool(link.is_sender), name_of(link)
 
 
 def _open_to_nowhere(link: proton.Link) -> None:

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from qpid_ha_broker.amqp.nodes.directory import SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.live_producers import LiveProducers
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
 from qpid_ha_broker.amqp.nodes.session_links import TAKEN, SessionLinks
 from qpid_ha_broker.amqp.relaying.relayed_sessions import RelayedSession
@@ -98,6 +99,7 @@ class ClientSessions:
         """By the session's id."""
         self._opening: dict[SessionAttachment, None] = {}
         self.links = SessionLinks(container)
+        self.producers = LiveProducers(container)
         self._leads = False
         """This broker led `default` when it was looked at last."""
         self._checked: WeakKeyDictionary[HostedSet, int] = WeakKeyDictionary()
@@ -128,13 +130,13 @@ class ClientSessions:
         """The client has opened with a session: its open is answered, or its connection ended, now or later."""
         refusal = self.take(asking)
         if refusal is not None:
-            asking.connection.end(refusal)
+            asking.end(refusal)
 
     def begin_relayed(self, asking: SessionAttachment, relayed: RelayedSession) -> None:
         """The same, where the broker that leads `default` is asked."""
         refusal = self._unavailable()
         if refusal is not None:
-            asking.connection.end(refusal)
+            asking.end(refusal)
             return
         asking.relayed = relayed
         self._await_answer(asking)
@@ -161,7 +163,7 @@ class ClientSessions:
                 if problem is None:
                     asking.grant()
                 else:
-                    asking.connection.end(problem)
+                    asking.end(problem)
 
         self._default.await_commit(token, "what becomes of the session is being replicated").add(told)
         return None
@@ -189,7 +191,7 @@ class ClientSessions:
         registry, request, now_ms = self._default.resources.default.state.sessions, asking.request, self._now_ms
         session = registry.by_name.get(request.name)
         if session is not None and session.user != asking.user:
-            return AmqpError(UNAUTHORIZED_ACCESS, f"the session {request.name} cannot be had by this user")
+            return AmqpError(UNAUTHORIZED_ACCESS, "the session cannot be had by this user")
         if session is not None and session.is_over(now_ms):
             self.end(session, failed=True)
             session = None
@@ -198,13 +200,13 @@ class ClientSessions:
         asking.timeout_ms = most_ms if asked_ms is None else min(asked_ms, most_ms)
         if asking.epoch and (session is None or (session.id, session.epoch) != (asking.id, asking.epoch)):
             is_taken = session is not None and session.id == asking.id and session.epoch > asking.epoch
-            return AmqpError(LINK_STOLEN, TAKEN) if is_taken else _gone(request.name)
+            return AmqpError(LINK_STOLEN, TAKEN) if is_taken else _gone()
         if session is not None:
             self._end_older(session)
             asking.id, asking.epoch, asking.status = session.id, asking.epoch or session.epoch + 1, RESUMED
             self._write(ev.SessionResumed(session.id, asking.epoch, asking.timeout_ms, now_ms))
         elif request.must_resume:
-            return _gone(request.name)
+            return _gone()
         elif len(registry) >= settings.max_client_sessions:
             return AmqpError(RESOURCE_LIMIT, f"there are {len(registry)} sessions, as many as sessions.max allows")
         else:
@@ -232,15 +234,17 @@ class ClientSessions:
         older = self._attached.pop(session.id, None)
         if older is not None:
             older.has_left = True
-            older.connection.end(AmqpError(CONNECTION_FORCED, TAKEN))
+            older.end(AmqpError(CONNECTION_FORCED, TAKEN))
 
     # --- the end of a connection
 
     def left(self, attachment: SessionAttachment, *, ends: bool) -> None:
         """Its connection has ended. `ends`: and the session with it; else it waits."""
         self._opening.pop(attachment, None)
-        if attachment.relayed is not None:
-            attachment.relayed.left(ends=ends)
+        attachment.wait.forget_all()
+        relayed, attachment.relayed = attachment.relayed, None
+        if relayed is not None:
+            relayed.left(ends=ends)
         if attachment.has_left:
             return
         attachment.has_left = True
@@ -264,14 +268,14 @@ class ClientSessions:
         self._give_back(self._default)  # the other sets' logs must not be ahead of this one: see `tick`
 
     def end_by_hand(self, name: str) -> Session | None:
-        """End a session, and its connection; None: there is none of that name. Raises NotPrimary."""
+        """End a session, and its connection; None: there is none with that UUID or label. Raises NotPrimary."""
         self._default.resources.default.check_writable()
-        session = self._default.resources.default.state.sessions.by_name.get(name)
+        session = self._default.resources.default.state.sessions.called(name)
         if session is not None:
             attachment = self._attached.pop(session.id, None)
             if attachment is not None:
                 attachment.has_left = True
-                attachment.connection.end(AmqpError(CONNECTION_FORCED, "an operator has ended the session"))
+                attachment.end(AmqpError(CONNECTION_FORCED, "an operator has ended the session"))
             self.end(session, failed=True)
         return session
 
@@ -342,18 +346,18 @@ class ClientSessions:
             attached, self._attached = self._attached, {}
             for attachment in attached.values():
                 attachment.has_left = True
-                attachment.connection.end(self._elsewhere())
+                attachment.end(self._elsewhere())
 
     def _end_late(self) -> None:
         now_s = self._container.clock()
         self._opening = {each: None for each in self._opening if not each.is_granted}
         for asking in [each for each in self._opening if now_s >= each.until_s]:
             text = "not enough brokers have heard of the session, which takes too long: try again"
-            asking.connection.end(AmqpError(RESOURCE_LOCKED, text if asking.relayed is None else NOT_ANSWERED))
+            asking.end(AmqpError(RESOURCE_LOCKED, text if asking.relayed is None else NOT_ANSWERED))
 
     @property
     def _now_ms(self) -> int:
-        return self._container.now_ms
+        return self._default.now_ms
 
     def _write(self, event: ev.SessionEvent) -> int:
         lsn = self._default.resources.default.write(event)
@@ -361,5 +365,5 @@ class ClientSessions:
         return lsn
 
 
-def _gone(name: str) -> AmqpError:
-    return AmqpError(NOT_FOUND, f"there is no session {name}, or it has waited too long: begin anew")
+def _gone() -> AmqpError:
+    return AmqpError(NOT_FOUND, "there is no such session, or it has waited too long: begin anew")

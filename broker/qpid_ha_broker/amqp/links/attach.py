@@ -22,6 +22,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, own_address
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import (
     AFTER,
@@ -34,14 +35,24 @@ from qpid_ha_broker.amqp.nodes.terminus import (
     read_terminus,
 )
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import (
+    INVALID_FIELD,
+    LINK_STOLEN,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    RESOURCE_DELETED,
+    AmqpError,
+)
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
+from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
 from qpid_ha_broker.model.access import Access, Permission
 from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.producers import client_producer
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import release_held
 from qpid_ha_broker.model.sessions import SessionPart
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
@@ -61,10 +72,11 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     if session is not None and not session.is_granted:
         raise AttachWaits(session.wait)
     relay = _read_relay(connection, link)
-    access = _access(connection, link, relay)
+    own = _own_address(link, relay)
+    access = None if own is not None else _access(connection, link, relay)
     if access is not None:
         connection.container.access.check(*access)
-    if connection.relay.remotes is not None:
+    if own is None and connection.relay.remotes is not None:
         _attach_elsewhere(connection, link, connection.relay.remotes)
     try:
         endpoint = _attach_here(connection, link, relay)
@@ -73,7 +85,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     except ServedElsewhere as elsewhere:
         if relay is not None:
             check_path(relay, connection.container.settings.name)
-        elif connection.relay.relays is not None and _can_be_relayed(link):
+        elif connection.relay.relays is not None and _can_be_relayed(link, own):
             relayed = connection.relay.relays.relay(connection, link, elsewhere.set_name)
             connection.relay.pending[link._impl] = relayed
             raise AttachWaits(relayed.wait) from None
@@ -85,7 +97,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
 def _access(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Access | None:
     """What the peer has to be allowed, or the client at another broker; None: nothing yet, or it is asked later.
 
-    That is of what comes on the link, as on an anonymous relay or at `$management`, and of who is known to be a broker.
+    That is of what comes on the link, as on an anonymous relay or for a coordinator.
     """
     subject = subject_of(connection, relay)
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
@@ -93,13 +105,19 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
         if link.is_sender and connection.is_admin and relay is None:
             return None  # for replies
         return Access(subject, Permission.CREATE, TEMPORARY)
-    if terminus.coordinator or not terminus.address or terminus.address in (PEERS, MANAGEMENT):
-        return None
-    if terminus.address == COORDINATOR and relay is not None:
+    if terminus.coordinator or not terminus.address:
         return None
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming
     return Access(subject, action, connection.container.nodes.name_of(terminus.address))
+
+
+def _own_address(link: proton.Link, relay: RelayRequest | None) -> OwnAddress | None:
+    """The row of the link's address, if that is one of the broker's own. Raises AmqpError for who may not have it."""
+    terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
+    if terminus.dynamic or terminus.coordinator or not terminus.address:
+        return None
+    return own_address(terminus.address, publishes=link.is_receiver, is_for_another=relay is not None)
 
 
 def _out_of_reach(elsewhere: ServedElsewhere) -> AmqpError:
@@ -130,14 +148,15 @@ def _session_part(connection: Connection, link: proton.Link, relay: RelayRequest
     """Of which session `link` is; None: of none."""
     if relay is not None:
         return relay.session
-    return None if connection.session is None else connection.session.part(link.name)
+    return None if connection.session is None else connection.session.part(name_of(link))
 
 
-def _can_be_relayed(link: proton.Link) -> bool:
+def _can_be_relayed(link: proton.Link, own: OwnAddress | None) -> bool:
     """All but coordinators and anonymous relays, which are there, and relay what comes by its set."""
+    if own is not None:
+        return own.is_relayed
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
-    is_to_a_node = bool(terminus.address or terminus.dynamic or link.is_sender)
-    return is_to_a_node and not terminus.coordinator and terminus.address != COORDINATOR
+    return bool(terminus.address or terminus.dynamic or link.is_sender) and not terminus.coordinator
 
 
 def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> LinkEndpoint:
@@ -145,7 +164,7 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
     link.rcv_settle_mode = link.remote_rcv_settle_mode
-    if relay is not None and link.remote_target.address == SESSION_NODE:
+    if relay is not None and link.is_receiver and link.remote_target.address == SESSION_NODE:
         return _attach_session(connection, link, relay)
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
@@ -237,7 +256,7 @@ def _attach_publisher(
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
     link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
-    if terminus.coordinator or (terminus.address == COORDINATOR and relay is not None):
+    if terminus.coordinator or terminus.address == COORDINATOR:
         handler = CoordinatorLink(connection, link, relay)
     elif terminus.address == MANAGEMENT:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
@@ -258,7 +277,7 @@ def _publisher(
     if not (terminus.dynamic or terminus.address) and relays is not None:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         if connection.session is not None:  # what one set has confirmed says nothing of the others
-            check_link_name(link.name)
+            check_link_name(name_of(link))
             link.properties = {proton.symbol(CONFIRMED): proton.ulong(0)}
         return AnonymousRelay(connection, link, relays)
     if terminus.dynamic:
@@ -269,7 +288,7 @@ def _publisher(
             connection.container.default, own or nodes.temporary_queue(terminus, subject_of(connection, relay))
         )
     elif terminus.address:
-        target = nodes.find(terminus.address, subject_of(connection, relay), terminus)
+        target = nodes.find_to_publish(terminus.address, subject_of(connection, relay), terminus)
         _check_one_way(connection, target.hosted, terminus.address)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
@@ -306,7 +325,8 @@ def _tell_confirmed(
     spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
     highest, refused = 0, tuple[int, ...]()
     if not spans_sets:
-        producer, deduplication = producer_of(part.name, part.link), hosted.resources.deduplication
+        producer = client_producer(subject_of(connection, relay).user, producer_of(part.name, part.link))
+        deduplication = hosted.resources.deduplication
         highest, refused = deduplication.highest(producer), deduplication.refused(producer)
     told: dict[Any, Any] = {proton.symbol(CONFIRMED): proton.ulong(highest)}
     if refused:
@@ -342,7 +362,7 @@ def _attach_consumer(
             terminus, subject_of(connection, relay)
         )
         default = connection.container.default
-        handler = _consumer_of_queue(connection, link, default, queue, terminus, filters, relay)
+        handler = _consumer_of_queue(connection, link, default, queue, _reading(terminus), filters, relay)
         handler.owned_queue = queue
         link.source.address = queue.name
     elif terminus.address:
@@ -371,6 +391,12 @@ def _consumer_of_queue(
     if part is not None and not terminus.dynamic and _is_held(link, terminus):
         return _session_consumer(connection, part, link, hosted, queue, applied, relay)
     return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
+
+
+def _reading(terminus: Terminus) -> Terminus:
+    """For a queue of its own, which nobody else reads: to look at what is there is to have it. Were it left there, it
+    would be kept for nobody."""
+    return terminus._replace(browse=False)
 
 
 def _is_held(link: proton.Link, terminus: Terminus) -> bool:
@@ -415,13 +441,15 @@ def _consumer_of_node(
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
+    terminus = _reading(terminus)
     nodes.check_arguments(subject_of(connection, relay), terminus)
     route = nodes.route(target, filters)
-    own = _own_queue(connection, relay)
+    own, subscriber = _own_queue(connection, relay), None
     created_by = nodes.created_by(subject_of(connection, relay))
     if terminus.durable:
         subscriber = _subscriber(connection, link, relay)
         queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments, created_by)
+        _steal(connection, queue, subscriber, _session_part(connection, link, relay))
     else:
         arguments = nodes.settings.temporary_arguments(terminus.arguments)
         queue = own or nodes.subscriptions.temporary(route, arguments, created_by)
@@ -432,16 +460,31 @@ def _consumer_of_node(
     if part is not None and terminus.durable and _is_held(link, terminus):
         handler: OutgoingLink = _session_consumer(connection, part, link, target.hosted, queue, applied, relay)
     else:
-        browsing = terminus.browse
-        handler = OutgoingLink(connection, link, target.hosted, queue, browsing=browsing, filters=applied, relay=relay)
+        handler = OutgoingLink(connection, link, target.hosted, queue, browsing=False, filters=applied, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
+    handler.subscriber = subscriber
     return handler
 
 
 def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Subscriber:
+    user = subject_of(connection, relay).user
     if relay is not None:
-        return Subscriber(relay.container, relay.link)
-    return Subscriber(connection.engine.connection.remote_container or "", link.name)
+        return Subscriber(relay.container, relay.link, user)
+    return Subscriber(connection.engine.connection.remote_container or "", name_of(link), user)
+
+
+def _steal(connection: Connection, queue: Queue, subscriber: Subscriber, part: SessionPart | None) -> None:
+    """End the link that the subscriber had before (AMQP 1.0 section 2.6.1): of a client that has died, as long as
+    nobody has noticed; and give back what another session holds on it, which that client will not resume there."""
+    for consumer in list(queue.dispatcher.consumers):
+        if isinstance(consumer, OutgoingLink) and consumer.subscriber == subscriber:
+            consumer.stolen(AmqpError(LINK_STOLEN, f"the link {subscriber.link} was attached again"))
+    default = connection.container.default
+    holdings = default.resources.catalog.holdings
+    for held in holdings if len(holdings) else ():
+        if held.queue is queue and (part is None or (held.session, held.name, held.link) != part.owner):
+            release_held(default.resources, held, failed=True)
+            default.touch()
 
 
 def _subscriber_without_source(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> OutgoingLink:
@@ -449,9 +492,8 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
 
     Its selector is not known: what it gives credit for comes unfiltered, and the answer has no filter.
     """
-    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(
-        _subscriber(connection, link, relay)
-    )
+    subscriber = _subscriber(connection, link, relay)
+    queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(subscriber)
     access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name)
     connection.container.access.check(*access)
     source = link.source
@@ -461,7 +503,7 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     default, filters = connection.container.default, Filters(None, None, None, None, {})
     handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, True
-    handler.access = access
+    handler.subscriber, handler.access = subscriber, access
     return handler
 
 

@@ -8,6 +8,7 @@ is lost when either of them ends, and what was under way then may be there twice
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import proton
@@ -31,7 +32,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     DecodeError,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, EachTransfer, RemoteOutcome, Sender
-from qpid_ha_broker.amqp.wire.message_path import NUMBERS, message_path, with_path
+from qpid_ha_broker.amqp.wire.message_path import message_path, with_path
 from qpid_ha_broker.amqp.wire.remote_path import MOST_STEPS, Step, properties_of
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.dispatcher import Consumer
@@ -147,6 +148,12 @@ class Bridge(LinkEndpoint):
 
     # --- the end
 
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        """It is attached again, as after any other end."""
+        if self.upstream is None or self.far is None:
+            raise error
+        self.upstream.engine.link_failed(self.far._impl, error)
+
     def end(self, error: AmqpError) -> None:
         """The queue is no more, or its set is led here no more."""
         self.finish(closed=self.queue.deleted)
@@ -247,8 +254,9 @@ class InboundBridge(Bridge, EachTransfer):
         self._check_size(len(self._parts))
 
     def aborted(self, delivery: Delivery) -> None:
-        """The other broker took back what it had begun."""
+        """The other broker took back what it had begun: the credit for it may be used again."""
         self._parts.clear()
+        self.replenish()
 
     def _check_size(self, size: int) -> bool:
         limit = self._container.settings.max_message_bytes
@@ -297,12 +305,12 @@ class InboundBridge(Bridge, EachTransfer):
 
     def _message(self, payload: bytes) -> Message:
         """Raises AmqpError for one that this broker would not take from a client."""
-        sections, now_ms = self._container.sections, self._container.now_ms
+        sections = self._container.sections
         header = sections.header(payload)
-        expires_at_ms = now_ms + header.ttl_ms if header.ttl_ms else 0
+        expires_at_ms = self.hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
         message = Message(payload, header.durable, header.priority, expires_at_ms)
         if payload[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
-            annotated(sections, message, header.length, now_ms=now_ms, with_numbers=False)
+            annotated(sections, message, header.length, now_ms=self._container.steady.wall_ms(), with_numbers=False)
         return message
 
     def _publish_waiting(self) -> None:
@@ -311,7 +319,7 @@ class InboundBridge(Bridge, EachTransfer):
             delivery, message, is_settled = self._waiting[0]
             self.hosted.flush_accepted()
             try:
-                token = resources.publish(self.queue, message, self._container.now_ms)
+                token = resources.publish(self.queue, message, self.hosted.now_ms)
             except NotPrimary:
                 return  # the end of the bridge is under way
             except DecodeError as error:
@@ -404,7 +412,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     def attached(self, connection: RemoteConnection, far: proton.Link) -> OutboundBridge:
         """Go on."""
         self.upstream, self.far = connection, far
-        self._sender = Sender(far)
+        self._sender = Sender(far, connection.engine.formats)
         self.flow()
         return self
 
@@ -413,7 +421,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         super()._left()
         self.credit, self._sender = 0, None
         unanswered, self._unanswered = self._unanswered, {}
-        self._container.unsettled_bytes -= sum([size for _, _, size in unanswered.values()])
+        self._container.held.unsettled_bytes -= sum([size for _, _, size in unanswered.values()])
         self._give_back([entry for entry, _, _ in unanswered.values()], failed=False)
 
     def _give_back(self, entries: list[Entry], *, failed: bool) -> None:
@@ -465,7 +473,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
                 continue
             delivery, tag = sender.send(payload)
             self._unanswered[delivery] = entry, tag, len(payload)
-            self._container.unsettled_bytes += len(payload)
+            self._container.held.unsettled_bytes += len(payload)
         self._touch_far()
 
     def _payload(self, entry: Entry) -> bytes | None:
@@ -481,7 +489,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
             body = sections.redelivered(body, entry.delivery_count)
         else:
             body = sections.fresh(body)
-        return with_path(body, (*path, self._step), without=NUMBERS)
+        return with_path(body, (*path, self._step))
 
     def _reject(self, entry: Entry, reason: str) -> None:
         self.driver.warn(self, f"a message was rejected: {reason}")
@@ -500,7 +508,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
             if found is None:
                 continue
             entry, tag, size = found
-            self._container.unsettled_bytes -= size
+            self._container.held.unsettled_bytes -= size
             if self._sender is not None:
                 self._sender.free(tag)
             if entry.holder is not self:
@@ -539,6 +547,10 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
 
     # --- the end
 
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        super().bug(error)
+        self._give_back(list(handed_out), failed=False)
+
     def stop(self) -> None:
         """Take nothing more from the queue."""
         self.credit = 0
@@ -546,4 +558,4 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     def finish(self, *, closed: bool) -> None:
         if not self.has_ended:
             super().finish(closed=closed)
-            self.hosted.resources.unsubscribe(self.queue, self, self._container.now_ms)
+            self.hosted.resources.unsubscribe(self.queue, self, self.hosted.now_ms)

@@ -1,8 +1,10 @@
 """How much a consumer that is relayed asks for at the other end, and when its client hears that its drain is over.
 
-The client has attached here (*near*), its link goes on to somebody else (*far*). Nothing is held in between:
+The client has attached here (*near*), its link goes on to somebody else (*far*). Nothing is held in between, but for
+what came when the client's window or socket had been closed (7.):
 
-1. The far end has credit for no more than the client gave, nor for more than may be on its way here.
+1. The far end has credit for no more than the client gave, nor for more than may be on its way here, or than the
+   client's window takes.
 2. Credit that the client takes back is drained at the far end; what comes with that goes back.
 3. A client that drains has all of its credit drained at the far end, and hears that it is over when the far end has
    given up what was left. If the far end used all of it, there may be more: the client's credit is asked for again.
@@ -11,24 +13,28 @@ The client has attached here (*near*), its link goes on to somebody else (*far*)
    nothing is asked for, unless it changes its credit.
 6. What comes in one read has used its credit together, a drain that is over with it included: so what is left is
    looked at behind the last message of it. Looked at before, the rest would come to a client without credit.
+7. What the client does not take yet is kept here, and not given to Proton: that would not give it back when the client
+   takes back its credit, or goes. It goes back to the far end then, as nothing that anybody has seen.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.connections.relayed_memory import FIRST_BYTES, FIRST_MESSAGES
+from qpid_ha_broker.amqp.connections.send_window import NewestSent
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.engine import Sender, Transfer
+from qpid_ha_broker.amqp.wire.engine import Disposition, Sender, Transfer
 
 ASKED_MESSAGES: Final = 1000
-"""Most messages that the far end may be sending to one consumer, whatever its credit: a client that stops reading must
-not fill this broker's memory."""
-ASKED_BYTES: Final = 4 * 1024 * 1024
+"""Most messages that the far end may be sending to one consumer, whatever its credit and their size: a client that
+stops reading must not fill this broker's memory."""
 
 
 class Room(Enum):
@@ -39,6 +45,8 @@ class Room(Enum):
     """Its socket, or what waits for it, is full."""
     ANSWERS_FIRST = "answers-first"
     """The client has to answer some of what it has."""
+    NO_MEMORY = "no-memory"
+    """What is relayed here takes all that it may."""
 
 
 class CreditStep(NamedTuple):
@@ -66,11 +74,14 @@ class ConsumerCredit:
         """The far end is to give up what credit it has not used."""
         self.client_drains = False
         """The client wants its credit used or given up now."""
-        self.most = ASKED_MESSAGES
+        self.most = FIRST_MESSAGES
         """That may be on their way here, by the size of those that came last."""
 
-    def next_step(self, wanted: int, asked: int, room: Room) -> CreditStep:
-        """What to do about credit for `wanted` messages at the client, of which `asked` are at the far end."""
+    def next_step(self, wanted: int, asked: int, room: Room, limit: int = ASKED_MESSAGES) -> CreditStep:
+        """What to do about credit for `wanted` messages at the client, of which `asked` are at the far end.
+
+        `limit`: messages that the client's window takes now.
+        """
         if self.is_draining:
             return NOTHING_TO_DO
         if self.client_drains and wanted <= 0:
@@ -80,9 +91,9 @@ class ConsumerCredit:
             return self._drain(0)
         if room is Room.NONE:
             return NOTHING_TO_DO
-        if room is Room.ANSWERS_FIRST:
+        if room in (Room.ANSWERS_FIRST, Room.NO_MEMORY):
             return self._drained_for_now(asked)
-        most = min(wanted, self.most)
+        most = min(wanted, self.most, limit)
         if self.client_drains:
             return self._drain(max(most - asked, 0))
         if most > asked and (most - asked) * 2 >= most:
@@ -90,7 +101,7 @@ class ConsumerCredit:
         return NOTHING_TO_DO
 
     def _drained_for_now(self, asked: int) -> CreditStep:
-        """A client that must answer first has all that it can get."""
+        """A client that must answer first, or wait for memory, has all that it can get."""
         if not self.client_drains:
             return NOTHING_TO_DO
         self.client_drains = False
@@ -108,10 +119,15 @@ class ConsumerCredit:
             return CLIENT_DRAINED
         return NOTHING_TO_DO
 
-    def note_size(self, largest: int) -> None:
-        """Messages came, of so many bytes at most."""
-        is_large = largest * ASKED_MESSAGES > ASKED_BYTES
-        self.most = max(1, ASKED_BYTES // largest) if is_large else ASKED_MESSAGES
+    def note_size(self, largest: int, link_bytes: int) -> None:
+        """Messages came, of so many bytes at most; `link_bytes` may be under way."""
+        self.most = most_messages(largest, link_bytes)
+
+
+def most_messages(largest: int, link_bytes: int) -> int:
+    """How many may be under way on one link, of so many bytes each; 0: nobody knows."""
+    most = min(ASKED_MESSAGES, link_bytes // largest) if largest else min(FIRST_MESSAGES, link_bytes // FIRST_BYTES)
+    return max(1, most)
 
 
 class CreditedConsumer(LinkEndpoint):
@@ -121,6 +137,8 @@ class CreditedConsumer(LinkEndpoint):
     far: proton.Link | None
     is_open: bool
     _is_stopped = False
+    _largest = 0
+    """Bytes of the largest message of those that came last; 0: none has."""
     _is_drained = False
     """What the client drains is over, but for messages before the flow that says so: they wait for its window."""
 
@@ -128,6 +146,11 @@ class CreditedConsumer(LinkEndpoint):
         """`sender`: the client's link."""
         self._sender = sender
         self._credit = ConsumerCredit()
+        self._parts = bytearray()
+        self._backlog: deque[Transfer] = deque()
+        """What came and the client does not take yet."""
+        self._newest = NewestSent(self.connection.window, sender)
+        self.connection.container.relayed.links.add(self)
 
     @property
     def _is_draining(self) -> bool:
@@ -145,10 +168,12 @@ class CreditedConsumer(LinkEndpoint):
         """The client changed its credit."""
         self._credit.client_drains = self._sender.draining
         self._is_drained = False  # if it drains, it is looked at anew
+        self._send_backlog()
         self._ask()
 
     def update_window(self) -> None:
         """The client reads again, or has answered."""
+        self._send_backlog()
         self._ask()
 
     def _ask(self) -> None:
@@ -158,9 +183,11 @@ class CreditedConsumer(LinkEndpoint):
             return
         if self._is_drained and not self._tell_drained():
             return
-        wanted, asked = self._sender.credit, engine.credit(far) - self._still_to_come
+        self._credit.note_size(self._largest, self.connection.container.relayed.link_bytes)
+        # Below 0: credit was taken back for what is on its way to the client. To ask for less than nothing has no end.
+        wanted, asked = max(self._sender.credit - len(self._backlog), 0), engine.credit(far) - self._still_to_come
         room = self._room()
-        step = self._credit.next_step(wanted, asked, room)
+        step = self._credit.next_step(wanted, asked, room, self.connection.window.most_messages(self._sender))
         if step is NOTHING_TO_DO:
             if room is Room.NONE:
                 self.connection.window.congested[self] = None
@@ -170,9 +197,11 @@ class CreditedConsumer(LinkEndpoint):
 
     def _room(self) -> Room:
         window = self.connection.window
-        if not window.is_writable or window.room_bytes(self._sender) <= 0:
+        if self._backlog or not window.is_writable or window.room_bytes(self._sender) <= 0:
             return Room.NONE
-        return Room.ANSWERS_FIRST if window.has_enough_unsettled else Room.THERE_IS
+        if window.has_enough_unsettled:
+            return Room.ANSWERS_FIRST
+        return Room.THERE_IS if self.connection.container.relayed.has_room(self) else Room.NO_MEMORY
 
     def _carry_out(self, far: proton.Link, step: CreditStep) -> None:
         if step.client_drained and self.is_open:
@@ -187,7 +216,7 @@ class CreditedConsumer(LinkEndpoint):
 
     def _tell_drained(self) -> bool:
         """Tell the client that its drain is over; False: messages for it are to go first."""
-        self._is_drained = not self._sender.drained()
+        self._is_drained = bool(self._backlog) or not self._sender.drained()
         if self._is_drained:
             self.connection.window.congested[self] = None
         self.connection.touch()
@@ -207,9 +236,54 @@ class CreditedConsumer(LinkEndpoint):
 
     def transfers(self, batch: list[Transfer]) -> None:
         """Messages for the client."""
-        self._take_all(batch)
+        if self._parts:
+            delivery, payload, settled, state = batch[0]
+            batch[0] = delivery, bytes(self._parts) + payload, settled, state
+            self._parts.clear()
+        if not self.is_open or (not self._backlog and self.connection.window.is_wide(self._sender)):
+            self._take_all(batch)
+        else:
+            self._backlog += batch
+            self.connection.container.held.unsettled_bytes += sum([len(payload) for _, payload, _, _ in batch])
+            self._send_backlog()
         if self.is_open:
             self.connection.touch()
+        self._look_for_credit()
+
+    def _send_backlog(self) -> None:
+        """As far as the client takes it. What it has no credit for any more goes back, which `_take_all` sees to."""
+        backlog, window, sender = self._backlog, self.connection.window, self._sender
+        while backlog and self.is_open:
+            size = len(backlog[0][1])
+            if size and sender.credit > 0 and not window.admit(sender, 1, (size,)):
+                window.congested[self] = None
+                return
+            self.connection.container.held.unsettled_bytes -= size
+            self._take_all([backlog.popleft()])
+            self.connection.touch()
+
+    def _give_backlog_back(self) -> None:
+        """The client's link has ended, while the far one has not: nobody has seen these."""
+        for delivery, _, settled, _ in self._empty_backlog():
+            if settled:
+                engine.forget(delivery)
+            else:
+                engine.settle(delivery, engine.RELEASED)
+        self._touch_far()
+
+    def _empty_backlog(self) -> deque[Transfer]:
+        backlog, self._backlog = self._backlog, deque()
+        self.connection.container.held.unsettled_bytes -= sum([len(payload) for _, payload, _, _ in backlog])
+        return backlog
+
+    def _forget_in_backlog(self, batch: list[Disposition]) -> None:
+        """The far end has taken messages back without being asked."""
+        gone = {delivery for delivery, _, _ in batch}
+        self._backlog = deque(each for each in self._empty_backlog() if each[0] not in gone)
+        self.connection.container.held.unsettled_bytes += sum([len(payload) for _, payload, _, _ in self._backlog])
+
+    def _look_for_credit(self) -> None:
+        """The far end has used some of its credit."""
         if self._credit.is_draining:
             self.drained()
         else:
@@ -218,6 +292,11 @@ class CreditedConsumer(LinkEndpoint):
     def _take_all(self, batch: list[Transfer]) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with messages")
 
+    def replenish(self) -> None:
+        """There is memory again."""
+        self._ask()
+
     def stop(self) -> None:
         """It ends: ask for nothing more."""
         self._is_stopped = True
+        self.connection.container.relayed.forget(self)

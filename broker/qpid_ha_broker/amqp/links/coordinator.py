@@ -14,6 +14,7 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Outcome
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
+from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
@@ -55,7 +56,7 @@ class CoordinatorLink(ReceivingLink):
             self.answered()
 
     def _carry_out(self, delivery: Delivery, payload: bytes) -> None:
-        transactions, now_ms = self._transactions, self.connection.container.now_ms
+        transactions = self._transactions
         descriptor, fields = read_request(payload)
         if descriptor in _DECLARE:
             engine.set_local_data(delivery, engine.DECLARED, [transactions.declare()], settle_now=True)
@@ -74,7 +75,7 @@ class CoordinatorLink(ReceivingLink):
             if fails:
                 token = transactions.roll_back(transaction)
             else:
-                token = transactions.commit(transaction, now_ms)
+                token = transactions.commit(transaction)
                 _settle_accepted(transaction, token)
             self._unconfirmed.append((*token, delivery))
             self.hosted.unconfirmed[self] = None
@@ -118,7 +119,7 @@ def read_request(payload: bytes) -> tuple[object, list[object]]:
     """Descriptor and fields of what a client wants of the coordinator. Raises AmqpError."""
     message = proton.Message()
     try:
-        message.decode(payload)
+        message.decode(without_format(payload))
         body = message.body
     except (proton.ProtonException, ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise AmqpError(INVALID_FIELD, f"a coordinator cannot read this message: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import proton
@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.own_addresses import OWN, no_such_address
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -31,18 +32,19 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
-from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RUN_BITS, RelayRequest
+from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.producers import REFUSED_MOST, relayed_producer
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import publish_numbered
+from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
-NO_RUN = -1
 RELAYED_MOST = 500
 RELAYED_BYTES = 256 * 1024
 """In one unit of the log, at least one message."""
@@ -116,20 +118,23 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         container, settings = self.connection.container, self.connection.container.settings
         self._parts += data
         self.connection.partial_bytes += len(data)
-        container.partial_bytes += len(data)
+        container.held.partial_bytes += len(data)
         if len(self._parts) > self.max_message_bytes:
             self._too_large(len(self._parts))
         elif self.connection.partial_bytes > settings.max_message_bytes + settings.max_partial_bytes:
             text = f"{self.connection.partial_bytes} bytes of unfinished messages on one connection"
             self.end(AmqpError(RESOURCE_LIMIT, text))
-        elif container.partial_bytes > settings.max_unfinished_bytes:
-            text = f"{container.partial_bytes} bytes of unfinished messages on all connections together"
+        elif container.held.partial_bytes > settings.max_unfinished_bytes:
+            text = f"{container.held.partial_bytes} bytes of unfinished messages on all connections together"
             self.end(AmqpError(RESOURCE_LIMIT, text))
 
     def aborted(self, delivery: Delivery) -> None:
-        """Forget the parts."""
+        """Forget the parts; the credit may be used again."""
         self._take_parts()
         self._credit_due += 1
+        if engine.credit(self.link) < 0:
+            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
+            return
         self.replenish()
 
     def confirm(self) -> bool:
@@ -196,6 +201,10 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
 
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        self.connection.engine.link_failed(self.link._impl, error)
+        self.connection.touch()
+
     def closed(self, *, lost: bool) -> None:
         """The link is gone. What was not confirmed stays unconfirmed: the peer will ask again, or never know."""
         self._has_ended = True
@@ -252,7 +261,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     def _take_parts(self) -> bytes:
         parts, self._parts = bytes(self._parts), bytearray()
         self.connection.partial_bytes -= len(parts)
-        self.connection.container.partial_bytes -= len(parts)
+        self.connection.container.held.partial_bytes -= len(parts)
         return parts
 
     @property
@@ -286,7 +295,12 @@ class IncomingLink(ReceivingLink):
         self.is_relayed = relay is not None
         if self.is_relayed:
             self._late_refusal = symbol_map({LATE_REFUSAL: True})
-        self._refused_run = NO_RUN
+        self._producers = container.sessions.producers
+        self._session = _session_of(connection, relay)
+        self._named = b"", b""
+        """What its client called the producer in its last numbered message, and the key of that."""
+        self._relayed_by = b""
+        """The key of the proxy's producer; empty: this link is not relayed, or not numbered."""
         self._relayed: list[tuple[Delivery, Message]] = []
         """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""
         self._relayed_bytes = 0
@@ -296,7 +310,8 @@ class IncomingLink(ReceivingLink):
             hosted = container.default
         else:
             hosted = container.led_set(relay.set_name)
-        super().__init__(connection, link, container.settings.publisher_credit, hosted)
+        credit = container.settings.publisher_credit
+        super().__init__(connection, link, credit if relay is None else min(credit, REFUSED_MOST), hosted)
         self._target = target
         self.spans_sets = target is None or isinstance(target.node, Exchange)
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
@@ -307,7 +322,9 @@ class IncomingLink(ReceivingLink):
         self._read_header = container.sections.header
         hosted.links[self] = None
         if relay is not None and relay.producer:
-            self._end_older(relay.producer)
+            self._relayed_by = relayed_producer(self._subject.user, relay.producer)
+            self._end_older(self._relayed_by)
+            self._producers.began(self._relayed_by)
 
     def state(self) -> LinkState:
         state = super().state()
@@ -320,21 +337,22 @@ class IncomingLink(ReceivingLink):
         whole = self.whole(payload)
         if whole is None:
             return
-        if self._refused_run != NO_RUN and self._is_in_refused_run(delivery):
-            engine.settle(delivery, engine.RELEASED)
-            self.answered()
-            return
         container, hosted = self._container, self.hosted
         message: Message | None = None
         try:
             header = self._read_header(whole)
-            expires_at_ms = container.now_ms + header.ttl_ms if header.ttl_ms else 0
+            expires_at_ms = hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
             message = Message(whole, header.durable, header.priority, expires_at_ms)
             if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
                 with_numbers = self._deduplication.producers > 0
-                message = annotated(
-                    container.sections, message, header.length, now_ms=container.now_ms, with_numbers=with_numbers
+                found = annotated(
+                    container.sections,
+                    message,
+                    header.length,
+                    now_ms=container.steady.wall_ms(),
+                    with_numbers=with_numbers,
                 )
+                message = self._known_as(found) if found.producer else found
             if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
                 return
             if state == engine.TRANSACTIONAL:
@@ -346,10 +364,14 @@ class IncomingLink(ReceivingLink):
             elif lsn := self._enqueue_plain(queue, message):
                 waits = queue.log, lsn, None, delivery
             else:
-                waits = (*self._publish(queue, message, container.now_ms), delivery)
+                waits = (*self._publish(queue, message, hosted.now_ms), delivery)
         except (ModelError, AmqpError) as error:
+            self.flush_accepted()  # what came before it has lower numbers
+            if self._has_ended:
+                self._discard(delivery, settled, state)
+                return
             if message is not None and message.producer and not (settled or state == engine.TRANSACTIONAL):
-                self._note_refused(message)
+                self._note_refused(message.producer, message.sequence)
             self._refuse(delivery, settled, as_amqp(error) if isinstance(error, ModelError) else error)
         else:
             if settled:
@@ -361,30 +383,48 @@ class IncomingLink(ReceivingLink):
             if not hosted.is_touched:
                 hosted.touch()
 
+    def _known_as(self, message: Message) -> Message:
+        """The same, of a producer by the name that no other user has. Raises AmqpError for one of another session."""
+        name, key = self._named
+        if message.producer != name:
+            key = self._producers.key_of(self._subject.user, message.producer, self._session)
+            self._forget_named()
+            self._named = message.producer, key
+            self._producers.began(key)
+        return message._replace(producer=key)
+
+    def _forget_named(self) -> None:
+        if self._named[1]:
+            self._producers.ended(self._named[1])
+            self._named = b"", b""
+
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self.answered()
-        if self._relay is not None:
-            if isinstance(error, ServedElsewhere) or self.hosted.read_only:  # to be sent again, there
-                self.end(ServedElsewhere(self._container.directory, self.hosted.name))
-                return
-            if not settled and engine.is_numbered(delivery):
-                self._refused_run = engine.number_of(delivery) >> RUN_BITS
+        is_elsewhere = isinstance(error, ServedElsewhere) or self.hosted.read_only
+        if self._relay is not None and is_elsewhere:  # to be sent again, there
+            self.end(ServedElsewhere(self._container.directory, self.hosted.name))
+            return
         if error.name == RESOURCE_DELETED:
             self.end(error)
         elif settled:
             engine.forget(delivery)
             self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
         else:
-            engine.reject(delivery, error.name, error.description, symbol_map(error.info) if error.info else None)
+            info = dict(error.info or {})
+            if self._relay is not None and (number := engine.number_if_any(delivery)) is not None:
+                self._note_refused(self._relayed_by, number)
+                info[LATE_REFUSAL] = True
+            engine.reject(delivery, error.name, error.description, symbol_map(info) if info else None)
 
-    def _note_refused(self, message: Message) -> None:
-        """Its publisher has numbered it. A later one may be accepted before it hears of this, and be all it hears of.
+    def _note_refused(self, producer: bytes, sequence: int) -> None:
+        """A message that its publisher has numbered, or its proxy. A later one may be accepted before that one hears of
+        this, and be all that it hears of.
 
         Where an exchange or the message says where it goes, that may be for any set which is led here.
         """
         sets = self._container.sets.values() if self.spans_sets else (self.hosted,)
         for hosted in sets:
-            hosted.resources.deduplication.note_refused(message.producer, message.sequence)
+            hosted.resources.deduplication.note_refused(producer, sequence)
 
     # --- messages that another broker relays
 
@@ -402,7 +442,7 @@ class IncomingLink(ReceivingLink):
 
         A message that its publisher numbers itself, or that is not numbered, is written as any other.
         """
-        queue, producer = self._queue, b"" if self._relay is None else self._relay.producer
+        queue, producer = self._queue, self._relayed_by
         is_plain = producer and not (settled or state == engine.TRANSACTIONAL or message.producer)
         if is_plain and (number := engine.number_if_any(delivery)) is not None:
             payload, durable, priority, expires_at_ms, *_ = message
@@ -420,11 +460,11 @@ class IncomingLink(ReceivingLink):
         return False
 
     def flush_accepted(self) -> None:
-        """Write what was relayed in this turn: all of it, or up to the first message that is refused."""
+        """Write what was relayed in this turn: all of it together, or one by one where some of it is refused."""
         relayed, self._relayed, self._relayed_bytes = self._relayed, [], 0
         if not relayed:
             return
-        queue, now_ms = self._queue, self._container.now_ms
+        queue, now_ms = self._queue, self.hosted.now_ms
         if queue is not None and not queue.needs_care:
             try:
                 messages = [message for _, message in relayed]
@@ -439,10 +479,6 @@ class IncomingLink(ReceivingLink):
         for delivery, message in relayed:
             if self not in self.hosted.links:  # it has ended
                 return
-            if self._is_in_refused_run(delivery):
-                engine.settle(delivery, engine.RELEASED)
-                self.answered()
-                continue
             try:
                 waits = (*self._publish_anywhere(delivery, message), delivery)
             except (ModelError, AmqpError) as error:
@@ -452,19 +488,16 @@ class IncomingLink(ReceivingLink):
                 self.hosted.unconfirmed[self] = None
                 self.hosted.touch()
 
-    def _is_in_refused_run(self, delivery: Delivery) -> bool:
-        """Whether a message was sent before its proxy knew that one before it was refused.
-
-        Were it taken, its number would tell after a failover that the refused one was taken, too.
-        """
-        return engine.is_numbered(delivery) and engine.number_of(delivery) >> RUN_BITS == self._refused_run
-
     def closed(self, *, lost: bool) -> None:
         if not self.hosted.read_only:
             self.flush_accepted()
         super().closed(lost=lost)
-        if self._relay is not None and self.hosted.relayed_publishers.get(self._relay.producer) is self:
-            del self.hosted.relayed_publishers[self._relay.producer]
+        self._forget_named()
+        if self._relayed_by:
+            self._producers.ended(self._relayed_by)
+            if self.hosted.relayed_publishers.get(self._relayed_by) is self:
+                del self.hosted.relayed_publishers[self._relayed_by]
+            self._relayed_by = b""
         self._container.sessions.links.forget(self)
 
     def _publish_anywhere(self, delivery: Delivery, message: Message) -> CommitToken:
@@ -479,9 +512,9 @@ class IncomingLink(ReceivingLink):
                 raise
             return known_at
         hosted.flush_accepted()
-        resources, now_ms = hosted.resources, self._container.now_ms
+        message, now_ms = hosted.by_own_clock(message, self.hosted), hosted.now_ms
         if isinstance(target, Queue):
-            token = resources.publish(target, message, now_ms)
+            token = hosted.resources.publish(target, message, now_ms)
         else:
             token = self._container.publisher.publish(target, message, key, now_ms)
         hosted.touch()
@@ -493,11 +526,10 @@ class IncomingLink(ReceivingLink):
         Its queue may have been deleted since, or its publisher may not publish there any more. Were it refused for
         that, its proxy would number anew what is behind it, which was taken, too, and would be there twice.
         """
-        relay = self._relay
-        number = None if relay is None or self._target is not None else engine.number_if_any(delivery)
-        if relay is None or number is None:
+        number = None if self._relay is None or self._target is not None else engine.number_if_any(delivery)
+        if number is None:
             return None
-        return self.hosted.resources.known_at(Message(b"", producer=relay.producer, sequence=number))
+        return self.hosted.resources.known_at(Message(b"", producer=self._relayed_by, sequence=number))
 
     def _destination(self, payload: bytes) -> tuple[HostedSet, Queue | Exchange, str]:
         sections = self._container.sections
@@ -514,8 +546,11 @@ class IncomingLink(ReceivingLink):
         return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
     def check_may_publish(self, address: str) -> Subject:
-        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there."""
+        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there, and
+        AmqpError where nobody can: a message cannot be sent to the broker's own addresses, only a link be attached."""
         container, subject = self._container, self._subject
+        if address.startswith(OWN):
+            raise no_such_address(address)
         container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
         return subject
 
@@ -524,7 +559,7 @@ class IncomingLink(ReceivingLink):
         relay, name = self._relay, self.hosted.name
         subject = self.check_may_publish(address)
         try:
-            target = self._container.nodes.find(address, subject)
+            target = self._container.nodes.find_to_publish(address, subject)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:
@@ -547,7 +582,7 @@ class IncomingLink(ReceivingLink):
         transaction_id, transaction = transactions.of(delivery)
         hosted, target, key = self._destination(message.payload)
         transactions.join(transaction, hosted)
-        transaction.publish(Publish(target, message, key))
+        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key))
         transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self.answered()
@@ -558,6 +593,13 @@ class IncomingLink(ReceivingLink):
             container.starved[self] = None
             return False
         return container.has_room(self)
+
+
+def _session_of(connection: Connection, relay: RelayRequest | None) -> str:
+    """The UUID of the session that a link is one of; empty: it is of none."""
+    if relay is not None:
+        return "" if relay.session is None else relay.session.name
+    return "" if connection.session is None else connection.session.name
 
 
 def _token(unconfirmed: Unconfirmed) -> CommitToken:

@@ -9,15 +9,17 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
+from qpid_ha_broker.amqp.links.paced_consumer import PacedConsumer
+from qpid_ha_broker.amqp.nodes.access_checks import subject_of
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
+from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import Filters
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS, RelayAnswer, RelayRequest, reclaimable
-from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.following import owner_name
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -37,7 +39,7 @@ Answered = tuple[Delivery, int, Any]
 """A delivery that the consumer has answered and not settled, the state in which we shall settle it, and its tag."""
 
 
-class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
+class OutgoingLink(PacedConsumer, EachDisposition):
     """The promise: a message is forgotten only when the consumer says so, which is confirmed only when committed."""
 
     def __init__(
@@ -60,17 +62,14 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         """The set of the queue."""
         self._container = connection.container
         self._window = connection.window
-        self._sender = Sender(link)
-        self._ended = self._is_drained = False
-        """`_is_drained`: what the client drains is over, but for messages that wait for its window: the flow that says
-        so goes behind them."""
+        self._sender = Sender(link, connection.engine.formats)
+        self.begin_pace()
         self._relay = relay
         self._presettled = link.snd_settle_mode == proton.Link.SND_SETTLED
         self._selector = selector
         self._counted = 0
         """Of `_unsettled`, in what the connection knows."""
-        self._unsettled: dict[Delivery, tuple[Entry, Any, int]] = {}
-        """By delivery: the message, the tag, and the bytes that Proton keeps until it is settled."""
+        self._unsettled = {}
         self._accepted: list[Entry] = []
         self._answered: list[Answered] = []
         """In this turn, and not settled by the consumer: it waits for our word."""
@@ -82,7 +81,11 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         if relay is not None:
             owner, name = connection.relay.owner_of(relay.client), relay.container
         self._owner = owner
-        hosted.resources.subscribe(queue, self, owner, name)
+        self.subscriber: Subscriber | None = None
+        """Whose durable subscription it consumes; None: nobody's."""
+        self._is_stolen = False
+        user = subject_of(connection, relay).user
+        hosted.resources.subscribe(queue, self, owner, owner_name(user, name))
         hosted.links[self] = None
         if relay is not None:
             link.properties = self._reclaim(relay).properties()
@@ -102,6 +105,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
         for entry in found:
             self.queue.messages.hold(entry, self)
+        self.beyond = found[-1] if found else None
         self._send_without_content(found)
         return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
 
@@ -143,7 +147,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
             return WaitsFor.CREDIT
-        if self in self._window.waiting_for_answers:
+        if self in self._window.waiting_for_answers or (dispatcher.awaits_answers and self.must_answer):
             return WaitsFor.ANSWERS
         if self.window_bytes <= 0:
             return WaitsFor.SOCKET
@@ -153,83 +157,15 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
             return WaitsFor.MESSAGES if self.accepts is None else WaitsFor.MATCHING_MESSAGES
         return WaitsFor.BODIES if dispatcher.awaits_bodies else WaitsFor.NOTHING
 
-    # --- credit
-
-    def flow(self) -> None:
-        """The peer changed its credit."""
-        if self._ended:
-            return
-        self.credit = self._sender.credit
-        self._is_drained = False
-        if self._sender.draining:
-            self.hosted.draining[self] = None
-            self.hosted.touch()
-        self.update_window()
-
-    def update_window(self) -> None:
-        """Let the queue send, as far as the connection takes more."""
-        if self._is_drained:
-            if self._sender.has_unsent:
-                self._window.congested[self] = None
-                return
-            self._is_drained = False
-            self.hosted.touch()
-        if not self._window.is_writable:
-            self.window_bytes = 0
-            self._window.congested[self] = None
-            return
-        if self._window.has_enough_unsettled:
-            self._wait_for_answers()
-            return
-        self.window_bytes = self._window.room_bytes(self._sender)
-        if self.window_bytes <= 0:
-            self._window.congested[self] = None
-        elif self.credit > 0:
-            self.hosted.resources.catalog.wake(self.queue)
-            self.hosted.touch()
-
-    def _wait_for_answers(self) -> None:
-        self.window_bytes = 0
-        self._window.waiting_for_answers[self] = None
-
-    def finish_drain(self) -> bool:
-        """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
-
-        A client that must answer first has all that it can get.
-        """
-        if not self._sender.draining:
-            return True  # the client has changed its mind, and keeps its credit
-        is_gated = self.hosted.resources.is_gated and not self.browsing
-        waits = (
-            is_gated
-            or self.window_bytes <= 0
-            or self.queue.dispatcher.awaits_bodies
-            or bool(self.queue.dispatcher.returning)
-        )
-        if self.credit > 0 and waits and self not in self._window.waiting_for_answers:
-            return False
-        if not self._sender.drained():
-            self._is_drained = True
-            self._window.congested[self] = None
-            return False
-        self.credit = 0
-        self.connection.touch()
-        return True
-
     # --- messages out
 
-    def deliver(self, entries: list[Entry]) -> None:
-        """Send `entries`, which the queue has handed to us; back they go if the link has ended since."""
-        if self._ended:
-            self.hosted.resources.release(self.queue, entries, failed=False)
-            return
+    def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, shows_ids = self._container.sections, self.after is not None or self._relay is not None
-        for entry in entries:
-            payload = entry.resident_body()
+        for entry, body in zip(entries, bodies, strict=False):
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
-                payload = sections.redelivered(payload, entry.delivery_count)
+                payload = sections.redelivered(body, entry.delivery_count)
             else:
-                payload = sections.fresh(payload)
+                payload = sections.fresh(body)
             number = entry.id if shows_ids else None
             if self._presettled:
                 self._sender.send_settled(payload, number)
@@ -237,15 +173,10 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
                 delivery, tag = self._sender.send(payload, number)
                 size = len(payload)
                 self._unsettled[delivery] = (entry, tag, size)
-                self._container.unsettled_bytes += size
+                self._container.held.unsettled_bytes += size
         if self._presettled and not self.browsing:
             self.hosted.resources.accept(self.queue, entries)
-        self.connection.touch()
-        self._count_unsettled()
-        if self._window.has_enough_unsettled:
-            self._wait_for_answers()
-        elif self.window_bytes <= 0:
-            self._window.congested[self] = None
+        self._newest.note(len(entries))
 
     def _count_unsettled(self) -> None:
         count = len(self._unsettled)
@@ -275,7 +206,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
                 self._answered.append((delivery, state, tag))
         if not self.browsing:
             self._accepted += accepted
-        self._container.unsettled_bytes -= freed
+        self._container.held.unsettled_bytes -= freed
         hosted = self.hosted
         hosted.accepting[self] = None
         if not hosted.is_touched:
@@ -293,7 +224,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         if not settled and state not in _ANSWERS:
             return  # `received`: it is still on its way
         del self._unsettled[delivery]
-        self._container.unsettled_bytes -= size
+        self._container.held.unsettled_bytes -= size
         hosted = self.hosted
         hosted.accepting[self] = None
         if not hosted.is_touched:
@@ -379,7 +310,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         for delivery, (entry, tag, size) in list(self._unsettled.items()):
             if entry in entries:
                 del self._unsettled[delivery]
-                self._container.unsettled_bytes -= size
+                self._container.held.unsettled_bytes -= size
                 answered.append((delivery, engine.ACCEPTED, tag))
         self._unconfirmed.append((token, answered))
         self.hosted.unconfirmed[self] = None
@@ -388,7 +319,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
 
     def _settled(self, delivery: Delivery) -> None:
         _, tag, size = self._unsettled.pop(delivery)
-        self._container.unsettled_bytes -= size
+        self._container.held.unsettled_bytes -= size
         self.hosted.accepting[self] = None
         self.hosted.touch()
         engine.forget(delivery)
@@ -403,21 +334,28 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
 
+    def stolen(self, error: AmqpError) -> None:
+        """The same client has attached the link anew: it will not answer what it got on this one."""
+        self._is_stolen = True
+        self.end(error)
+
     def stop(self) -> None:
         """Take nothing more from the queue; what was not answered is held until `closed`."""
         self._ended = True
-        self.credit = 0
+        self._set_credit(0)
+        self._backlog.clear()
 
     def closed(self, *, lost: bool) -> None:
-        """Give back what was not answered; `lost`: the connection broke, so each may have been seen."""
+        """Give back what was not answered; `lost`: the connection broke, so each may have been seen that has left."""
         self.flush_accepted()
         self.stop()
+        self._take_unsent_back(lost=lost)
         container, resources = self._container, self.hosted.resources
         self.hosted.touch()
         unsettled, self._unsettled = self._unsettled, {}
         self._count_unsettled()
         # In passes over lists: there may be a hundred thousand.
-        container.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
+        container.held.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
         entries = [] if self.browsing else [entry for entry, _, _ in unsettled.values()]
         for collection in (unsettled, self._sender.take_tags()):
             if collection:
@@ -425,8 +363,9 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
         self.accepts = None
         if not self.browsing:
             self._give_back(entries, lost=lost)
-        keep_until_ms = container.now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
-        resources.unsubscribe(self.queue, self, container.now_ms, keep_until_ms=keep_until_ms)
+        now_ms = self.hosted.now_ms
+        keep_until_ms = now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
+        resources.unsubscribe(self.queue, self, now_ms, keep_until_ms=keep_until_ms)
         self._window.forget(self)
         self.hosted.forget(self)
 
@@ -437,7 +376,7 @@ class OutgoingLink(Consumer, LinkEndpoint, EachDisposition):
             abandon([entry for entry in entries if entry.holder is not self])
         if mine:
             # Another broker that is lost tells nothing of its clients: they may still have what was sent to them.
-            failed = lost and self._relay is None
+            failed = self._is_stolen or (lost and self._relay is None)
             self.hosted.resources.release_in_portions(self.queue, self, mine, failed=failed)
 
 

@@ -14,18 +14,19 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer
+from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
     FAILED,
+    RELEASED,
     HeldMessage,
     RelayedAccept,
     RelayedAccepts,
@@ -40,7 +41,13 @@ from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, TRANSACTION_ROLLBACK, TRANSFER_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import (
+    RESOURCE_LIMIT,
+    RESOURCE_LOCKED,
+    TRANSACTION_ROLLBACK,
+    TRANSFER_LIMIT,
+    AmqpError,
+)
 from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
     Delivery,
@@ -52,6 +59,7 @@ from qpid_ha_broker.amqp.wire.engine import (
     Sending,
     Transfer,
 )
+from qpid_ha_broker.amqp.wire.peer_input import name_of
 from qpid_ha_broker.amqp.wire.relay import (
     LATE_REFUSAL,
     OWN_NODES_CAPABILITY,
@@ -70,18 +78,19 @@ _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MO
 
 
 class RelayWait(NodeWait):
-    """What one client's attach waits for."""
+    """What one client's attach waits for; `link`, whose it is, is abandoned when the client waits no more."""
 
-    def __init__(self, reason: str, abandoned: Callable[[], None]) -> None:
+    def __init__(self, reason: str, link: RelayedLink) -> None:
         super().__init__(reason)
-        self._abandoned = abandoned
+        self._link = ref(link)
 
     def forget(self, told: Told) -> None:
         """Nobody wants the answer any more, unless it has just been given."""
         waits = len(self)
         super().forget(told)
-        if len(self) < waits:
-            self._abandoned()
+        link = self._link()
+        if len(self) < waits and link is not None:
+            link.abandon()
 
 
 class RelayedLink(LinkEndpoint):
@@ -95,7 +104,7 @@ class RelayedLink(LinkEndpoint):
         self.link = link
         self.set_name = set_name
         self.relayer = relayer
-        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self.abandon)
+        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self)
         self.upstream: Upstream | None = None
         self.far: proton.Link | None = None
         """Attached at the primary; None: not now."""
@@ -122,11 +131,10 @@ class RelayedLink(LinkEndpoint):
         """What the primary is told of the link."""
         connection = self.connection
         container = connection.engine.connection.remote_container or ""
-        name = f"{id(connection):x}"  # as no other connection of this process is called
-        part = None if connection.session is None else connection.session.part(self.link.name)
+        part = None if connection.session is None else connection.session.part(name_of(self.link))
         return RelayRequest(
-            self.path, name, container, connection.identity.user, link=self.link.name, own_queue=self.own_queue,
-            session=part, address=connection.peer,
+            self.path, connection.relay.name, container, connection.identity.user, link=name_of(self.link),
+            own_queue=self.own_queue, session=part, address=connection.peer,
         )  # fmt: skip
 
     def new_coordinator(self) -> FarCoordinator:
@@ -278,6 +286,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
         self._most_credit = 0
         """That the primary has given at once."""
+        self._largest = 0
+        """Bytes of the largest message of those that came last; 0: none has."""
+        self._kept_bytes = 0
+        connection.container.relayed.links.add(self)
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
@@ -341,7 +353,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             kept[number] = near, payload
             numbers[far] = number
             number += 1
-        self.connection.container.unsettled_bytes += size
+        self._hold(max([len(payload) for _, payload, _, _ in batch]), size)
         self._touch_far()
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
@@ -370,10 +382,22 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._sent += 1
         number = self._run << RUN_BITS | self._sent
         self._kept[number] = delivery, payload
-        self.connection.container.unsettled_bytes += len(payload)
+        if not self._hold(len(payload), len(payload)):
+            return
         if self._sender is not None and self._run_again is None:
             self._send(self._sender, number)
             self._touch_far()
+
+    def _hold(self, largest: int, size: int) -> bool:
+        """Messages of so many bytes, and of so many at most, are kept. False: too much is, and the link has ended."""
+        relayed = self.connection.container.relayed
+        relayed.hold(size)
+        self._kept_bytes += size
+        self._largest = largest
+        if relayed.is_exceeded and self._kept_bytes > max(relayed.link_bytes, size):
+            text = "is under way through this broker than it has memory for"
+            self.end(AmqpError(RESOURCE_LIMIT, f"more {text}, {self._kept_bytes} bytes of it on this link"))
+        return not self._has_ended
 
     def _send(self, sender: Sender, number: int) -> None:
         self._numbers[sender.send(self._kept[number][1], number)[0]] = number
@@ -385,7 +409,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
 
     def _dropped(self, count: int, size: int) -> None:
         """So many messages, of so many bytes together, are not kept any more."""
-        self.connection.container.unsettled_bytes -= size
+        self.connection.container.relayed.let_go(size)
+        self._kept_bytes -= size
 
     def replenish(self) -> None:
         """Give the client what credit the primary gives."""
@@ -394,8 +419,11 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         left, given = engine.credit(self.link), engine.credit(self.far)
         # What is refused has its credit given back before it is sent again: until then it takes some of it here.
         self._most_credit = max(self._most_credit, given)
-        due = min(given - self._publishes.unsent, self._most_credit - len(self._kept)) - left
-        if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
+        container = self.connection.container
+        most = min(self._most_credit, most_messages(self._largest, container.relayed.link_bytes))
+        due = min(given - self._publishes.unsent, most - len(self._kept)) - left
+        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
+        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
             self._give_credit(due)
 
     def _give_due_credit(self) -> None:
@@ -408,7 +436,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._arrived(upstream, far)
         if self.link.remote_target.dynamic:
             self.own_queue = far.remote_target.address or ""
-        self._sender = Sender(far)
+        self._sender = Sender(far, upstream.engine.formats)
         self._send_again(self._sender)
         self._publishes.attached()
         if self.is_open:
@@ -528,6 +556,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         """The client's link is gone. What is not answered may be there or not, as without a proxy."""
         ReceivingLink.closed(self, lost=lost)
         self._near_ended()
+        self.connection.container.relayed.forget(self)
         kept = bool(self._kept)
         for number in list(self._kept):
             self._drop(number)
@@ -554,11 +583,11 @@ class _Held:
 
     __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
 
-    def __init__(self, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
+    def __init__(self, near: Delivery | None, tag: Any, far: Delivery, size: int) -> None:
         self.number = 0
         """Its id at the primary; 0: not read yet."""
         self.near: Delivery | None = near
-        """None once the client has settled it."""
+        """None once the client has settled it, or where it was sent settled."""
         self.tag = tag
         self.far: Delivery | None = far
         """None where it is to be reclaimed, or cannot be had again."""
@@ -578,7 +607,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
-        self.begin_credit(Sender(link))
+        self.begin_credit(Sender(link, connection.engine.formats))
         self._held: dict[int, _Held] = {}
         self._by_near: dict[Delivery, _Held] = {}
         self._by_far: dict[Delivery, _Held] = {}
@@ -587,9 +616,14 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._generation = 0
         self._is_held = False
         """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
-        self._is_browsing = read_terminus(link.remote_source).browse
+        source = read_terminus(link.remote_source)
+        has_own_queue = source.dynamic or connection.container.nodes.is_exchange(source.address or "")
+        self._is_browsing = source.browse and not has_own_queue
         self._shows_ids = read_filters(link.remote_source).after is not None
-        self._parts = bytearray()
+        is_settled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+        self._is_presettled = is_settled and not (self._is_browsing or self.needs_sessions)
+        """The client hears of nothing twice; here each message is accepted as soon as it goes out, and not before. (The
+        link of a session is settled at the primary, too, or messages would be held for the session.)"""
         self._accepts = RelayedAccepts(self)
 
     def request(self) -> RelayRequest:
@@ -599,8 +633,16 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def is_writer(self) -> bool:
         return not self._is_browsing
 
+    def open_far(self, session: Any, name: str) -> proton.Link:
+        far = super().open_far(session, name)
+        if self._is_presettled:
+            far.snd_settle_mode = proton.Link.SND_UNSETTLED
+        return far
+
     def finish(self) -> LinkEndpoint:
         super().finish()
+        if self._is_presettled:
+            self.link.snd_settle_mode = proton.Link.SND_SETTLED
         self.link.open()
         self.connection.engine.attach_sending(self.link, self)
         return self
@@ -645,11 +687,12 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def aborted(self, delivery: Delivery) -> None:
         """The primary took back what it had begun."""
         self._parts.clear()
+        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         """Together, where there is nothing special about any of them."""
         sender, largest, total = self._sender, 0, 0
-        is_plain = self.is_open and not self._parts and not self._reclaimed and sender.credit >= len(batch)
+        is_plain = self.is_open and not self._is_presettled and not self._reclaimed and sender.credit >= len(batch)
         if not is_plain or self._shows_ids or True in {settled for _, _, settled, _ in batch}:
             for delivery, payload, settled, _ in batch:
                 self._take(delivery, payload, settled)
@@ -663,12 +706,11 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             if size > largest:
                 largest = size
         self._count(len(batch), total)
-        self._credit.note_size(largest)
+        self._newest.note(len(batch))
+        self._largest = largest
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         """A message for the client; or one that it has, as was reclaimed."""
-        if self._parts:
-            payload, self._parts = bytes(self._parts) + payload, bytearray()
         number = engine.number_if_any(delivery) or 0
         reclaimed = self._reclaimed.pop(number, None)
         if reclaimed is not None:
@@ -689,16 +731,26 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         elif not self.is_open or self._sender.credit <= 0:
             engine.settle(delivery, engine.RELEASED)
             self._touch_far()
+        elif self._is_presettled:
+            self._sender.send_settled(payload, number if self._shows_ids else None)
+            held = self._by_far[delivery] = _Held(None, None, delivery, len(payload))
+            held.outcome = ACCEPTED
+            ACCEPTED.put(delivery)
+            self._largest = held.size
+            self._told_far()
         else:
             near, tag = self._sender.send(payload, number if self._shows_ids else None)
             size = len(payload)
             self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
             self._count(1, size)
-            self._credit.note_size(size)
+            self._newest.note(1)
+            self._largest = size
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
         by_far = self._by_far
+        if self._backlog:
+            self._forget_in_backlog(batch)
         for delivery, state, _ in batch:
             held = by_far.pop(delivery, None)
             if held is None:
@@ -748,6 +800,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()
         self._parts.clear()
+        self._empty_backlog()
         self._credit.is_draining = False
 
     def _paused(self) -> None:
@@ -854,7 +907,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._give_up(held)
 
     def _count(self, messages: int, size: int) -> None:
-        self.connection.container.unsettled_bytes += size
+        self.connection.container.relayed.hold(size)
         self.connection.window.count_unsettled(messages)
 
     # --- the end
@@ -865,11 +918,16 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._near_ended()
         if lost and self.far is not None and engine.credit(self.far) > 0 and not self._credit.is_draining:
             self._drain(self.far, 0)  # before what goes back: else that could come here again, to nobody
-        for held in self._by_near.values():
+        if self._is_held:
+            self._empty_backlog()  # it stays the session's
+        else:
+            self._give_backlog_back()
+        seen = len(self._by_near) - self._newest.count_unsent()
+        for number, held in enumerate(self._by_near.values()):
             self._count(-1, -held.size)
             held.near = None
             if lost and held.far is not None and not self._is_held:
-                FAILED.put(held.far)
+                (FAILED if number < seen else RELEASED).put(held.far)
                 engine.forget(held.far)
         self._by_near.clear()
         self._sender.take_tags()

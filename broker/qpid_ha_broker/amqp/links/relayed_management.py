@@ -15,6 +15,7 @@ from collections import deque
 from functools import partial
 from itertools import count
 from typing import Any, Final
+from weakref import ref
 
 import proton
 
@@ -43,7 +44,7 @@ from qpid_ha_broker.amqp.wire.engine import (
 )
 from qpid_ha_broker.amqp.wire.relay import RELAY_MANAGEMENT_CAPABILITY, RelayRequest
 from qpid_ha_broker.model.administration import Pending
-from qpid_ha_broker.model.errors import ModelError, Unavailable
+from qpid_ha_broker.model.errors import ModelError, Unavailable, fresh
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 
 FAR_SETS: Final = 16
@@ -77,12 +78,20 @@ class _FarEnd:
     needs_sessions = False
 
     def __init__(self, management: FarManagement, request: RelayRequest) -> None:
-        self.management = management
+        self._management = ref(management)
         self.set_name = request.set_name
         self.path: tuple[str, ...] = request.path
         self.upstream: Upstream | None = None
         """Attached at the primary; None: not now."""
         self._request = request
+
+    @property
+    def management(self) -> FarManagement:
+        """Which has both, and is there as long as one of them is attached or is to be. Raises RuntimeError."""
+        management = self._management()
+        if management is None:
+            raise RuntimeError("a far link to $management is told something when nobody has it any more")
+        return management
 
     def detached(self, error: AmqpError) -> None:
         self.upstream = None
@@ -157,6 +166,8 @@ class _FarReplies(_FarEnd, EachTransfer):
 
     def aborted(self, delivery: Delivery) -> None:
         self._parts.clear()
+        if self._far is not None:
+            engine.give_credit(self._far, 1)
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """A reply."""
@@ -181,7 +192,9 @@ class FarManagement:
         self._connection = connection
         self._link = link
         self._relayer = relayer
-        own = request._replace(client=f"{id(self):x}")  # as no connection is called, so that replies come here
+        own = request._replace(
+            client=f"management {id(self):x}"
+        )  # as no connection is called, so that replies come here
         self._requests, self._replies = _FarRequests(self, own), _FarReplies(self, own)
         self._set_name = request.set_name
         self._is_placed = False
@@ -198,7 +211,7 @@ class FarManagement:
     def ask(self, request: Request, elsewhere: ServedElsewhere) -> Pending[ManagementAnswer]:
         """Have a request carried out. It ends with the primary's answer, with Unavailable, or with `elsewhere`."""
         number = next(self._numbers)
-        asked = self._open[number] = _Asked(write_request(request, MANAGEMENT, number), elsewhere)
+        asked = self._open[number] = _Asked(write_request(request, MANAGEMENT, number), fresh(elsewhere))
         self._unsent.append(number)
         self._limit(number)
         if not self._is_placed:
@@ -273,7 +286,7 @@ class FarManagement:
     def _fail(self, number: int, error: ModelError) -> None:
         asked = self._end(number)
         if asked is not None:
-            asked.failure = error
+            asked.failure = fresh(error)
 
     def _end(self, number: int) -> _Asked | None:
         asked = self._open.pop(number, None)

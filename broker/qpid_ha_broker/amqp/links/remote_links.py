@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
+from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer
+from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -52,6 +53,7 @@ from qpid_ha_broker.amqp.wire.engine import (
     Transfer,
 )
 from qpid_ha_broker.amqp.wire.remote_path import Step, extend, properties_of, read_path
+from qpid_ha_broker.amqp.wire.sections import without_delivery_annotations
 
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
@@ -106,14 +108,15 @@ class RemoteWait(NodeWait):
 
     def __init__(self, link: RemoteLink) -> None:
         super().__init__(f"the other broker at {link.target.where} is asked for {link.target.node}")
-        self._link = link
+        self._link = ref(link)
 
     def forget(self, told: Told) -> None:
         """Nobody wants the answer any more, unless it has just been given."""
         waits = len(self)
         super().forget(told)
-        if len(self) < waits:
-            self._link.abandon()
+        link = self._link()
+        if len(self) < waits and link is not None:
+            link.abandon()
 
 
 class RemoteLink(LinkEndpoint):
@@ -257,6 +260,9 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         """By what was sent there: what came from the client, the tag, and the size."""
         self._unsent: deque[_Unsent] = deque()
         self._sender: Sender | None = None
+        self._largest = 0
+        """Bytes of the message that came last; 0: none has."""
+        connection.container.relayed.links.add(self)
         self._most_bytes = 0
         """Of one message, as the other broker says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
@@ -300,6 +306,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         if state == engine.TRANSACTIONAL:
             self._refuse_transaction()
             return
+        self._largest = len(whole)
         if settled:
             engine.forget(delivery)
         near = None if settled else delivery
@@ -308,16 +315,17 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
             self._touch_far()
         else:
             self._unsent.append(_Unsent(near, whole, self.connection.container.clock()))
-            self.connection.container.unsettled_bytes += len(whole)
+            self.connection.container.relayed.hold(len(whole))
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
+        payload = without_delivery_annotations(payload)
         if near is None:
             sender.send_settled(payload)
             return
         far, tag = sender.send(payload)
         self._unanswered[far] = near, tag, len(payload)
-        self.connection.container.unsettled_bytes += len(payload)
+        self.connection.container.relayed.hold(len(payload))
 
     def _send_unsent(self) -> None:
         sender = self._sender
@@ -328,7 +336,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
 
     def _take_unsent(self) -> _Unsent:
         unsent = self._unsent.popleft()
-        self.connection.container.unsettled_bytes -= len(unsent.payload)
+        self.connection.container.relayed.let_go(len(unsent.payload))
         return unsent
 
     def replenish(self) -> None:
@@ -337,8 +345,11 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
             return
         left = engine.credit(self.link)
         most = min(engine.credit(self.far), self.connection.container.settings.publisher_credit)
+        container = self.connection.container
+        most = min(most, most_messages(self._largest, container.relayed.link_bytes) - len(self._unanswered))
         due = most - left - len(self._unsent)
-        if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
+        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
+        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
             self._give_credit(due)
 
     def _give_due_credit(self) -> None:
@@ -349,7 +360,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemotePublisher:
         """Go on."""
         self.upstream, self.far = connection, far
-        self._sender = Sender(far)
+        self._sender = Sender(far, connection.engine.formats)
         if self.is_open:
             self.flow()
         else:
@@ -375,7 +386,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         near, tag, size = answered
         if self._sender is not None:
             self._sender.free(tag)
-        self.connection.container.unsettled_bytes -= size
+        self.connection.container.relayed.let_go(size)
         _answer(near, outcome)
         self.connection.touch()
         if engine.credit(self.link) < GRANT:
@@ -386,7 +397,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         self._sender = None
         unanswered, self._unanswered = self._unanswered, {}
         for near, _, size in unanswered.values():
-            self.connection.container.unsettled_bytes -= size
+            self.connection.container.relayed.let_go(size)
             if self.is_open:
                 _answer(near, _FAILED)
         if unanswered and self.is_open:
@@ -409,10 +420,11 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         """The client's link is gone. What is not answered may be there or not, as without a broker in between."""
         ReceivingLink.closed(self, lost=lost)
         self.is_open = False
+        self.connection.container.relayed.forget(self)
         while self._unsent:
             self._take_unsent()
         for _, _, size in self._unanswered.values():
-            self.connection.container.unsettled_bytes -= size
+            self.connection.container.relayed.let_go(size)
         self._unanswered.clear()
         self.driver.forget(self)
 
@@ -445,11 +457,10 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         if source.durable or SHARED in source.capabilities:
             text = f"{target.name} is a node of another broker: subscriptions that outlive their link are made there"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}, for a queue of which there can be a name here")
-        self.begin_credit(Sender(link))
+        self.begin_credit(Sender(link, connection.engine.formats))
         self._by_near: dict[Delivery, _RemoteDelivery] = {}
         self._by_far: dict[Delivery, _RemoteDelivery] = {}
         self._is_browsing = source.browse
-        self._parts = bytearray()
         self._quiet_since_s = 0.0
         """When the last message came, or the drain began, by the container's clock."""
         self._withdrawn = 0
@@ -535,6 +546,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
     def aborted(self, delivery: Delivery) -> None:
         """The other broker took back what it had begun."""
         self._parts.clear()
+        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         for delivery, payload, settled, _ in batch:
@@ -542,8 +554,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         far = self.far
-        if self._parts:
-            payload, self._parts = bytes(self._parts) + payload, bytearray()
         if far is None or self.upstream is None or not self._check_size(len(payload)):
             return
         if not self._may_come(far):
@@ -551,6 +561,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self.upstream.fail_link(self, error)
             return
         self.passed += 1
+        payload = without_delivery_annotations(payload)
         self._quiet_since_s = self.connection.container.clock()
         if not self.is_open or self._sender.credit <= 0:  # the client has taken its credit back meanwhile
             if settled:
@@ -565,11 +576,14 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             near, tag = self._sender.send(payload)
             held = _RemoteDelivery(near, tag, delivery, len(payload))
             self._by_near[near] = self._by_far[delivery] = held
+            self._newest.note(1)
             self._count(1, held.size)
-            self._credit.note_size(held.size)
+            self._largest = held.size
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The other broker has settled messages."""
+        if self._backlog:
+            self._forget_in_backlog(batch)
         for delivery, state, _ in batch:
             self.settled(delivery, state)
 
@@ -602,6 +616,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             if held.outcome is not None:  # nobody knows whether it was heard
                 self._settle(held, _FAILED)
         self._parts.clear()
+        self._empty_backlog()
         self._credit.is_draining = False
         self._withdrawn = 0
 
@@ -651,7 +666,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self._sender.free(held.tag)
 
     def _count(self, messages: int, size: int) -> None:
-        self.connection.container.unsettled_bytes += size
+        self.connection.container.relayed.hold(size)
         self.connection.window.count_unsettled(messages)
 
     # --- the end
@@ -660,10 +675,12 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         """What the client has not answered goes back, with the end of the far link; `lost`: as failed."""
         self.stop()
         self.is_open = False
+        self._give_backlog_back()
+        unsent = set(list(self._by_near)[len(self._by_near) - self._newest.count_unsent() :])
         for held in {id(held): held for held in (*self._by_near.values(), *self._by_far.values())}.values():
             self._count(-1, -held.size)
             if lost and held.far is not None and held.outcome is None:
-                _FAILED.put(held.far)
+                (_RELEASED if held.near in unsent else _FAILED).put(held.far)
                 engine.forget(held.far)
             held.near = held.far = None
         self._by_near.clear()

@@ -59,7 +59,9 @@ class SessionConsumer(OutgoingLink):
     def _take_over(self) -> list[Entry]:
         """A link of that name before is no more; returns what the session holds on it."""
         self._container.sessions.links.attached(self._part, self.hosted, self, consumes=True)
-        return held_for(self.hosted.resources, self.queue, self._owner_of_held)
+        held = held_for(self.hosted.resources, self.queue, self._owner_of_held)
+        self.beyond = held[-1] if held else None
+        return held
 
     def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
         """Of what the session holds, another broker's client may have some: of that a delivery without content comes
@@ -78,7 +80,7 @@ class SessionConsumer(OutgoingLink):
         if not self._again:
             super().update_window()
             return
-        self.credit = 0  # what is new waits behind it
+        self._set_credit(0)  # what is new waits behind it
         if self._window.has_enough_unsettled:
             self._window.waiting_for_answers[self] = None
         elif not self._has_room:
@@ -94,13 +96,15 @@ class SessionConsumer(OutgoingLink):
             count = min(AGAIN_LENGTH, self._sender.credit, len(self._again))
             entries = [self._again.popleft() for _ in range(count)]
             there = [entry for entry in entries if self._is_held(entry)]
-            self._send(there, bodies_of(there))
+            bodies = bodies_of(there)
+            ready = self._window.admit(self._sender, len(there), map(len, bodies))
+            self._again.extendleft(reversed(there[ready:]))
+            self._send(there[:ready], bodies)
             self._count_unsettled()
             self.connection.touch()
             yield
         self._is_sending_again = False
         if not self._ended:
-            self.credit = self._sender.credit
             self.update_window()
 
     @property
@@ -126,21 +130,22 @@ class SessionConsumer(OutgoingLink):
 
     # --- messages out
 
-    def deliver(self, entries: list[Entry]) -> None:
-        """Send `entries`: that the session holds them is committed."""
-        if self._ended:
-            return
-        self._send(entries, [entry.resident_body() for entry in entries])
-        self.connection.touch()
-        self._count_unsettled()
-        if self._window.has_enough_unsettled:
-            self._wait_for_answers()
-        elif self.window_bytes <= 0:
-            self._window.congested[self] = None
+    @property
+    def _has_older(self) -> bool:
+        return bool(self._again)
+
+    def _hold_back(self, entries: list[Entry], bodies: list[bytes]) -> None:
+        """They are the session's, and are sent when its client takes more."""
+        self._again += entries
+        self._set_credit(0)
+        self._window.congested[self] = None
+
+    def _take_back(self, entries: list[Entry]) -> None:
+        """They stay the session's, on its next link."""
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, is_relayed = self._container.sections, self._relay is not None
-        for entry, body in zip(entries, bodies, strict=True):
+        for entry, body in zip(entries, bodies, strict=False):
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
                 payload = sections.redelivered(body, entry.delivery_count)
             else:
@@ -148,8 +153,14 @@ class SessionConsumer(OutgoingLink):
             payload = with_message_id(payload, entry.id)
             delivery, tag = self._sender.send(payload, entry.id if is_relayed else None)
             self._unsettled[delivery] = (entry, tag, len(payload))
-            self._container.unsettled_bytes += len(payload)
+            self._container.held.unsettled_bytes += len(payload)
             entry.acquired_before = True
+        self._newest.note(len(entries))
+
+    def _take_unseen(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            entry.acquired_before = False
+        self._again += entries
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The client answered; what comes after the session went to another connection counts no more."""
@@ -166,6 +177,10 @@ class SessionConsumer(OutgoingLink):
 
     def closed(self, *, lost: bool) -> None:
         super().closed(lost=lost)
+        held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
+        if held is not None:
+            fresh = [entry for entry in self._again if not entry.acquired_before]
+            held.never_sent = frozenset(entry.id for entry in fresh if entry.id > self.queue.redelivered_below)
         self._container.sessions.links.forget(self)
 
     def _give_back(self, entries: list[Entry], *, lost: bool) -> None:

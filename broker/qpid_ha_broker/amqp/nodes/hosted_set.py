@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import chain, islice
 from typing import Protocol
 
@@ -22,8 +23,11 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import CommitToken, LogBatch
+from qpid_ha_broker.model.message_clock import SteadyTime
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.model.work import Task, used_up
 
 HANDOUT_LIMIT = 256
@@ -48,6 +52,7 @@ class SetContainer(Protocol):
     now_ms: int
     directory: SetDirectory
     default: HostedSet
+    steady: SteadyTime
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
@@ -121,6 +126,18 @@ class HostedSet:
         if begins_to_lead and len(self.resources.default.state.generations) > 1:
             self._host.led(self)
 
+    @property
+    def now_ms(self) -> int:
+        """By that its messages expire; see `model.message_clock`."""
+        return self.resources.catalog.clock.now_ms(self._host.now_ms)
+
+    def by_own_clock(self, message: Message, other: HostedSet) -> Message:
+        """`message`, whose expiry is by the clock of `other`."""
+        if other is self or not message.expires_at_ms:
+            return message
+        clock, theirs = self.resources.catalog.clock, other.resources.catalog.clock
+        return message._replace(expires_at_ms=clock.converted(message.expires_at_ms, theirs))
+
     def open_gate(self) -> None:
         """Whoever comes for what it had before this broker led, has come."""
         self.resources.is_gated = False
@@ -134,7 +151,7 @@ class HostedSet:
         """Something happened here, or was committed: have a turn."""
         if not self.is_touched:
             self.is_touched = True
-            self.resources.catalog.now_ms = 0 if self.read_only else self._host.now_ms
+            self.resources.catalog.now_ms = 0 if self.read_only else self.now_ms
             self._host.touched(self)
 
     @property
@@ -171,16 +188,17 @@ class HostedSet:
         if self._awaited:
             self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
-        catalog.now_ms = now_ms = 0 if self.read_only else host.now_ms
+        catalog.now_ms = now_ms = 0 if self.read_only else self.now_ms
         if resources.has_work:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
-            consumer.deliver(entries)
-        resources.default.log.note_time(host.now_ms)
-        resources.local.log.note_time(host.now_ms)
+            _deliver(consumer, entries)
+        wall_ms = host.steady.wall_ms()
+        resources.default.log.note_time(wall_ms)
+        resources.local.log.note_time(wall_ms)
         batch = resources.default.log.take_batch()
         self.tell_what_is_committed()
         return batch
@@ -197,14 +215,15 @@ class HostedSet:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
         while self._withheld_of_sessions and self._withheld_of_sessions[0].written.is_committed:
             consumer, entries, _ = self._withheld_of_sessions.popleft()
-            consumer.deliver(entries)
+            _deliver(consumer, entries)
         if self._commit_waits:
             self._tell_commit_waits()
         if self.unconfirmed:
             unconfirmed, self.unconfirmed = self.unconfirmed, {}
-            self.unconfirmed |= {link: None for link in unconfirmed if link.confirm()}
+            self.unconfirmed |= {link: None for link in unconfirmed if _asked(link, link.confirm, has_ended=False)}
         if self.draining and not (self.resources.has_work or self._withheld or self._withheld_of_sessions):
-            self.draining = {link: None for link in self.draining if not link.finish_drain()}
+            draining, self.draining = self.draining, {}
+            self.draining |= {link: None for link in draining if not _asked(link, link.finish_drain, has_ended=True)}
 
     def flush_accepted(self) -> None:
         """Carry out what consumers have accepted in this turn: due before anything that asks how full a queue is."""
@@ -216,7 +235,7 @@ class HostedSet:
         """Expire messages and delete queues whose time has come; that is the primary's to do."""
         if self.read_only:
             return
-        due = self.resources.timers.tick(self._host.now_ms, Budget(self._host.clock, EXPIRY_S))
+        due = self.resources.timers.tick(self.now_ms, Budget(self._host.clock, EXPIRY_S))
         if due or self._unused:
             asked, self._unused = self._unused, {}
             for queue in due:
@@ -344,6 +363,22 @@ def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
     for link in used_up(links):
         link.end(error)
         yield
+
+
+def _asked(link: LinkEndpoint, ask: Callable[[], bool], *, has_ended: bool) -> bool:
+    """What `link` answers; `has_ended`: the answer of one on which a bug comes up, and which ends with it."""
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001 # see `LinkEndpoint.bug`
+        link.bug(error)
+        return has_ended
+
+
+def _deliver(consumer: Consumer, entries: list[Entry]) -> None:
+    try:
+        consumer.deliver(entries)
+    except Exception as error:  # noqa: BLE001 # see `LinkEndpoint.bug`
+        _endpoint(consumer).bug(error, entries)
 
 
 def _endpoint(consumer: Consumer) -> LinkEndpoint:

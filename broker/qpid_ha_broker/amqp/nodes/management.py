@@ -136,6 +136,7 @@ class Management:
     """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
 
     def __init__(self, administration: Administration, name: str, access: AccessControl) -> None:
+        self.administration = administration
         self.control: Control | None = None
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
         self.record: RecordAct | None = None
@@ -144,6 +145,7 @@ class Management:
         """As whose a queue counts that is made for somebody; the container sets it."""
         self._name = name
         self.access = access
+        self.administration = administration
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
         self._types: dict[str, EntityType] = {each.name: each for each in entity_types}
         self._short_names = {each.short_name: each.name for each in entity_types}

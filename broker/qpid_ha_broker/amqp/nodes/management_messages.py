@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import proton
 
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError
+from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 
 MANAGEMENT = "$management"
@@ -64,7 +65,7 @@ def read_request(data: bytes) -> Request | None:
     """None when the bytes are no message, and nobody can be told so."""
     message = proton.Message()
     try:
-        message.decode(data)
+        message.decode(without_format(data))
         properties, body, problem = _plain(message.properties), _plain(message.body), ""
     except _UNREADABLE as error:
         properties, body, problem = {}, None, f"the message cannot be read: {error!s:.200}"
@@ -107,7 +108,7 @@ def read_answer(data: bytes) -> tuple[int, ManagementAnswer]:
     """What another broker has answered, and to the request of which number. Raises AmqpError."""
     message = proton.Message()
     try:
-        message.decode(data)
+        message.decode(without_format(data))
         properties, body, number = _plain(message.properties), _plain(message.body), message.correlation_id
         if not isinstance(properties, dict) or not isinstance(number, int):
             raise ValueError("it has no number, or no application properties")

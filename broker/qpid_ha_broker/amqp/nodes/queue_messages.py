@@ -11,6 +11,8 @@ from typing import Final
 
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.message_facts import describe_message
+from qpid_ha_broker.amqp.wire.sections import without_number
+from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.administration import (
     Administration,
     Facts,
@@ -24,6 +26,7 @@ from qpid_ha_broker.model.moving import begin_move
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.queue import Queue, SessionLink
 from qpid_ha_broker.model.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, Entry, Holder
+from qpid_ha_broker.model.sessions import session_label
 from qpid_ha_broker.model.transaction import Transaction
 
 COUNT_MOST: Final = 100
@@ -76,7 +79,8 @@ class QueueMessages:
         offset: object = 0,
         bytes: object = BYTES_MOST,
     ) -> PayloadLook:
-        """The bytes of committed messages behind the message `after`, as they came, `bytes` of them at most.
+        """The bytes of committed messages behind the message `after`, as they came but for the number that a producer
+        has given them, `bytes` of them at most.
 
         Of the first message from `offset` on; of the last one maybe not all: `size` is what it has.
         """
@@ -171,15 +175,17 @@ class Peek(QueueLook):
     ) -> None:
         super().__init__(administration, queue, after, count, most_bytes)
         self._body_bytes = body_bytes
+        self._clock = administration.resources.catalog.clock
 
     def row(self, entry: Entry, payload: bytes | BodyDamaged) -> Facts:
         header, holder, queue = entry.header, entry.holder, self.queue
+        expires_ms = self._clock.steady_ms(header.expires_at_ms) if header.expires_at_ms else None
         facts: Facts = {
             "id": str(entry.id),
             "state": "available" if holder is None else "acquired",
             "acquired_by": None if holder is None else _holder_text(holder),
             "enqueued_ms": queue.log.write_times.time_of(entry.id),
-            "expires_ms": header.expires_at_ms or None,
+            "expires_ms": expires_ms,
             "durable": header.durable,
             "priority": header.priority,
             "delivery_count": entry.delivery_count,
@@ -187,6 +193,7 @@ class Peek(QueueLook):
         }
         if isinstance(payload, BodyDamaged):
             return {**facts, "unreadable": str(payload)}
+        payload = without_number(without_format(payload))
         self.left_bytes -= min(len(payload), self._body_bytes)
         return {**facts, "size": len(payload), **describe_message(payload, self._body_bytes)}
 
@@ -205,6 +212,7 @@ class PayloadLook(QueueLook):
         facts: Facts = {"id": str(entry.id), "enqueued_ms": self.queue.log.write_times.time_of(entry.id)}
         if isinstance(payload, BodyDamaged):
             return {**facts, "unreadable": str(payload)}
+        payload = without_number(without_format(payload))
         piece = payload[offset : offset + self.left_bytes]
         self.left_bytes -= len(piece)
         encoded = b64encode(piece).decode("ascii")
@@ -216,7 +224,7 @@ def _holder_text(holder: Holder) -> str:
         case LinkEndpoint():
             return holder.client_text or f"a {type(holder).__name__}"
         case SessionLink():
-            return f"session {holder.name}, link {holder.link}"
+            return f"session {session_label(holder.name)}, link {holder.link}"
         case Transaction():
             return "a transaction that is open"
     return _MARKS.get(holder, "somebody")

@@ -1,7 +1,8 @@
 """Queues that the broker makes for those who consume from an exchange, and how a subscriber finds its own again.
 
-A durable subscription belongs to a container id and a link name. Its queue has the argument `qpid.subscription`, which
-only the broker sets and which names both without ambiguity. A queue without it is no subscription, whatever its name.
+A durable subscription belongs to a user, a container id and a link name. Its queue has the argument
+`qpid.subscription`, which only the broker sets and which names the three without ambiguity. A queue without it is no
+subscription, whatever its name. Releases before named no user in it: then it is the first user's who comes back to it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT, Binding, Exchange
+from qpid_ha_broker.model.notices import SUBSCRIPTION_NAMES
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION, with_creator
 
@@ -24,20 +26,32 @@ _ESCAPED = re.compile(r"[%:]|[^ -~]")
 
 
 class Subscriber(NamedTuple):
-    """Who has a durable subscription: JMS calls the two the client id and the name of the subscription."""
+    """Who has a durable subscription: JMS calls the first two the client id and the name of the subscription."""
 
     container: str
     link: str
+    user: str
+    """Empty: it has not logged in."""
 
     @property
     def identity(self) -> str:
-        """Both in one text, from which both can be told: what is in a part is escaped as in a URL."""
+        """All in one text, from which each can be told: what is in a part is escaped as in a URL."""
         return _SEPARATOR.join(_ESCAPED.sub(_percent, part) for part in self)
+
+    @property
+    def identity_of_nobody(self) -> str:
+        """The same as releases wrote it in which a subscription belonged to no user."""
+        return _SEPARATOR.join(_ESCAPED.sub(_percent, part) for part in self[:2])
 
     @property
     def queue_name(self) -> str:
         """Of the queue that is made for it."""
-        return f"subscription{_SEPARATOR}{self.identity}"
+        return f"{SUBSCRIPTION_NAMES[1]}{self.identity if self.user else self.identity_of_nobody}"
+
+    @property
+    def queue_name_of_nobody(self) -> str:
+        """Of the queue that was made for it before there were users in names."""
+        return f"{SUBSCRIPTION_NAMES[1]}{self.identity_of_nobody}"
 
     @property
     def queue_name_before(self) -> str:
@@ -63,7 +77,7 @@ class Subscriptions:
 
     def temporary(self, route: Route, arguments: Arguments, created_by: str = "") -> Queue:
         """A queue for one link, which goes with it. Raises ModelError. `created_by`: see `with_creator`."""
-        name, own = f"subscription.{self._unique_name()}", {**arguments, "qpid.auto_delete": True}
+        name, own = f"{SUBSCRIPTION_NAMES[0]}{self._unique_name()}", {**arguments, "qpid.auto_delete": True}
         return self._make(name, route, own, created_by)
 
     def durable(self, subscriber: Subscriber, route: Route, arguments: Arguments, created_by: str = "") -> Queue:
@@ -74,12 +88,15 @@ class Subscriptions:
             own: dict[str, Scalar] = {"qpid.exclusive": True, SUBSCRIPTION: subscriber.identity}
             return self._make(subscriber.queue_name, route, {**asked, **own}, created_by)
         there = route.exchange.binding(queue.id, route.key)
-        if there is None or dict(there.arguments) != dict(route.arguments):
+        if there is None or _without_selector(there.arguments) != _without_selector(route.arguments):
             raise AmqpError(
                 PRECONDITION_FAILED,
                 f"the subscription {subscriber.link} of {subscriber.container} (queue {queue.name}) is not bound to"
                 f" {route.exchange.name} with the key {route.key!r}: unsubscribe first, which deletes what it holds",
             )
+        if dict(there.arguments) != dict(route.arguments):
+            # Another selector than before, or the first since a release that kept none in bindings: for what comes.
+            self._configuration.bind(route.exchange.name, queue.name, route.key, route.arguments)
         return queue
 
     def left_behind(self, subscriber: Subscriber) -> tuple[Queue, Exchange, Binding]:
@@ -106,17 +123,22 @@ class Subscriptions:
             raise AmqpError(
                 PRECONDITION_FAILED, "a durable subscription belongs to a container id, and this connection has none"
             )
-        name = subscriber.queue_name
-        queue = self._catalog.queues.get(name)
-        if name in self._catalog.exchanges or (queue and queue.arguments.subscription != subscriber.identity):
+        name, queues = subscriber.queue_name, self._catalog.queues
+        for found in (name, subscriber.queue_name_of_nobody, subscriber.queue_name_before):
+            queue = queues.get(found)
+            if queue is not None and queue.arguments.subscription == subscriber.identity:
+                return queue
+        for found in (subscriber.queue_name_of_nobody, subscriber.queue_name_before):
+            queue = queues.get(found)
+            if queue is not None and _is_unowned(queue, subscriber):
+                return self._configuration.update_queue(found, {SUBSCRIPTION: subscriber.identity})
+        if name in self._catalog.exchanges or name in queues:
             raise AmqpError(
                 PRECONDITION_FAILED,
-                f"{name} is no subscription and has the name of one: delete it, or subscribe under another name",
+                f"{name} is no subscription of this user's and has the name of one: delete it, or subscribe under"
+                " another name",
             )
-        before = self._catalog.queues.get(subscriber.queue_name_before)
-        if queue is None and before is not None and before.arguments.subscription == subscriber.identity:
-            return before
-        return queue
+        return None
 
     def _adopted(self, subscriber: Subscriber, route: Route) -> Queue | None:
         """The queue of a subscription that release 0.1.0 has made, marked from now on.
@@ -150,12 +172,23 @@ class Subscriptions:
         return queue
 
 
+def _is_unowned(queue: Queue, subscriber: Subscriber) -> bool:
+    """Whether a release made it in which subscriptions belonged to no user. What counts for a user is that user's."""
+    arguments = queue.arguments
+    created_by = arguments.created_by
+    return arguments.subscription == subscriber.identity_of_nobody and created_by in ("", subscriber.user)
+
+
 def _was_made_for(queue: Queue, subscriber: Subscriber) -> bool:
     """Whether a queue that is not marked has all that release 0.1.0 gave the subscription of that name."""
     arguments = queue.arguments
     if arguments.subscription or not arguments.exclusive or arguments.auto_delete:
         return False
     return queue.used and queue.owner in ("", subscriber.container)
+
+
+def _without_selector(arguments: Arguments) -> dict[str, Scalar]:
+    return {name: value for name, value in arguments.items() if name != SELECTOR_ARGUMENT}
 
 
 def _percent(found: re.Match[str]) -> str:

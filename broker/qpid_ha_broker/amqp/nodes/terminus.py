@@ -142,7 +142,8 @@ class Filters(NamedTuple):
             for name, each in self.bindings.items()
             if kind is ExchangeKind.FANOUT or (_kind_of(each) == "headers") is not by_headers
         }
-        return self._without(idle)
+        idle |= {name: each for name, each in self.applied.items() if _kind_of(each) == "after"}
+        return self._without(idle)._replace(after=None)
 
     def _without(self, names: Mapping[proton.symbol, object]) -> Filters:
         return self._replace(applied={name: each for name, each in self.applied.items() if name not in names})

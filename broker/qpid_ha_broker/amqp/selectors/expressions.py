@@ -52,6 +52,8 @@ class Expression(NamedTuple):
     nesting: int = 0
     sought: int = 0
     """Pieces of LIKE patterns that have to be sought step by step."""
+    cost: int = 0
+    """Of a whole selector: see `Selector`."""
     constant: int | float | str | bool | None = None
     """A literal's value; None for everything else."""
 

@@ -13,12 +13,17 @@ from typing import Final
 import proton
 
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
-from qpid_ha_broker.amqp.wire.sections import MESSAGE_ANNOTATIONS, MessageSections, find_section
+from qpid_ha_broker.amqp.wire.sections import (
+    MAX_NUMBERED_PAIRS,
+    MESSAGE_ANNOTATIONS,
+    PRODUCER,
+    SEQUENCE,
+    MessageSections,
+    find_section,
+)
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.model.transaction import Message
 
-PRODUCER: Final = "x-opt-qpid-producer"
-SEQUENCE: Final = "x-opt-qpid-sequence"
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 """When a message is due, in milliseconds since the Unix epoch: what JMS calls delayed delivery."""
 DELIVERY_DELAY: Final = "x-opt-delivery-delay"
@@ -79,6 +84,8 @@ def annotated(
     producer, sequence = annotations.get(PRODUCER), annotations.get(SEQUENCE)
     if producer is None and sequence is None:
         return message
+    if len(annotations) > MAX_NUMBERED_PAIRS:
+        raise _refusal(PRODUCER, f"at most {MAX_NUMBERED_PAIRS} annotations beside it", f"{len(annotations)} in all")
     return message._replace(producer=_producer(producer), sequence=_sequence(sequence))
 
 

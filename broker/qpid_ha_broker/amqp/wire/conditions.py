@@ -23,6 +23,7 @@ RESOURCE_LOCKED = "amqp:resource-locked"
 UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 CONNECTION_FORCED = "amqp:connection:forced"
 CONNECTION_REDIRECT = "amqp:connection:redirect"
+FRAME_TOO_SMALL = "amqp:frame-size-too-small"
 FRAMING_ERROR = "amqp:connection:framing-error"
 LINK_REDIRECT = "amqp:link:redirect"
 LINK_STOLEN = "amqp:link:stolen"
@@ -50,6 +51,7 @@ _OF_MODEL = {
     errors.LimitReached: RESOURCE_LIMIT,
     errors.InUse: RESOURCE_LOCKED,
     errors.RefusedBefore: PRECONDITION_FAILED,
+    errors.NumberTooHigh: INVALID_FIELD,
     errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
     errors.NotPrimary: NOT_ALLOWED,
     errors.QueueLocked: NOT_ALLOWED,
@@ -57,6 +59,31 @@ _OF_MODEL = {
     errors.ControllerRefusal: NOT_ALLOWED,
     errors.Unavailable: RESOURCE_LOCKED,
 }
+
+
+UNLIMITED_BYTES = 1 << 32
+"""Of a frame, where the peer takes any."""
+CONDITION_BYTES = 160
+"""Of a frame with an error in it, all that is neither the error's description nor its information, at most."""
+
+BUG = "a bug of this broker came up: its log says which; connect again"
+"""What a peer is told whose connection cannot go on for it."""
+
+
+def encoded_bytes(value: Any) -> int:
+    """How long the AMQP encoding of `value` is; nothing for None."""
+    if value is None:
+        return 0
+    data = proton.Data()
+    data.put_object(value)
+    return len(data.encode())
+
+
+def cut(text: str, most_bytes: int) -> str:
+    """`text`, or as much of its beginning as fits into so many bytes of UTF-8."""
+    if len(text) * 4 <= most_bytes:
+        return text
+    return text.encode("utf-8", "replace")[: max(most_bytes, 0)].decode("utf-8", "ignore")
 
 
 class AmqpError(Exception):
@@ -71,9 +98,14 @@ class AmqpError(Exception):
         self.description = description
         self.info = info
 
-    def as_condition(self) -> proton.Condition:
-        """For the end of a connection, a session or a link."""
-        return proton.Condition(self.name, self.description, symbol_map(self.info) if self.info else None)
+    def as_condition(self, frame_bytes: int = UNLIMITED_BYTES) -> proton.Condition:
+        """For the end of a connection, a session or a link, in a frame of so many bytes at most."""
+        info = symbol_map(self.info) if self.info else None
+        room = frame_bytes - CONDITION_BYTES
+        if info is not None:
+            size = encoded_bytes(info)
+            info, room = (info, room - size) if size <= room else (None, room)
+        return proton.Condition(self.name, cut(self.description, room), info)
 
 
 class DecodeError(AmqpError, errors.ModelError):

@@ -10,14 +10,30 @@ An `Engine` is one connection, without a socket: bytes in by `push`, bytes out b
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
+import cproton_ffi
 import proton
 from cproton_ffi import ffi, lib
 
-from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, FRAMING_ERROR
+from qpid_ha_broker.amqp.wire.conditions import (
+    BUG,
+    CONDITION_BYTES,
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    INTERNAL_ERROR,
+    NOT_IMPLEMENTED,
+    UNLIMITED_BYTES,
+    cut,
+    encoded_bytes,
+)
+from qpid_ha_broker.amqp.wire.message_format import FormatWriter
+from qpid_ha_broker.amqp.wire.peer_input import PeerInput, name_of
 from qpid_ha_broker.amqp.wire.values import value_of
+from qpid_ha_broker.events.payloads import FORMAT_STARTS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
 ACCEPTED: int = lib.PN_ACCEPTED
@@ -27,9 +43,18 @@ MODIFIED: int = lib.PN_MODIFIED
 DECLARED, TRANSACTIONAL = 0x33, 0x34
 """AMQP 1.0 part 4: the delivery states of a coordinator and of transactional work."""
 
+_UINT_MOST = (1 << 32) - 1
+_PROBE_CREDIT, _PROBE_MESSAGES, _LINK_WORDS = 0x1234567, 3, 512
+"""See `_place_of_counts`."""
 NUMBER_LENGTH = 16
 """Digits of a tag that is a number."""
 OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
+TRANSFER_BYTES = 64
+"""Of a frame with a message, all that is not the message, at most: its header, and a transfer with a tag of ours."""
+ATTACH_BYTES = 128
+"""Of a frame with an attach, all that has a fixed length, at most."""
+CREDIT_MOST = (1 << 31) - 1
+"""Of the messages that a peer takes, as many as Proton counts."""
 EVENTS_LENGTH = 64
 """Dispositions and messages between two looks at the clock."""
 
@@ -42,6 +67,17 @@ _receive, _advance, _unpack = lib.pn_link_recv, lib.pn_link_advance, ffi.unpack
 _new_delivery, _write = lib.pn_delivery, lib.pn_link_send
 _update, _settle = lib.pn_delivery_update, lib.pn_delivery_settle
 _DELIVERY: int = lib.PN_DELIVERY
+
+
+_window_of = ctypes.CDLL(cproton_ffi.__file__).pn_session_remote_incoming_window
+"""Proton exports it, but its Python module does not declare it."""
+_window_of.argtypes, _window_of.restype = (ctypes.c_void_p,), ctypes.c_uint32
+
+_beyond: dict[Any, int] = {}
+"""By the link of a consumer that has given credit beyond CREDIT_MOST: how much there is of that since its last flow."""
+
+OnFault = Callable[[Exception], None]
+"""Who counts and logs a bug of ours."""
 
 Delivery = Any
 """A `pn_delivery_t *`: hashable, and valid until settled."""
@@ -113,7 +149,10 @@ class EachDisposition:
 
 
 class Handler(Protocol):
-    """What `Engine.process` tells, apart from messages."""
+    """What `Engine.process` tells, apart from messages.
+
+    `malformed`: what came makes no sense, or a bug of ours came up at it: close the connection, saying so.
+    """
 
     def opened(self) -> None: ...
     def closed(self) -> None: ...
@@ -130,6 +169,11 @@ class Workspace:
 
     def __init__(self) -> None:
         self.buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
+
+
+def _nobody(_: Any) -> bool:
+    """There is nobody to tell, or to ask."""
+    return False
 
 
 class Engine:
@@ -154,16 +198,31 @@ class Engine:
         self.answers_late = True
         """What publishers send on a link that has ended is answered as released. False: they send again what was not
         answered, and one of these may have been taken before."""
-        self.dropped: Callable[[Delivery], None] = lambda delivery: None
+        self.proof = ""
+        """Of a connection to another broker of the cluster: by what that one knows us; empty: by our login."""
+        self.dropped: Callable[[Delivery], object] = _nobody
         """Told of what comes in a transaction for a link that has ended on our side."""
+        self.on_fault: OnFault | None = None
+        """Who counts and logs bugs that come up while the peer's bytes are worked on: they end the link, or the
+        connection, and nobody else hears of them. None: they are raised, as tests want it."""
+        self.end_failed: Callable[[Any], bool] = _nobody
+        """Asked to end the link with that key, on which a bug came up; False: only together with the connection."""
+        self._is_broken = False
+        """A bug has come up: nothing but the end of the connection is told."""
         self._buffer = (workspace or Workspace()).buffer
+        self.input = PeerInput(self._transport, self._collector)
+        self._format_writer = FormatWriter()
         transport.bind(connection)
 
     def close(self) -> None:
         """Let go of everything that C holds."""
+        for pointer in self._sending if _beyond else ():
+            _beyond.pop(pointer, None)
         self._receiving.clear()
         self._sending.clear()
         self._consuming.clear()
+        self.dropped = self.end_failed = _nobody  # they lead back here, and nobody collects circles
+        self.input.close()
         self.transport.unbind()
         lib.pn_connection_collect(self.connection._impl, ffi.NULL)
         lib.pn_collector_free(self._collector)
@@ -171,13 +230,9 @@ class Engine:
     # --- bytes
 
     def push(self, data: bytes | memoryview) -> None:
-        """Bytes from the peer. What the transport no longer takes (after an error) is dropped."""
-        start, size, offset = ffi.from_buffer(data), len(data), 0
-        while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
-            taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
-            if taken <= 0:
-                return
-            offset += taken
+        """Bytes from the peer, of which `process` tells. What the transport no longer takes (after an error) is
+        dropped."""
+        self.input.push(data)
 
     def take_output(self) -> bytes:
         """Bytes for the peer; empty when there are none now."""
@@ -187,7 +242,17 @@ class Engine:
             size = lib.pn_transport_peek(transport, buffer, min(pending, OUTPUT_CHUNK))
             chunks.append(ffi.unpack(buffer, size))
             lib.pn_transport_pop(transport, size)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return self._format_writer.rewrite(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    @property
+    def formats(self) -> FormatWriter | None:
+        """What a `Sender` of messages with a format is to be given; None: they cannot be sent so over TLS."""
+        return None if lib.pn_transport_is_encrypted(self._transport) else self._format_writer
+
+    @property
+    def peer_frame_bytes(self) -> int:
+        """Of a frame for the peer, at most (AMQP 1.0 section 2.7.1, max-frame-size); of what its open has said."""
+        return _frame_limit(self._transport)
 
     def encode(self) -> None:
         """Put what was said so far into frames: Proton would send answers behind messages that are sent after them."""
@@ -230,29 +295,75 @@ class Engine:
     def process(self, handler: Handler, budget: Budget = UNLIMITED) -> bool:
         """Tell `handler` and the links what happened since the last call; whether that was all.
 
-        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much.
+        Stops when `budget` is spent: a few bytes may settle a hundred thousand deliveries, or ask for much. A bug ends
+        the link that it came up on, or the connection: see `on_fault`.
         """
+        while True:
+            try:
+                return self._tell(handler, budget)
+            except Exception as error:
+                if self.on_fault is None:
+                    raise
+                self._break(handler, error)
+
+    def _tell(self, handler: Handler, budget: Budget) -> bool:
         collector, left = self._collector, EVENTS_LENGTH
-        while event := _peek(collector):
+        while event := _peek(collector) or self.input.push_rest():
             kind = _type_of(event)
             if kind == _DELIVERY:
                 count, is_costly = self._tell_deliveries(_delivery_of(event), left)
                 left -= count
             else:
                 left -= 1
-                tell = _EVENTS.get(kind)
+                tell = (_LAST_EVENTS if self._is_broken else _EVENTS).get(kind)
                 is_costly = tell is not None
-                if tell is not None:
-                    try:
+                try:
+                    if tell is not None:
                         tell(self, event, handler)
-                    except UnicodeError as error:  # from Proton, where the standard wants UTF-8
-                        handler.malformed(DECODE_ERROR, str(error))
-                _pop(collector)
+                except UnicodeError as error:  # from Proton, where the standard wants UTF-8
+                    handler.malformed(DECODE_ERROR, str(error))
+                finally:  # also when it is a bug: it would come up again and again
+                    _pop(collector)
             if (is_costly or left <= 0) and budget.is_spent:
                 return False
             if left <= 0:
                 left = EVENTS_LENGTH
         return True
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Do `act`, whose bug must not keep others from what is theirs: see `on_fault`."""
+        try:
+            act()
+        except Exception as error:
+            if self.on_fault is None:
+                raise
+            self.on_fault(error)
+
+    def _break(self, handler: Handler, error: Exception) -> None:
+        """A bug that is no single link's: the connection ends, and its links hear nothing more from here."""
+        if self.on_fault is not None:
+            self.on_fault(error)
+        if self._is_broken:
+            event = _peek(self._collector)
+            if event and _type_of(event) == _DELIVERY:  # not even to be discarded
+                _pop(self._collector)
+            return
+        self._is_broken = True
+        for links in (self._receiving, self._sending, self._consuming):
+            links.clear()
+        self.guard(partial(handler.malformed, INTERNAL_ERROR, BUG))
+        connection = self.connection
+        if connection.state & proton.Endpoint.LOCAL_ACTIVE:  # whoever was to say it has failed, too
+            connection.condition = proton.Condition(INTERNAL_ERROR, BUG)
+            connection.close()
+
+    def link_failed(self, pointer: Any, error: Exception) -> None:
+        """A bug came up on one link: the others go on, if that one can be ended. Raises `error` if not."""
+        if self.on_fault is None or not self.end_failed(pointer):
+            raise error
+        for links in (self._receiving, self._sending, self._consuming):
+            links.pop(pointer, None)
+        self.on_fault(error)
 
     def _tell_deliveries(self, delivery: Delivery, most: int) -> tuple[int, bool]:
         """Take the event of `delivery`, and those right behind it of the same link, and tell the link.
@@ -260,13 +371,17 @@ class Engine:
         Returns how many events it were, and whether they are requests.
         """
         pointer = _link_of(delivery)
-        receiving = self._receiving.get(pointer)
-        if receiving is not None:
-            is_costly = pointer in self._costly
-            return self._tell_received(pointer, delivery, receiving, 1 if is_costly else most), is_costly
-        sending = self._sending.get(pointer)
-        if sending is not None:
-            return self._tell_answered(pointer, delivery, sending, most), False
+        try:
+            receiving = self._receiving.get(pointer)
+            if receiving is not None:
+                is_costly = pointer in self._costly
+                return self._tell_received(pointer, delivery, receiving, 1 if is_costly else most), is_costly
+            sending = self._sending.get(pointer)
+            if sending is not None:
+                return self._tell_answered(pointer, delivery, sending, most), False
+        except Exception as error:  # noqa: BLE001 # see `on_fault`; the event, if it is still there, is then discarded
+            self.link_failed(pointer, error)
+            return 1, True
         self._discard(pointer, delivery)
         _pop(self._collector)
         return 1, False
@@ -292,8 +407,10 @@ class Engine:
         while True:
             count += 1
             size = _pending(delivery)
-            if 0 < size <= RECEIVE_BUFFER and not _is_partial(delivery):
-                data = _unpack(buffer, _receive(pointer, buffer, size))
+            # Of one that was taken back Proton says that a byte is pending, and gives none.
+            is_usual = 0 < size <= RECEIVE_BUFFER and not _is_partial(delivery)
+            if is_usual and (received := _receive(pointer, buffer, size)) > 0:
+                data = _unpack(buffer, received)
                 _advance(pointer)
                 transfers.append((delivery, data, _is_settled(delivery), _state_of(delivery)))
             elif size or lib.pn_delivery_readable(delivery):
@@ -321,7 +438,12 @@ class Engine:
         return count
 
     def _tell_unusual(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
-        """A message that is large, empty, not whole, or taken back."""
+        """A message that is large, empty, not whole, or taken back (AMQP 1.0 section 2.7.5, `aborted`)."""
+        if lib.pn_delivery_aborted(delivery):
+            _advance(pointer)
+            _settle(delivery)
+            link.aborted(delivery)
+            return
         size = _pending(delivery)
         large = bytearray(size)
         received = _receive(pointer, ffi.from_buffer(large), size) if size else 0
@@ -329,10 +451,6 @@ class Engine:
         if _is_partial(delivery):
             if data:
                 link.partial(delivery, data)
-        elif not data and lib.pn_delivery_aborted(delivery):
-            _advance(pointer)
-            _settle(delivery)
-            link.aborted(delivery)
         else:
             _advance(pointer)
             link.transfers([(delivery, data, _is_settled(delivery), _state_of(delivery))])
@@ -341,7 +459,7 @@ class Engine:
         """For a link that has ended on our side. What comes is read to its end: once settled, Proton would keep it."""
         if lib.pn_link_is_receiver(pointer):
             is_whole = lib.pn_delivery_readable(delivery) and not lib.pn_delivery_partial(delivery)
-            if is_whole and _state_of(delivery) == TRANSACTIONAL:
+            if is_whole and not lib.pn_delivery_aborted(delivery) and _state_of(delivery) == TRANSACTIONAL:
                 self.dropped(delivery)
             is_unanswered = self._ended.get(pointer)
             if is_unanswered and not _is_settled(delivery):
@@ -360,22 +478,18 @@ class Engine:
             return  # to settle would be to confirm an answer that does not count any more, as the detach says
         lib.pn_delivery_settle(delivery)
 
-    def _tell_failed(self, event: Any, handler: Handler) -> None:
-        condition = self.transport.condition
-        if condition is not None:
-            handler.failed(condition.name or "amqp:internal-error", condition.description or "")
-
-    def _tell_ended(self, event: Any, handler: Handler) -> None:
-        if self.transport.condition is None:  # Proton gives up without a word on a TLS hello, or on noise in a frame
-            handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
-
     def _tell_flow(self, event: Any, handler: Handler) -> None:
         pointer = lib.pn_event_link(event)
-        sending = self._sending.get(pointer)
-        if sending is not None:
-            sending.flow()
-        elif pointer in self._consuming:
-            self._consuming[pointer].drained()
+        if _credit(pointer) < 0 or pointer in _beyond:
+            _read_credit(pointer, handler)
+        try:
+            sending = self._sending.get(pointer)
+            if sending is not None:
+                sending.flow()
+            elif pointer in self._consuming:
+                self._consuming[pointer].drained()
+        except Exception as error:  # noqa: BLE001 # see `on_fault`
+            self.link_failed(pointer, error)
 
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
@@ -413,6 +527,90 @@ class Engine:
             self._ended[link._impl] = not self.answers_late
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
+        _beyond.pop(link._impl, None)
+
+
+def _tell_failed(engine: Engine, event: Any, handler: Handler) -> None:
+    condition = engine.transport.condition
+    if condition is not None:
+        handler.failed(condition.name or "amqp:internal-error", condition.description or "")
+
+
+def _tell_ended(engine: Engine, event: Any, handler: Handler) -> None:
+    if engine.transport.condition is None:  # Proton gives up without a word on a TLS hello, or on noise in a frame
+        handler.malformed(FRAMING_ERROR, "what came is no frame; does the peer speak TLS, or another protocol?")
+
+
+def _read_credit(pointer: Any, handler: Handler) -> None:
+    """Credit of 2^31 and more, which is a uint in a flow (AMQP 1.0 section 2.7.4), and below 0 to Proton.
+
+    Below 0 is also what is left for a consumer that takes back credit for messages which are on their way to it. It
+    can take back no more than these: what it has not answered, or, of a settled link, what was ever sent.
+    """
+    if not lib.pn_link_is_sender(pointer):
+        return
+    place = _place_of_counts()
+    counts = None if place is None else ffi.cast("int32_t *", pointer) + place
+    credit = _credit(pointer) if counts is None else counts[1]
+    if credit >= 0:
+        if pointer in _beyond:
+            _beyond[pointer] = 0
+        return
+    if pointer not in _beyond:
+        under_way = lib.pn_link_unsettled(pointer)
+        if lib.pn_link_snd_settle_mode(pointer) == lib.PN_SND_SETTLED:
+            under_way = CREDIT_MOST if counts is None else counts[0] & _UINT_MOST
+        if -credit <= under_way:
+            return
+    if counts is None:
+        handler.malformed(NOT_IMPLEMENTED, f"a link-credit of more than {CREDIT_MOST} cannot be counted here")
+        return
+    _beyond[pointer] = (credit & _UINT_MOST) - CREDIT_MOST
+    missing, counts[1] = CREDIT_MOST - credit, CREDIT_MOST
+    while missing:  # to a sender this is no more than its other count
+        step = min(missing, CREDIT_MOST)
+        lib.pn_link_flow(pointer, step)
+        missing -= step
+
+
+@cache
+def _place_of_counts() -> int | None:
+    """Where Proton has the `delivery_count` of a link, in steps of 4 bytes from its pointer; then comes `link_credit`.
+
+    It has no call that changes them. So a link is made here for which they are numbers that nothing else is. None: they
+    are not found.
+    """
+    transports = proton.Transport(), proton.Transport(proton.Transport.SERVER)
+    connections = proton.Connection(), proton.Connection()
+    for transport, connection in zip(transports, connections, strict=True):
+        transport.bind(connection)
+        connection.open()
+    ours: Any = connections[0].session()
+    sender: Any = ours.sender("probe")
+    ours.open()
+    sender.open()
+    _exchange(*transports)
+    theirs: Any = connections[1].session_head(0)
+    receiver: Any = connections[1].link_head(0)
+    theirs.open()
+    receiver.open()
+    receiver.flow(_PROBE_CREDIT)
+    _exchange(*transports)
+    for number in range(_PROBE_MESSAGES):
+        sender.delivery(str(number))
+        sender.stream(b"x")
+        sender.advance()
+    _exchange(*transports)
+    words, wanted = ffi.cast("int32_t *", sender._impl), (_PROBE_MESSAGES, _PROBE_CREDIT - _PROBE_MESSAGES)
+    return next((at for at in range(_LINK_WORDS) if (words[at], words[at + 1]) == wanted), None)
+
+
+def _exchange(*transports: proton.Transport) -> None:
+    """Carry what both have to say to the other one, once there and once back."""
+    for source, target in (transports, transports[::-1], transports, transports[::-1]):
+        while (pending := source.pending()) > 0:
+            target.push(source.peek(pending) or b"")
+            source.pop(pending)
 
 
 def _condition_text(condition: Any) -> str:
@@ -431,18 +629,25 @@ def _link(event: Any) -> proton.Link:
     return link
 
 
+def _new_link(event: Any) -> proton.Link:
+    _beyond.pop(lib.pn_event_link(event), None)  # of a link that is no more, and was at the same place
+    return _link(event)
+
+
 _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
     lib.PN_CONNECTION_REMOTE_OPEN: lambda engine, event, handler: handler.opened(),
     lib.PN_CONNECTION_REMOTE_CLOSE: lambda engine, event, handler: handler.closed(),
     lib.PN_SESSION_REMOTE_OPEN: lambda engine, event, handler: handler.session_opened(_session(event)),
     lib.PN_SESSION_REMOTE_CLOSE: lambda engine, event, handler: handler.session_closed(_session(event)),
-    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_link(event)),
+    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_new_link(event)),
     lib.PN_LINK_REMOTE_CLOSE: lambda engine, event, handler: handler.link_detached(_link(event), True),
     lib.PN_LINK_REMOTE_DETACH: lambda engine, event, handler: handler.link_detached(_link(event), False),
     lib.PN_LINK_FLOW: Engine._tell_flow,
-    lib.PN_TRANSPORT_ERROR: Engine._tell_failed,
-    lib.PN_TRANSPORT_TAIL_CLOSED: Engine._tell_ended,
+    lib.PN_TRANSPORT_ERROR: _tell_failed,
+    lib.PN_TRANSPORT_TAIL_CLOSED: _tell_ended,
 }
+_LAST_EVENTS = {kind: _EVENTS[kind] for kind in (lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)}
+"""What is still told once a bug has come up."""
 
 
 def settle(delivery: Delivery, state: int) -> None:
@@ -475,14 +680,51 @@ class Outcome(NamedTuple):
             lib.pn_disposition_set_failed(local, self.failed)
             lib.pn_disposition_set_undeliverable(local, self.undeliverable)
         elif self.state == REJECTED and self.condition:
-            _put_condition(lib.pn_disposition_condition(local), self.condition, self.description)
+            _put_condition(delivery, self.condition, self.description)
         if self.state:
             _update(delivery, self.state)
 
 
-def _put_condition(condition: Any, name: str, description: str) -> None:
+def _put_condition(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
+    """Into what is said of `delivery`: in one frame, so the description is cut, and information that is too long is not
+    there."""
+    condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
+    room = _frame_limit(_transport_of(_link_of(delivery))) - CONDITION_BYTES
+    if info:
+        size = encoded_bytes(dict(info))
+        if size <= room:
+            proton.Data(lib.pn_condition_info(condition)).put_object(dict(info))
+            room -= size
     lib.pn_condition_set_name(condition, name.encode("ascii", "replace"))
-    lib.pn_condition_set_description(condition, description.encode("utf-8", "replace"))
+    lib.pn_condition_set_description(condition, cut(description, room).encode("utf-8", "replace"))
+
+
+def _transport_of(link: Any) -> Any:
+    return lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link)))
+
+
+def _frame_limit(transport: Any) -> int:
+    return int(lib.pn_transport_get_remote_max_frame(transport)) or UNLIMITED_BYTES
+
+
+def answer_bytes(link: proton.Link) -> int:
+    """How long the frame with our attach is, at most: a peer may take no frame that has all that it asked for."""
+    size = ATTACH_BYTES + len(name_of(link).encode())
+    for terminus in (link.source, link.target):
+        if terminus.type == proton.Terminus.UNSPECIFIED:
+            continue
+        size += len((terminus.address or "").encode("utf-8", "replace"))
+        parts = terminus.properties, terminus.capabilities, terminus.filter, terminus.outcomes
+        size += sum([len(part.encode()) for part in parts])
+    return size + len(proton.Data(lib.pn_link_properties(link._impl)).encode())
+
+
+def clear_answer(link: proton.Link) -> None:
+    """Have an attach of ours that is not written yet say nothing but the name of the link."""
+    link.properties = None
+    lib.pn_data_clear(lib.pn_link_properties(link._impl))
+    for terminus in (link.source, link.target):
+        terminus.type = proton.Terminus.UNSPECIFIED
 
 
 def accept_all(deliveries: Iterable[Delivery]) -> None:
@@ -522,10 +764,7 @@ def forget_all(deliveries: Iterable[Delivery]) -> None:
 
 def reject(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
     """Settle as rejected, with the reason (AMQP 1.0 section 3.4.3); `info` is the error's, with symbols for keys."""
-    condition = lib.pn_disposition_condition(lib.pn_delivery_local(delivery))
-    _put_condition(condition, name, description)
-    if info:
-        proton.Data(lib.pn_condition_info(condition)).put_object(dict(info))
+    _put_condition(delivery, name, description, info)
     settle(delivery, REJECTED)
 
 
@@ -607,10 +846,12 @@ class Sender:
     Tags are ASCII: python-proton decodes a tag as UTF-8 as soon as an application reads it.
     """
 
-    __slots__ = ("_keep", "_link", "_number", "_number_text", "_tags")
+    __slots__ = ("_formats", "_keep", "_link", "_number", "_number_text", "_tags")
 
-    def __init__(self, link: proton.Link) -> None:
+    def __init__(self, link: proton.Link, formats: FormatWriter | None = None) -> None:
+        """`formats`: see `Engine.formats`; without it all messages are sent with the format 0."""
         self._link = link._impl
+        self._formats = formats
         self._tags: list[Any] = []
         self._keep: list[Any] = []
         self._number: Any = None
@@ -630,11 +871,20 @@ class Sender:
         else:
             known, tag = None, self._number or self._new_number()
             self._number_text[:] = b"%016x" % number
+        if payload[:1] in FORMAT_STARTS:
+            payload = self._formatted(payload, tag)
         link = self._link
         delivery = _new_delivery(link, tag)
         _write(link, payload, len(payload))
         _advance(link)
         return delivery, known
+
+    def _formatted(self, payload: bytes, tag: Any) -> bytes:
+        """A message whose format is not 0, as Proton is to have it."""
+        if self._formats is None:
+            return without_format(payload)
+        self._formats.expect(_unpack(tag.start, tag.size), payload)
+        return payload
 
     def _new_number(self) -> Any:
         text = ffi.new("char[]", NUMBER_LENGTH)
@@ -648,6 +898,8 @@ class Sender:
         link, tags, sent = self._link, self._tags, []
         for payload in payloads:
             tag = tags.pop() if tags else self._new_tag()
+            if payload[:1] in FORMAT_STARTS:
+                payload = self._formatted(payload, tag)
             delivery = _new_delivery(link, tag)
             _write(link, payload, len(payload))
             _advance(link)
@@ -661,6 +913,8 @@ class Sender:
         for payload in payloads:
             text[:] = b"%016x" % number
             number += 1
+            if payload[:1] in FORMAT_STARTS:
+                payload = self._formatted(payload, tag)
             deliveries.append(_new_delivery(link, tag))
             _write(link, payload, len(payload))
             _advance(link)
@@ -705,12 +959,16 @@ class Sender:
         link = self._link
         if not lib.pn_link_get_drain(link):
             return True
-        transport = lib.pn_connection_transport(lib.pn_session_connection(lib.pn_link_session(link)))
+        transport = _transport_of(link)
         if lib.pn_link_queued(link):
             lib.pn_transport_pending(transport)
             if lib.pn_link_queued(link):
                 # Proton would write the flow behind them, whatever has become of the drain and the credit by then.
                 return False
+        if beyond := _beyond.get(link):  # the flow says how much is given up: all of it
+            counts = ffi.cast("int32_t *", link) + _place_of_counts()
+            counts[1] = (counts[1] + beyond + CREDIT_MOST + 1 & _UINT_MOST) - CREDIT_MOST - 1
+            _beyond[link] = 0
         if lib.pn_link_credit(link) == 0:
             # Proton writes a flow only for a sender that gives up credit. This raises its count of what may be sent,
             # which the next call puts back to 0, and not what goes into the flow: delivery-count stays as it is.
@@ -725,6 +983,34 @@ class Sender:
     def has_unsent(self) -> bool:
         """Whether Proton holds back messages of this link because the peer's window is closed."""
         return bool(lib.pn_link_queued(self._link))
+
+    @property
+    def window_frames(self) -> int:
+        """How many frames the peer's session takes now (AMQP 1.0 section 2.5.6, remote-incoming-window)."""
+        return int(_window_of(int(ffi.cast("uintptr_t", lib.pn_link_session(self._link)))))
+
+    @property
+    def frame_bytes(self) -> int:
+        """How much of a message goes into a frame for this peer, at least."""
+        return max(_frame_limit(_transport_of(self._link)) - TRANSFER_BYTES, 1)
+
+    def count_unsent(self, newest: int) -> int:
+        """How many of the messages sent last have not begun to leave, where the `newest` were sent since the output was
+        taken: Proton has not yet put them into frames, or the peer's window was closed before they began."""
+        queued = int(lib.pn_link_queued(self._link))
+        return max(min(newest, queued), queued - 1, 0)
+
+    def take_back(self, deliveries: list[Delivery]) -> bool:
+        """Let these, which have not begun to leave, never leave; False: they did, before the peer has heard of an end.
+
+        Proton goes on counting them as unsent, and so would never say that a link ends that the peer has not ended.
+        """
+        if lib.pn_link_state(self._link) & lib.PN_REMOTE_ACTIVE:
+            lib.pn_transport_pending(_transport_of(self._link))
+            return False
+        for delivery in deliveries:
+            lib.pn_delivery_abort(delivery)
+        return True
 
     @property
     def session(self) -> Any:

@@ -17,7 +17,10 @@ import proton
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
+from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, format_of
 
+FORMAT = 0x6F
+"""No section, but the format in front of the first: see `events.payloads`."""
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71
 MESSAGE_ANNOTATIONS = 0x72
@@ -36,6 +39,13 @@ MAX_PAIRS = 1000
 """Of a map of properties or annotations in which something is sought."""
 MAX_TEXT_BYTES = 64 * 1024
 """Of a subject or an address."""
+
+PRODUCER = "x-opt-qpid-producer"
+SEQUENCE = "x-opt-qpid-sequence"
+"""Message annotations by which a client numbers its messages. They are between it and the broker: whoever knows the
+name, and is the same user or nobody like it, could number in its place."""
+MAX_NUMBERED_PAIRS = 100
+"""Annotations of a message that has those two: they are taken off whenever it goes out."""
 
 _DEFAULT_PRIORITY = 4
 _HEADER_CACHE_LENGTH = 1024
@@ -66,12 +76,45 @@ def with_message_id(payload: bytes, message_id: int) -> bytes:
 
     They are for the next hop alone (AMQP 1.0 section 3.2.2), which is here. Raises DecodeError.
     """
-    _, start = section_at(payload, 0)
-    end = start
-    if payload[start : start + 3] == b"\x00Sq" or payload[start : start + 2] not in (b"\x00S", b""):
-        code, after = section_at(payload, start)
-        end = after if code == DELIVERY_ANNOTATIONS else start
-    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[end:]
+    start = _header_end(payload)
+    return payload[:start] + _MESSAGE_ID + message_id.to_bytes(8, "big") + payload[bare_start(payload, start) :]
+
+
+def bare_start(payload: bytes, header_bytes: int) -> int:
+    """Where what is passed on of `payload` begins, behind a header of so many bytes, and behind delivery annotations.
+
+    These are for whom they were sent to, which is this broker (AMQP 1.0 section 3.2.2). Nearly no message has any: then
+    three bytes are looked at.
+    """
+    start = payload[header_bytes : header_bytes + 3]
+    if start[:2] == b"\x00S" and start[2:] != b"q":
+        return header_bytes
+    try:
+        code, end = section_at(payload, header_bytes)
+    except DecodeError:
+        return header_bytes  # it is passed on as it is, for whoever reads it to say so
+    return end if code == DELIVERY_ANNOTATIONS else header_bytes
+
+
+def _header_end(payload: bytes) -> int:
+    """Where what is behind the format and the header begins, of which both may be missing. Raises DecodeError."""
+    start = 0
+    for kind in (FORMAT, HEADER):
+        code, end = section_at(payload, start)
+        start = end if code == kind else start
+    return start
+
+
+def without_delivery_annotations(payload: bytes) -> bytes:
+    """`payload` as it is passed on where this broker only stands in front of another one; the same if it has none."""
+    if payload[:2] == b"\x00S" and payload[2:3] not in (b"p", b"q"):
+        return payload
+    try:
+        start = _header_end(payload)
+    except DecodeError:
+        return payload
+    bare = bare_start(payload, start)
+    return payload if bare == start else payload[:start] + payload[bare:]
 
 
 class Header(NamedTuple):
@@ -132,6 +175,8 @@ class MessageSections:
         return self._decode_header(payload)
 
     def _decode_header(self, payload: bytes) -> Header:
+        if before := format_of(payload):
+            return self._header_behind(before, payload)
         section, end = section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
@@ -150,17 +195,25 @@ class MessageSections:
             self._headers[payload[:end]] = header
         return header
 
+    def _header_behind(self, message_format: bytes, payload: bytes) -> Header:
+        """Of a message with a format other than 0, which counts as a part of it."""
+        length = len(message_format)
+        if payload[length : length + 1] in FORMAT_LENGTHS:
+            raise DecodeError("a message has one format")
+        header = self.header(payload[length:])
+        return header._replace(length=length + header.length, fresh=message_format + header.fresh)
+
     def fresh(self, payload: bytes) -> bytes:
-        """`payload` as its first acquirer gets it."""
+        """`payload` as its first acquirer gets it: without its number and delivery annotations, see `bare_start`."""
         header = self.header(payload)
-        return header.fresh + payload[header.length :]
+        return header.fresh + _from(payload, header.length)
 
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
-        """`payload` as it goes out again, with the failed deliveries counted."""
+        """`payload` as it goes out again, with the failed deliveries counted: without these, too."""
         header = self.header(payload)
         count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
-        return text + payload[header.length :]
+        return format_of(payload) + text + _from(payload, header.length)
 
     def routing_key(self, payload: bytes) -> str:
         """The subject, empty where there is none."""
@@ -262,6 +315,87 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
     return {str(name): value for name, value in zip(values[::2], values[1::2], strict=False)}
 
 
+def _from(payload: bytes, start: int) -> bytes:
+    """What is behind the header and delivery annotations, without the number that the publisher has given it."""
+    if _FIRST_BEHIND <= payload[start + 2 : start + 3] <= _LAST_BEHIND:
+        return payload[start:]
+    start = bare_start(payload, start)
+    if _COMMON not in payload:
+        return payload[start:]
+    end = _end_of_number_alone(payload, start)
+    return payload[end:] if end else without_number(payload)[start:]
+
+
+_NAMES = frozenset((PRODUCER, SEQUENCE))
+_KEYS = tuple(b"\xa3" + bytes((len(name),)) + name.encode() for name in (PRODUCER, SEQUENCE))
+_KEY_BYTES = len(_KEYS[0])
+_COMMON = b"x-opt-qpid-"
+_FIRST_BEHIND, _LAST_BEHIND = bytes((PROPERTIES,)), bytes((FOOTER,))
+
+
+def _end_of_number_alone(payload: bytes, start: int) -> int:
+    """The end of the section at `start`, if that is message annotations which number the message and say nothing else,
+    as most clients write them; else 0: look closer."""
+    beginning = payload[start : start + 4]
+    if beginning == b"\x00Sr\xd1":
+        at, end = start + 12, start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
+        count = payload[start + 8 : at]
+    elif beginning == b"\x00Sr\xc1":
+        at, end = start + 6, start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
+        count = payload[start + 5 : at]
+    else:
+        return 0
+    if int.from_bytes(count, "big") != 2 * len(_KEYS):
+        return 0
+    try:
+        for _ in _KEYS:
+            if payload[at : at + _KEY_BYTES] not in _KEYS:
+                return 0
+            at = value_end(payload, at + _KEY_BYTES)
+    except DecodeError:
+        return 0
+    return end if at == end else 0
+
+
+def without_number(payload: bytes) -> bytes:
+    """`payload` without the annotations that number it; as it is where there are none that would have been read."""
+    try:
+        start, end = find_section(payload, MESSAGE_ANNOTATIONS)
+        if not any(payload.find(name.encode(), start, end) >= 0 for name in _NAMES):
+            return payload
+        entries = entries_of(payload, start, MAX_NUMBERED_PAIRS)
+    except DecodeError:
+        return payload  # it was not taken under a number
+    kept = [payload[at : stop + size] for name, at, stop, size in entries if name not in _NAMES]
+    return payload if len(kept) == len(entries) else replace_annotations(payload, start, end, kept)
+
+
+def replace_annotations(payload: bytes, start: int, end: int, entries: list[bytes]) -> bytes:
+    """`payload` with these message annotations, each encoded with its name, in place of what is from `start` to `end`.
+
+    There is no such section where there are none.
+    """
+    content = b"".join(entries)
+    sizes = (len(content) + 4).to_bytes(4, "big") + (2 * len(entries)).to_bytes(4, "big")
+    section = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xD1)) + sizes + content if entries else b""
+    return payload[:start] + section + payload[end:]
+
+
+def entries_of(payload: bytes, start: int, most: int) -> list[tuple[object, int, int, int]]:
+    """Of the section at `start`, a map, each entry: its name, where that begins, where its value begins, and its size.
+
+    Raises DecodeError for what is none, and for more than `most` entries.
+    """
+    found = compound_at(payload, _described_value_at(payload, start))
+    if not found.is_map or found.length % 2 or found.length > 2 * most:
+        raise DecodeError(f"the message's annotations are no map of at most {most} entries")
+    bounds = list(places(payload, found, found.length))
+    return [
+        (simple_value(payload, *name) if is_simple(payload[name[0]]) else None, name[0], value[0], value[1] - value[0])
+        for name, value in zip(bounds[::2], bounds[1::2], strict=True)
+    ]
+
+
 def find_section(payload: bytes, wanted: int) -> tuple[int, int]:
     """Where a section lies, (0, 0) where the message lacks it. They come in the order of their codes.
 
@@ -286,6 +420,8 @@ def section_at(payload: bytes, offset: int) -> tuple[int, int]:
     start = payload[offset : offset + 3]
     if start[:2] == b"\x00S" and len(start) == 3:
         code, at = start[2], offset + 3
+    elif not offset and (length := FORMAT_LENGTHS.get(start[:1])):
+        return FORMAT, length
     else:
         code, at = _unusual_descriptor_at(payload, offset)
     if not HEADER <= code <= FOOTER:

@@ -80,6 +80,11 @@ def producer_of(session: str, link: str) -> bytes:
     return f"{session}/{link}".encode("utf-8", "surrogatepass")
 
 
+def session_of_producer(name: bytes) -> str:
+    """The UUID in the name of a producer; empty: it is none of a session's link."""
+    return name[:36].decode("ascii", "replace") if name[36:37] == b"/" else ""
+
+
 def _uuid(value: object) -> str:
     text = str(value).lower() if is_uuid(value) or isinstance(value, str) else ""
     if not _UUID_TEXT.fullmatch(text):

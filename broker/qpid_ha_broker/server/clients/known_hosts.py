@@ -17,6 +17,7 @@ import proton
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_config.addresses import Address, parse_brokers
@@ -24,7 +25,6 @@ from qpid_ha_config.settings import HaSettings
 
 log = logging.getLogger("cluster")
 
-NOTICE_EXCHANGE: Final = "amq.qpid"
 NOTICE_KEY: Final = "cluster"
 HOSTS_PROPERTY: Final = "qpid.known.hosts"
 NOTICE_TTL_MS: Final = 60_000
@@ -129,10 +129,11 @@ class HostNotices:
         exchange = container.default.resources.catalog.exchanges.get(NOTICE_EXCHANGE)
         if exchange is None or self._addresses == self._published:
             return
-        if any(container.default.resources.catalog.destinations(exchange, NOTICE_KEY, dict)):
+        payload = notice_payload(self._addresses)
+        if any(container.default.resources.catalog.destinations(exchange, NOTICE_KEY, payload)):
             self._broker.set_time()
-            now_ms = container.now_ms
-            notice = Message(notice_payload(self._addresses), expires_at_ms=now_ms + NOTICE_TTL_MS)
+            now_ms = container.default.now_ms
+            notice = Message(payload, expires_at_ms=now_ms + NOTICE_TTL_MS)
             try:
                 container.publisher.publish(exchange, notice, NOTICE_KEY, now_ms)
             except ModelError as error:

@@ -7,6 +7,7 @@ from collections import Counter
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.model.administration import Done
 from qpid_ha_broker.model.errors import ModelError, reason_of
+from qpid_ha_broker.model.sessions import session_label
 from qpid_ha_broker.server.control.administration import Params, WaitDone, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 
@@ -19,7 +20,8 @@ class SessionMethods:
         self._wait_done = wait_done
 
     async def sessions(self, params: Params) -> object:
-        """Without `action`, or with `list`: a row for each. `end` with the UUID as `name`: end it, and its connection.
+        """Without `action`, or with `list`: a row for each. `end` with the label or the UUID as `name`: end it, and its
+        connection.
 
         `held` counts what is held in the sets of which this broker has a replica.
         """
@@ -32,7 +34,7 @@ class SessionMethods:
         check_known(params, ("action", "name"))
         name = params.get("name")
         if not isinstance(name, str):
-            raise ControlError(INVALID_PARAMS, "name is the UUID of a session")
+            raise ControlError(INVALID_PARAMS, "name is the label or the UUID of a session")
         return await self._end(name)
 
     async def _end(self, name: str) -> object:
@@ -42,20 +44,20 @@ class SessionMethods:
             if session is None:
                 text = f"there is no session {name:.80}; `qpid-ha session list` shows them"
                 raise ControlError(REFUSED, text, {"reason": "not-found"})
-            return await self._wait_done(Done({"session": session.name, "ended": True}, default.written))
+            return await self._wait_done(Done({"session": session_label(session.name), "ended": True}, default.written))
         except ModelError as error:
             raise ControlError(REFUSED, str(error), {"reason": reason_of(error)}) from None
 
     def _rows(self) -> list[dict[str, object]]:
         container = self._container
-        now_ms, held = container.now_ms, Counter[tuple[int, str]]()
+        now_ms, held = container.default.now_ms, Counter[tuple[int, str]]()
         for hosted in container.sets.values():
             for link in hosted.resources.catalog.holdings:
                 held[link.session, link.name] += len(link.ids)
         registry = container.default.resources.default.state.sessions
         return [
             {
-                "session": session.name,
+                "session": session_label(session.name),
                 "user": session.user or None,
                 "state": "attached" if session.is_attached else "waiting",
                 "for_s": round(max(now_ms - session.since_ms, 0) / 1000, 1),
@@ -73,4 +75,4 @@ def _where(container: Container, session: int) -> dict[str, object]:
     attachment = container.sessions.attachment_of(session)
     if attachment is None:
         return {"client": None, "broker": None}
-    return {"client": attachment.connection.peer, "broker": attachment.broker or container.settings.name}
+    return {"client": attachment.peer, "broker": attachment.broker or container.settings.name}

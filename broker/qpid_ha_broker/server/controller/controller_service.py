@@ -140,8 +140,8 @@ class ControllerService:
 
     def _begin(self) -> None:
         self.is_active, self.problem, self._began_s = True, "", time.monotonic()
-        wall_ms = int(time.time() * 1000)
-        self._feed(ms.ControllerBegan(self._default.state.map, self._name, self._generation, wall_ms, uuid.uuid4().hex))
+        now_ms = self._default.catalog.clock.now_ms(self._broker.container.steady.now_ms())
+        self._feed(ms.ControllerBegan(self._default.state.map, self._name, self._generation, now_ms, uuid.uuid4().hex))
 
     def end(self, reason: str) -> None:
         """It leads no more."""

@@ -164,6 +164,7 @@ class MetricsSource:
             "exchanges": len(broker.container.default.resources.catalog.exchanges),
             "message_memory_bytes": broker.container.memory_bytes,
             "memory_limit_bytes": settings.memory_limit_bytes,
+            "bugs_total": broker.notices.bugs_total,
             "loop_lag_seconds": self.loop_lag,
             "confirm_latency_seconds": self.confirms,
             "store_sync_seconds": self.syncs,

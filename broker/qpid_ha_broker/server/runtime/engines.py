@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import proton
 
-from qpid_ha_broker.amqp.wire.engine import Engine, Workspace, restrict_tls
+from qpid_ha_broker.amqp.wire.engine import Engine, OnFault, Workspace, restrict_tls
+from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.loading import check_files
+from qpid_ha_config.loading import certificate_problems, check_files
 from qpid_ha_config.remote_nodes import RemoteLogin
 from qpid_ha_config.settings import BrokerSettings, TlsSettings, read_password_file
 
 _SASL_SERVICE = "qpid-ha"
-_LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
+_PROOFS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1"
+"""Of a password, which they do not tell."""
+_LOGINS = f"{_PROOFS} PLAIN"
 _PEER_FRAME_BYTES = 64 * 1024
 """Of an AMQP frame from another broker. Proton moves its buffers often: larger ones cost it more per byte."""
 
@@ -42,8 +46,15 @@ class SaslConfiguration:
 class EngineFactory:
     """Makes the engine for each client of one listener. Raises SettingsError when TLS or SASL cannot work."""
 
-    def __init__(self, current: Callable[[], BrokerSettings], address: Address, sasl: SaslConfiguration | None) -> None:
+    def __init__(
+        self,
+        current: Callable[[], BrokerSettings],
+        address: Address,
+        sasl: SaslConfiguration | None,
+        on_fault: OnFault | None = None,
+    ) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._workspace = Workspace()
         settings = current()
         self._mechanisms = settings.mechanisms_for(address)
@@ -80,14 +91,17 @@ class EngineFactory:
         sasl.allowed_mechs(" ".join(self._mechanisms))
         sasl.allow_insecure_mechs = self._insecure_plain
         transport.require_auth("ANONYMOUS" not in self._mechanisms)
-        return Engine(transport, proton.Connection(), self._workspace)
+        engine = Engine(transport, proton.Connection(), self._workspace)
+        engine.on_fault = self._on_fault
+        return engine
 
 
 class Engines:
     """What the listeners have in common: the configuration for Cyrus, and certificates, which are read together."""
 
-    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+    def __init__(self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._factories: list[EngineFactory] = []
         self._sasl: SaslConfiguration | None = None
 
@@ -99,7 +113,7 @@ class Engines:
 
     def for_listener(self, address: Address) -> EngineFactory:
         """Raises SettingsError when TLS or SASL cannot work."""
-        factory = EngineFactory(self._current, address, self._sasl)
+        factory = EngineFactory(self._current, address, self._sasl, self._on_fault)
         self._factories.append(factory)
         return factory
 
@@ -116,6 +130,8 @@ class Engines:
         """
         settings = self._current()
         check_files(settings)
+        for problem in certificate_problems(settings, time.time()):
+            raise problem
         listeners = [factory for factory in self._factories if factory.is_tls]
         for factory, domain in [(factory, server_domain(settings.tls)) for factory in listeners]:
             factory.use_domain(domain)
@@ -145,15 +161,16 @@ def server_domain(tls: TlsSettings) -> proton.SSLDomain:
 class PeerEngines:
     """Makes our end of channels to other brokers: logs in as `ha.username`, or with our certificate, or as nobody."""
 
-    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+    def __init__(self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._workspace = Workspace()
 
     def __call__(self, address: Address) -> Engine:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
         ha = settings.ha
-        return client_engine(
+        engine = client_engine(
             user=ha.username or "",
             password=ha.read_password() or "",
             mechanism=ha.mechanism or "",
@@ -162,28 +179,51 @@ class PeerEngines:
             insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
+            on_fault=self._on_fault,
         )
+        engine.proof = proof_for(ha.username, address)
+        return engine
 
 
 class RemoteEngines:
     """Makes our end of connections to brokers outside of the cluster."""
 
-    def __init__(self, current: Callable[[], BrokerSettings]) -> None:
+    def __init__(self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None) -> None:
         self._current = current
+        self._on_fault = on_fault
         self._workspace = Workspace()
 
     def __call__(self, address: Address, login: RemoteLogin) -> Engine:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
+        mechanisms, in_clear = remote_mechanisms(settings, address, login)
         return client_engine(
             user=login.user,
             password="" if login.password_file is None else _password_in(login.password_file),
+            mechanism=mechanisms,
             domain=_verifying_domain(settings.tls, login.ca) if address.is_tls else None,
             hostname=address.host,
-            insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
+            insecure_plain=in_clear,
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
+            on_fault=self._on_fault,
         )
+
+
+def proof_for(user: str | None, address: Address) -> str:
+    """For a broker of a cluster of this machine that has no login. Raises SettingsError."""
+    return "" if user or not address.is_loopback else ClusterSecret().proof()
+
+
+def remote_mechanisms(settings: BrokerSettings, address: Address, login: RemoteLogin) -> tuple[str, bool]:
+    """The SASL mechanisms by which to log in at `address`, and whether the password may be said there in clear, without
+    TLS. A broker that the configuration does not name, to which another one has sent us, gets a proof of the password
+    and never the password: it could log in with that at those that are named."""
+    if not login.user:
+        return "ANONYMOUS", False
+    if not settings.remote.names(address):
+        return _PROOFS, False
+    return f"{_PROOFS} PLAIN", address.is_loopback or settings.sasl.allow_insecure_plain
 
 
 def _password_in(file: Path) -> str:
@@ -219,10 +259,12 @@ def client_engine(
     insecure_plain: bool = False,
     idle_timeout_s: float = 0,
     workspace: Workspace | None = None,
+    on_fault: OnFault | None = None,
 ) -> Engine:
     """An engine that connects. With a user it never falls back to being nobody.
 
-    `hostname`: what the peer's certificate has to say. `mechanism` empty: the strongest that the peer offers.
+    `hostname`: what the peer's certificate has to say. `mechanism`: one, or several, of which the strongest
+    that the peer offers is used; empty: any.
     """
     transport = proton.Transport()
     transport.max_frame_size = _PEER_FRAME_BYTES
@@ -237,7 +279,9 @@ def client_engine(
     sasl = transport.sasl()
     sasl.allowed_mechs(mechanism or (_LOGINS if user else "ANONYMOUS"))
     sasl.allow_insecure_mechs = insecure_plain
-    return Engine(transport, connection, workspace)
+    engine = Engine(transport, connection, workspace)
+    engine.on_fault = on_fault
+    return engine
 
 
 def _client_domain(settings: BrokerSettings) -> proton.SSLDomain:

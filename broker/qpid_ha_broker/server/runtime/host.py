@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.server.runtime.logs import NoticeLog
 from qpid_ha_config.settings import BrokerSettings
 
 
@@ -12,6 +13,7 @@ class Host(Protocol):
     """Settings, container, turns, and an end."""
 
     container: Container
+    notices: NoticeLog
     is_in_turn: bool
     """Near the end of a turn: what was sent is written before it is over."""
 

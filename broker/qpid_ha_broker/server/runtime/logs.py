@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import logging.handlers
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +25,8 @@ from qpid_ha_config.errors import SettingsError
 
 NOTES_AT_ONCE = 300
 """Lines about clients that are let in, after a quiet time; then one a second."""
+BUGS_LOGGED = 100
+"""Places in the code of which a bug is logged with its traceback: a peer can have it come up as often as it likes."""
 _LONGEST_MESSAGE = 4000
 _NOT_OURS = ("asyncio",)
 """Libraries whose chatter is of use only to who debugs the broker itself."""
@@ -91,8 +96,17 @@ class Output(_SaysWhatIsMissing, logging.StreamHandler[TextIO]):
     """stderr: of a broker that a resource manager has started, this is a file, too."""
 
 
+LOG_MODE = 0o640
+"""Of a log file that we make: in it are names of users, queues and addresses."""
+
+
 class LogFile(_SaysWhatIsMissing, logging.handlers.WatchedFileHandler):
     """A log file; what the disk does not take goes to stderr, and the broker goes on."""
+
+    def _open(self) -> TextIOWrapper:
+        """Called by the base class. A file that is there keeps its mode."""
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, LOG_MODE)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
 
     _fails = _failed_before = False
 
@@ -188,6 +202,28 @@ class NoticeLog:
         self.refusals = RateLimitedLog(logging.getLogger("connection"))
         """For what everybody can cause who reaches a port."""
         self._connections = RateLimitedLog(logging.getLogger("connection"), burst=NOTES_AT_ONCE)
+        self.bugs_total = 0
+        """Of ours, that came up while the bytes of a peer were worked on, and ended a link or a connection."""
+        self._seen: dict[str, None] = {}
+
+    def fault(self, error: Exception) -> None:
+        """A bug that has ended a link or a connection: with its traceback once, then as a line that is counted."""
+        self.bugs_total += 1
+        place = "".join(traceback.format_tb(error.__traceback__)[-1:])
+        text = f"a bug ended a link or a connection: {type(error).__name__}: {error}"
+        if place in self._seen or len(self._seen) >= BUGS_LOGGED:
+            self._connections.log(logging.ERROR, text)
+        else:
+            self._seen[place] = None
+            logging.getLogger("connection").error("%s", text, exc_info=error)
+
+    @contextlib.contextmanager
+    def bugs_noted(self) -> Iterator[None]:
+        """What is done in it may fail by a bug, and whoever does it goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 # whatever it is, it is logged and counted
+            self.fault(error)
 
     def log(self, notices: Iterable[LogNotice]) -> None:
         """Write them, or have them counted by the next line."""

@@ -145,7 +145,9 @@ class ForwardArrivals:
         if member is None:
             channel.close(f"this broker does not lead the resource set {self._set_name}")
         else:
-            self._receivers[channel] = ForwardReceiver(member.hosted.resources)
+            self._receivers[channel] = ForwardReceiver(
+                member.hosted.resources, self._broker.container.default.resources.catalog.clock
+            )
 
     def received(self, channel: Channel, data: bytes) -> None:
         """A message, or what goes before it."""
@@ -160,7 +162,7 @@ class ForwardArrivals:
             if isinstance(frame, ForwardBegin):
                 self._end_older(frame.producer, channel)
             member.hosted.flush_accepted()
-            for answer in receiver.received(frame, self._broker.container.now_ms):
+            for answer in receiver.received(frame, member.hosted.now_ms):
                 channel.send(encode(answer))
         except FrameError as error:
             log.error("%s: %s; the sub-channel is given up", channel.peer, error)

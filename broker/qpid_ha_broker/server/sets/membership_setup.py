@@ -36,8 +36,11 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
     def wall_ms() -> int:
         return int(time.time() * 1000)
 
-    member = Member(member_settings(settings, uuid.uuid4().hex), resource_set, random.random, wall_ms, restored)
-    dialler = Dialler(settings.name, PeerEngines(broker.current))
+    member = Member(
+        member_settings(settings, uuid.uuid4().hex), resource_set, random.random, wall_ms, restored,
+        broker.container.steady.now_ms,
+    )  # fmt: skip
+    dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
     discarded = DiscardedMessages(settings.data_dir)
     coordinator = open_coordinator(settings.coordinator)
     return Membership(broker, member, dialler, coordinator, discarded, store)

@@ -464,5 +464,5 @@ def make_set_cluster(broker: SetClusterHost, writer: StoreWriter | None) -> SetC
         zone=settings.replicas.zone or "",
         version=__version__,
     )
-    hosts = SetHost(broker, Dialler(settings.name, PeerEngines(broker.current)), writer)
+    hosts = SetHost(broker, Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault)), writer)
     return SetCluster(broker, hosts, identity)

@@ -154,7 +154,9 @@ class SetMember(MemberDriver):
         kept: BrokerStore | None,
     ) -> None:
         resource_set = hosted.resources.default
-        member = Member(settings, resource_set, random.random, _wall_ms, restored)
+        member = Member(
+            settings, resource_set, random.random, _wall_ms, restored, services.broker.container.steady.now_ms
+        )
         super().__init__(services.broker, member, resource_set.log, f"set {hosted.name}: ")
         self.hosted = hosted
         self.name = hosted.name

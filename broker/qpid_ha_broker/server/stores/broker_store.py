@@ -17,9 +17,11 @@ from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.paging import share_of
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.runtime.host import Host
+from qpid_ha_broker.server.runtime.steady_clock import machine_time
 from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.server.stores.restored import restored_from
 from qpid_ha_broker.server.stores.store import Store
+from qpid_ha_broker.server.stores.store_clock import StoreClock
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.recovery import Progress, Recovered
 
@@ -72,6 +74,10 @@ class BrokerStore:
         """Since `begin`."""
         self.pager: Pager
         """Since `begin`."""
+        self._clock: StoreClock
+        """Since `read`."""
+        self._is_clock_written = True
+        """None of its writes is on its way."""
 
     def read(self, settings: MemberSettings, show: Progress = lambda done_bytes, total_bytes: None) -> Loaded:
         """Have what the store holds. Blocks; whoever calls this keeps everybody else from the resources meanwhile.
@@ -80,6 +86,10 @@ class BrokerStore:
         """
         found = self.store.recover(self._sets, apply_all=settings.is_standalone, show=show)
         try:
+            self._clock = StoreClock(
+                self.store.files.disk, self._sets.catalog.clock, machine_time, self._broker.container.steady.now_ms
+            )
+            self._clock.restore()
             return Loaded(found, restored_from(self.store.files.disk, found, settings.tail_bytes))
         except OSError as error:
             raise StoreError(f"the store in {self.store.directory} cannot be used: {error}") from error
@@ -120,6 +130,12 @@ class BrokerStore:
         self.store.appender.note_committed(self.owner.member.committed_lsn)
         self.store.tick()
         self.pager.tick()
+        if self._is_clock_written and self.store.health == "ok" and self._clock.is_due:
+            self._is_clock_written = False
+            self.store.writer.run(self._clock.write, self._clock_written)
+
+    def _clock_written(self) -> None:
+        self._is_clock_written = True
 
     def facts(self) -> dict[str, object]:
         """What `query` tells of it."""
@@ -166,4 +182,6 @@ class BrokerStore:
         """The last turn is over; `clean`: the UUID under which the store is whole, empty if it is not."""
         self.pager.stop()
         self.store.appender.note_committed(self.owner.member.committed_lsn)
+        if self.store.health != "failed":
+            self.store.writer.run(self._clock.write)
         await self.store.close(clean)

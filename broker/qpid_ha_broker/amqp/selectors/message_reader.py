@@ -1,0 +1,19 @@
+"""What the model asks of messages, which it cannot read itself: see `MessageReader`."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
+from qpid_ha_broker.amqp.wire.dead_letters import dead_letter
+from qpid_ha_broker.amqp.wire.sections import MessageSections
+from qpid_ha_broker.model.message_reader import Death
+
+
+class AmqpMessageReader(MessageSections):
+    """Reads the sections of messages, compiles selectors, and writes what becomes of one that is a dead letter."""
+
+    def selector(self, text: str) -> Selector:
+        """Raises SelectorError."""
+        return parse_selector(text)
+
+    def dead_letter(self, payload: bytes, death: Death) -> bytes:
+        return dead_letter(self, payload, death)

@@ -1,0 +1,99 @@
+"""Bytes from the peer on their way into Proton, which does not know two things that come in them.
+
+Formats of messages: see `message_format`. And a link's name that comes again in its session: Proton takes that for an
+error of the whole connection, though it is one link's, and the newer one wins (AMQP 1.0 section 2.6.1). So once our
+attach has been said, what Proton compares is made a name that no peer can say, for it is not UTF-8; `name_of` knows it
+all the same. For that, links that came before have to be answered when another attach comes: bytes are pushed up to the
+next one, and the rest when all is told that was pushed. Over TLS frames cannot be seen: a name that comes twice in what
+is read at once ends the connection there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import proton
+from cproton_ffi import ffi, lib
+
+from qpid_ha_broker.amqp.wire.message_format import FormatReader
+
+_ATTACH: Final = bytes((0, 0x53, 0x12))
+"""How an attach begins, behind the header of its frame. Where it is found in other bytes, nothing is lost by a cut."""
+_HIDDEN: Final = 0x80
+"""Turned over in the first byte of a name: of what was UTF-8, no UTF-8 comes of that."""
+_peek = lib.pn_collector_peek
+
+
+class PeerInput:
+    """The promise: Proton is given all that came, in order, and an attach when all is told that came before."""
+
+    def __init__(self, transport: Any, collector: Any) -> None:
+        self._transport = transport
+        self._collector = collector
+        self._formats = FormatReader(lib.pn_transport_get_max_frame(transport))
+        self._rest = b""
+        self._rest_at = 0
+        """What of `_rest` is still to be pushed begins there."""
+        self._answered: list[proton.Link] = []
+        """Links whose name is to be hidden before more comes."""
+
+    def push(self, data: bytes | memoryview) -> None:
+        """Bytes came. What the transport no longer takes (after an error) is dropped."""
+        data = self._formats.feed(data)
+        if self._rest:
+            self._rest, self._rest_at = self._rest[self._rest_at :] + bytes(data), 0
+            return
+        whole = bytes(data)
+        second = whole.find(_ATTACH, len(_ATTACH))
+        if second >= 0:
+            self._rest, self._rest_at, whole = whole, second, whole[:second]
+        self._push(whole)
+
+    def push_rest(self) -> Any:
+        """Push more of what has come, up to an attach, until there is an event: returns that, None: nothing is left."""
+        event = None
+        while self._rest and not event:
+            at, end = self._rest_at, self._rest.find(_ATTACH, self._rest_at + len(_ATTACH))
+            piece = self._rest[at:] if end < 0 else self._rest[at:end]
+            self._rest, self._rest_at = (b"", 0) if end < 0 else (self._rest, end)
+            self._push(piece)
+            event = _peek(self._collector)
+        return event
+
+    def answered(self, link: proton.Link) -> None:
+        """Our attach of `link` has been said, and its name is not needed any more."""
+        self._answered.append(link)
+
+    def close(self) -> None:
+        """Let go of all."""
+        self._answered.clear()
+        self._rest = b""
+
+    def _push(self, data: bytes) -> None:
+        if self._answered:
+            self._hide_names()
+        start, size, offset = ffi.from_buffer(data), len(data), 0
+        while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
+            taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
+            if taken <= 0:
+                return
+            offset += taken
+
+    def _hide_names(self) -> None:
+        lib.pn_transport_pending(self._transport)  # our attaches are encoded with the names
+        for link in self._answered:
+            if link.state & proton.Endpoint.LOCAL_ACTIVE:
+                name = lib.pn_link_name(link._impl)
+                if name[0] != b"\0":
+                    name[0] = bytes((name[0][0] ^ _HIDDEN,))
+        self._answered.clear()
+
+
+def name_of(link: proton.Link) -> str:
+    """The name of `link`, hidden or not: see above; empty: none. Raises UnicodeDecodeError where it is not UTF-8."""
+    text = lib.pn_link_name(link._impl)
+    name = bytes(ffi.string(text)) if text else b""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return (bytes((name[0] ^ _HIDDEN,)) + name[1:]).decode()
