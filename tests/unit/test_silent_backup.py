@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from model_support import NOW_MS, TextReader
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.backup_admission import LONGEST_PROBATION_S, BackupAdmission
+from qpid_ha_broker.ha.backup_admission import LONGEST_OF_ONLY_ONE_S, LONGEST_PROBATION_S, BackupAdmission
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.frames import Batch
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -81,6 +81,16 @@ def test_the_while_is_longer_each_time() -> None:
             assert waited_s < LONGEST_PROBATION_S
         came_after_s.append(waited_s)
     assert came_after_s[0] < came_after_s[1] < came_after_s[2]
+
+
+def test_the_only_backup_is_waited_for_again_sooner_because_nobody_else_could_lead() -> None:
+    cluster = publishing()
+    cluster.kill("b")
+    cluster.settle()
+    for _ in range(5):
+        fall_silent(cluster)
+        cluster.wait(LONGEST_OF_ONLY_ONE_S + 2.0)
+        assert cluster["c"].is_in(State.READY)
 
 
 def test_who_is_lost_with_its_channel_or_stopped_in_order_is_back_at_once() -> None:

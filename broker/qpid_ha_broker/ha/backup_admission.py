@@ -18,6 +18,8 @@ from qpid_ha_broker.ha.history import problem
 
 _NOTED_MOST: Final = 64
 LONGEST_PROBATION_S: Final = 60.0
+LONGEST_OF_ONLY_ONE_S: Final = 10.0
+"""The same where the primary is alone otherwise: if it is lost meanwhile, nobody may lead."""
 FORGIVEN_S: Final = 600.0
 """Without having been silent: then the next time counts as the first one."""
 

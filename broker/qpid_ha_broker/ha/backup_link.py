@@ -93,15 +93,15 @@ class BackupLink:
         """Whether it holds all that it was to fetch."""
         return self.progress is BackupProgress.FOLLOWING and self.acknowledged >= self.level_lsn
 
-    def is_proven(self, clock_s: float) -> bool:
-        """Whether it is level, and its probation is over."""
+    def is_proven(self, clock_s: float, most_s: float = inf) -> bool:
+        """Whether it is level, and its probation is over, of which `most_s` is enough."""
         if not self.is_level:
             self._level_since_s = None
             return False
         owes_since_s = self.owes_since_s()
         if self._level_since_s is None or (owes_since_s is not None and clock_s - owes_since_s > OWES_MOST_S):
             self._level_since_s = clock_s
-        return clock_s - self._level_since_s >= self.probation_s
+        return clock_s - self._level_since_s >= min(self.probation_s, most_s)
 
     @property
     def is_fetching(self) -> bool:

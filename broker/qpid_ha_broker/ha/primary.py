@@ -12,7 +12,7 @@ from typing import Final
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.backup_admission import BackupAdmission
+from qpid_ha_broker.ha.backup_admission import LONGEST_OF_ONLY_ONE_S, LONGEST_PROBATION_S, BackupAdmission
 from qpid_ha_broker.ha.backup_feed import SENT_BATCHES, BackupFeed
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
 from qpid_ha_broker.ha.commit_wait import CommitWatch
@@ -209,7 +209,8 @@ class Primary:
         fell silent not long ago, and others suffice. `is_wanted`: whether they do was looked at."""
         is_waited_for = backup.name in self.in_sync.awaited or not self.in_sync.is_large_enough
         is_needed = backup.is_level and is_waited_for
-        if not (is_wanted or is_needed or backup.is_proven(self._ctx.clock_s)):
+        most_s = LONGEST_OF_ONLY_ONE_S if len(self.in_sync.members) == 1 else LONGEST_PROBATION_S
+        if not (is_wanted or is_needed or backup.is_proven(self._ctx.clock_s, most_s)):
             return
         settings = self._ctx.settings
         has_forgotten = not backup.vote_history_intact and backup.name in self._known
