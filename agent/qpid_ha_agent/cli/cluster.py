@@ -101,6 +101,11 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row.get("problem"):
             click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+        if row.get("uncommitted_why"):
+            text = f"nothing is committed for {row.get('uncommitted_s')} s: {row['uncommitted_why']}"
+            click.echo(cell(f"{row.get('name')}: {text}"), err=True)
+        if row.get("refused"):
+            click.echo(cell(f"{row.get('address')} is there and refuses this broker: {row.get('why')}"), err=True)
         if row.get("controller_problem"):
             click.echo(cell(f"{row.get('name')}: {row['controller_problem']}"), err=True)
         if paused := pause_text(row):
