@@ -13,6 +13,8 @@ from paired_proxy import PairedProxy
 
 ACCEPTED = proton.Delivery.ACCEPTED
 SELECTOR = "apache.org:selector-filter:string"
+DETACH, FRAME_HEAD = b"\x00S\x16", 8
+"""How a detach begins, and the bytes of a frame before that."""
 
 
 @pytest.fixture
@@ -153,3 +155,29 @@ def test_a_message_that_comes_after_the_primary_was_lost_is_not_waited_for(proxi
     for delivery, _ in client.received(link):
         delivery.update(ACCEPTED)
     assert condition(link) is None
+
+
+@pytest.mark.parametrize("drains", [False, True], ids=["credit", "a drain under way"])
+def test_a_client_that_is_gone_gets_nothing_again_of_what_its_proxy_gives_back(
+    proxied: PairedProxy, drains: bool
+) -> None:
+    """The end of its link at the primary may come a turn later than what goes back."""
+    client = proxied.client()
+    link = attach(proxied, client, 5)
+    publish(proxied, "a")
+    upstream, accepted = proxied.upstream, proxied.accepted
+    assert upstream is not None
+    assert accepted is not None
+    if drains:
+        link.flow(-2)
+        client.exchange()
+        proxied.proxy.turn()
+    client.vanish()
+    said = upstream.take_output()
+    detach = said.rindex(DETACH)
+    accepted.receive(said[: detach - FRAME_HEAD])
+    proxied.primary.settle_alone()
+    assert holders(proxied) == [False]
+    accepted.receive(said[detach - FRAME_HEAD :])
+    proxied.primary.settle_alone()
+    assert received_directly(proxied, 1) == ["a"]

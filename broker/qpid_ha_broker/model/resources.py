@@ -512,7 +512,8 @@ def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[En
 def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
     """Give back what a link of a client's session holds, but for what an open transaction has accepted.
 
-    `failed`: what its client may have seen counts as a failed delivery. What it was never sent does not.
+    `failed`: what its client may have seen counts as a failed delivery. What it was never sent does not; it is marked
+    all the same, because it comes back late: others may have got by now what was behind it.
     """
     queue = link.queue
     held = [entry for entry in queue.messages.find_all(sorted(link.ids)) if entry.holder is link]
@@ -521,7 +522,7 @@ def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
     for entry in held:
         (unseen if entry.id in link.never_sent and not entry.acquired_before else seen).append(entry)
     resources.release(queue, seen, failed)
-    release_unseen(resources, queue, unseen)
+    resources.release(queue, unseen, failed=False)
 
 
 def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> None:

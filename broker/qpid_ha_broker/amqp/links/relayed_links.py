@@ -915,8 +915,9 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         """What the client has not answered goes back, and so does all that is still on its way; `lost`: as failed."""
         self.stop()
         self._near_ended()
-        if lost and self.far is not None and engine.credit(self.far) > 0 and not self._credit.is_draining:
-            self._drain(self.far, 0)  # before what goes back: else that could come here again, to nobody
+        if lost and self.far is not None and (left := engine.credit(self.far)) > 0:
+            # Before what goes back: else that could come here again, to nobody. A drain would still let it come.
+            engine.give_credit(self.far, -left)
         if self._is_held:
             self._empty_backlog()  # it stays the session's
         else:

@@ -160,7 +160,7 @@ class SessionConsumer(OutgoingLink):
     def _take_unseen(self, entries: list[Entry]) -> None:
         for entry in entries:
             entry.acquired_before = False
-        self._again += entries
+        self._again.extendleft(reversed(entries))  # they come before what waits
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The client answered; what comes after the session went to another connection counts no more."""
