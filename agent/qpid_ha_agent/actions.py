@@ -13,7 +13,13 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, BrokerProcessForbidden, run_to_its_end
+from qpid_ha_agent.broker_process import (
+    CHECK,
+    BrokerProcess,
+    BrokerProcessError,
+    BrokerProcessForbidden,
+    run_to_its_end,
+)
 from qpid_ha_agent.control import ControlClient, ControlFailure, RequestRefused, call_with_cause
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, await_answer, look
@@ -59,7 +65,7 @@ def check(service: Service) -> None:
     """
     _require_access(service)
     try:
-        code, said = run_to_its_end([*service.command, "--check"], service.user, CHECK_TIMEOUT_S)
+        code, said = run_to_its_end([*service.command, CHECK], service.user, CHECK_TIMEOUT_S)
     except BrokerProcessError as error:
         raise ActionFailed(Trouble.MACHINE, str(error)) from None
     if code:

@@ -105,6 +105,8 @@ class Assessment:
     """Who may know more, and neither answers nor has a store here."""
     next_step: NextStep | None
     """None: somebody may lead, or does."""
+    primary: str = ""
+    """Who leads; empty: nobody that answers."""
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -117,7 +119,8 @@ def assess(facts: ActivationFacts) -> Assessment:
     case = _Activation(facts)
     standpoints = tuple(sorted((*case.members(), *case.outsiders()), key=lambda each: each.name))
     is_nobody = not any(each.may_lead for each in standpoints)
-    return Assessment(standpoints, case.missing, case.next_step() if is_nobody else None)
+    primary = next((each.name for each in facts.brokers if each.state is State.PRIMARY), "")
+    return Assessment(standpoints, case.missing, case.next_step() if is_nobody else None, primary)
 
 
 class _Activation:
@@ -301,7 +304,7 @@ def _read_coordinator(case: _Activation) -> NextStep:
 def _bring_missing(case: _Activation) -> NextStep:
     names = ", ".join(case.missing)
     text = f"{names} may hold what nobody here does. Start {'it' if len(case.missing) == 1 else 'them'}, with its store"
-    starts = tuple(f"systemctl start qpidd   # on {name}" for name in case.missing)
+    starts = tuple(f"systemctl start qpid-ha   # on {name}" for name in case.missing)
     return NextStep(f"{text}.", starts, case.set_commands())
 
 

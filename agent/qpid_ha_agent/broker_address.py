@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qpid_ha_agent.control import Unreachable
 from qpid_ha_config.addresses import ADMIN_PORTS, Address, parse_admin, parse_broker
 from qpid_ha_config.defaults import find_file, socket_directories
-from qpid_ha_config.errors import ConfigError, UnreadableConfig
+from qpid_ha_config.errors import ConfigError, ForbiddenConfig, UnreadableConfig
 
 if TYPE_CHECKING:
     from qpid_ha_config.configuration import WrittenSettings
@@ -96,15 +95,18 @@ def _by_name(name: str, environment: Mapping[str, str]) -> Path:
 def read_config(environment: Mapping[str, str]) -> WrittenSettings | None:
     """The configuration of this machine's broker, as it is written; None if there is none, or not for our eyes.
 
-    Raises ConfigError.
+    Raises ConfigError; one that QPID_HA_CONFIG names has to be there.
     """
     path = find_file(None, environment)
     if path is None:
         return None
     from qpid_ha_config.configuration import WrittenSettings  # takes longer to import than a ping takes
 
-    with suppress(UnreadableConfig):
+    try:
         return WrittenSettings.read(path)
+    except UnreadableConfig as error:
+        if environment.get("QPID_HA_CONFIG") and not isinstance(error, ForbiddenConfig):
+            raise ConfigError(f"QPID_HA_CONFIG={path}", "", f"{error.problem}; correct it, or unset it") from None
     return None
 
 

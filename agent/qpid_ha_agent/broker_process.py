@@ -11,12 +11,14 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
 _CREDENTIALS = struct.Struct("3i")
 _CONNECT_TIMEOUT_S = 1.0
+CHECK = "--check"
 
 
 class BrokerProcessError(Exception):
@@ -58,8 +60,9 @@ class BrokerProcess:
         return cls(child.pid, os.pidfd_open(child.pid), child)
 
     @classmethod
-    def find(cls, control_socket: Path) -> BrokerProcess | None:
-        """The broker's process, by whoever listens, else by the process table. Raises BrokerProcessError."""
+    def find(cls, control_socket: Path, older_than_s: float = 0.0) -> BrokerProcess | None:
+        """The broker's process, by whoever listens, else by the process table, where one that is younger than
+        `older_than_s` may be starting, and does not count. Raises BrokerProcessError."""
         try:
             listening = cls.adopt(control_socket)
         except BrokerProcessError:
@@ -67,7 +70,7 @@ class BrokerProcess:
         if listening is not None:
             return listening
         pid = find_pid(control_socket)
-        return cls._open(pid, control_socket) if pid else None
+        return cls._open(pid, control_socket) if pid and age_s(pid) >= older_than_s else None
 
     @classmethod
     def adopt(cls, control_socket: Path) -> BrokerProcess | None:
@@ -169,9 +172,21 @@ def find_pid(control_socket: Path) -> int:
     wanted = ["--control-socket", os.fspath(control_socket)]
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
+        if CHECK in words:  # it only looks at the configuration
+            continue
         if any(words[at : at + 2] == wanted for at in range(len(words) - 1)):
             return int(process.pid)
     return 0
+
+
+def age_s(pid: int) -> float:
+    """How long ago the process was started; 0 when it is gone."""
+    import psutil
+
+    try:
+        return max(0.0, time.time() - psutil.Process(pid).create_time())
+    except psutil.Error:
+        return 0.0
 
 
 class _Identity(TypedDict, total=False):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from qpid_ha_agent.broker_view import BrokerView
-from qpid_ha_agent.control import ControlClient, ControlFailure, call_with_cause
+from qpid_ha_agent.control import ControlClient, ControlFailure, RequestRefused, TimedOut, call_with_cause
 from qpid_ha_broker.ha.states import State
+
+log = logging.getLogger("agent")
 
 HURRIED_POLL_S = 0.02
 """When each moment counts; an answer costs the broker a fraction of a millisecond."""
@@ -28,9 +31,13 @@ class BrokerTalk:
     answer_timeout_s: float
     is_hurried: Callable[[], bool]
     changed: Callable[[], None]
+    is_awake: Callable[[], bool] = lambda: False
+    """Asked when the control socket cannot be used: whether the broker answers its clients. Takes a moment."""
     view: BrokerView = field(default_factory=BrokerView)
     is_there: bool = False
     """There is a process to talk with."""
+    _problem: str = ""
+    """Why a broker that is awake did not say how it is when it was asked last."""
     _poll_now: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin(self, view: BrokerView) -> None:
@@ -78,10 +85,28 @@ class BrokerTalk:
         asked_at_s = asyncio.get_running_loop().time()
         view.ask(asked_at_s)
         before = view.state
-        with contextlib.suppress(ControlFailure):
+        try:
             view.answer(await self.request("status", self.answer_timeout_s), asked_at_s)
+        except ControlFailure as failure:
+            if await self._is_awake_after(failure):
+                view.answer_otherwise()
+                self._note_problem(str(failure))
+        else:
+            self._problem = ""
         if view is self.view and view.state is not before:
             self.changed()
+
+    async def _is_awake_after(self, failure: ControlFailure) -> bool:
+        """Whether the broker runs well but for its control socket, whose file may be gone, closed to us, or in use by
+        too many. One that has taken the connection and gives no answer may hang."""
+        if isinstance(failure, RequestRefused):
+            return True
+        return not isinstance(failure, TimedOut) and await asyncio.to_thread(self.is_awake)
+
+    def _note_problem(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            log.warning("the broker runs, and cannot be asked how it is: %s", problem)
 
     async def listen_forever(self) -> None:
         """The broker's own word that something has changed comes sooner than the next poll."""

@@ -53,6 +53,11 @@ class BrokerView:
         if self._unanswered_since_s is None:
             self._unanswered_since_s = now_s
 
+    def answer_otherwise(self) -> None:
+        """It said something, though not how it is: its process has its turns, and is not to be taken for one that
+        hangs."""
+        self._unanswered_since_s = None
+
     def note_work(self, worked_s: float) -> None:
         """How long the process has had a processor, or waited for one, in all its life."""
         self._worked_s = worked_s

@@ -169,14 +169,15 @@ class Client(Protocol):
 def call_with_cause(client: Client, method: str, cause: str, **params: object) -> object:
     """`method`, with who wants it and why. Raises ControlFailure.
 
-    A broker that was not restarted since an upgrade may know no `cause` there, and refuses before it does anything.
+    A broker that was not restarted since an upgrade may know no `cause` there, nor `within_s`, and refuses before it
+    does anything.
     """
     try:
         return client.call(method, cause=cause, **params)
     except RequestRefused as refusal:
         if refusal.code != INVALID_PARAMS:
             raise
-        return client.call(method, **params)
+        return client.call(method, **{name: value for name, value in params.items() if name != "within_s"})
 
 
 def list_in_pages(client: Client, method: str, **params: object) -> list[Any]:

@@ -93,11 +93,12 @@ class Known:
     refusal: str | None = None
     """Why a promotion was refused since we have had the lock."""
     pause_s: float = 0.0
-    """What is left of the pause after we let the lock go, or did not get it, which is drawn anew each time; or of the
-    one for a broker that observed when it lost its primary."""
+    """What is left of the pause after we let the lock go, or did not get it, which is drawn anew each time; of the
+    one for a broker that observed when it lost its primary; or of the time in which the primary's agent goes first."""
     stopping: bool = False
     """This agent is to end, and its broker with it."""
     hand_over_tried: bool = False
+    """One came to nothing: a moment ago or, if this agent is stopping, since it is."""
     stop_asked_s: float | None = None
     """How long ago the broker was told to stop."""
 
@@ -276,12 +277,12 @@ PRIMARY: Final = (
         "the coordinator has been out of reach for {recordless_s:.0f} s, and ha.coordinator-loss is stop",
     ),
     Rule(
-        lambda k, m: k.recordless_s >= m.recordless_s and k.pause_s <= 0,
+        lambda k, m: k.recordless_s >= m.recordless_s and not k.hand_over_tried,
         Action.HAND_OVER,
         "the record cannot be read here: a broker that can read it shall be primary, if there is one",
     ),
     Rule(
-        lambda k, _: k.failback_to != "" and k.lock is LockView.HELD and k.recordless_s <= 0 and k.pause_s <= 0,
+        lambda k, _: k.failback_to != "" and k.lock is LockView.HELD and k.recordless_s <= 0 and not k.hand_over_tried,
         Action.FAIL_BACK,
         "{failback_to} is preferred, and ready for long enough",
     ),

@@ -60,11 +60,12 @@ def find_login(
     config = read_config(environment)
     listed = None if config is None else _find_listed(broker, config, resolve)
     if config is None or listed is None:
-        return broker, _given_login(broker.user, password_file, environment)
+        return broker, _complete(broker, _given_login(broker.user, password_file, environment))
     files = Tls(*(str(config.get(f"tls.{name}") or "") for name in Tls._fields))
     there, user = listed.as_user(broker.user), config.get("ha.username")
     if broker.user or user is None:
-        return there, _given_login(broker.user, password_file, environment)._replace(tls=files)
+        given = _given_login(broker.user, password_file, environment)._replace(tls=files)
+        return there, given if files.certificate else _complete(there, given)
     named_file = config.get("ha.password-file")
     password = config.get("ha.password") if named_file is None else _read_password(named_file)
     return there, Login(user, password, files)
@@ -76,6 +77,13 @@ def _given_login(user: str, password_file: str | None, environment: Mapping[str,
     if password_file is None:
         return Login(user, environment.get("QPID_HA_PASSWORD"))
     return Login(user, _read_password(Path(password_file).expanduser()))
+
+
+def _complete(broker: Address, login: Login) -> Login:
+    """Raises Forbidden for a user without a password: SASL would say that it has no mechanism."""
+    if login.user and not login.password:
+        raise Forbidden(f"{broker}: no password for {login.user}: give --password-file FILE, or set QPID_HA_PASSWORD")
+    return login
 
 
 def _read_password(path: Path) -> str:

@@ -34,7 +34,8 @@ def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]
         except ValueError as error:
             raise ConfigError(config, "ha.virtual-ip", in_words_of_settings(str(error))) from None
     settings = broker.name, tuple(command), broker.control_socket, broker.coordinator, activation
-    return RunSettings(*settings, _hook_environment(written), limits=limits)
+    listening = tuple(str(address) for address in written.get("listen"))
+    return RunSettings(*settings, listening, _hook_environment(written), limits=limits)
 
 
 def _hook_environment(written: WrittenSettings) -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from qpid_ha_agent.amqp_port import is_awake
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
@@ -25,6 +26,7 @@ from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, de
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_agent.sight import STARTED_S
 from qpid_ha_agent.tenure import Refusals, Tenure
 from qpid_ha_agent.vip_keeper import VirtualIpKeeper
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
@@ -45,9 +47,13 @@ OUTDATED_S = 2.0
 much to do, shorter ones are common, and must not keep a broker from being promoted."""
 REQUEST_TIMEOUT_S = 15.0
 RETRY_S = 0.5
+KNOCK_S = 0.3
+"""For an answer at a port of a broker whose control socket cannot be used; less than it may be silent for."""
 PAUSE_S = (0.2, 1.0)
+READ_WITHIN_S = 0.5
 HAND_OVER_PAUSE_S = 5.0
 """After a hand-over that came to nothing."""
+CAUSE_LENGTH = 200
 QUIET_S = 30.0
 """So long, the same line is not said again."""
 
@@ -61,6 +67,8 @@ class RunSettings:
     control_socket: Path
     coordinator: CoordinatorSettings
     activation: ActivationSettings = field(default_factory=ActivationSettings)
+    listening: tuple[str, ...] = ()
+    """Where it serves clients, as amqp[s]://HOST:PORT."""
     hook_environment: Mapping[str, str] = field(default_factory=dict)
     poll_interval_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
@@ -97,6 +105,8 @@ class Runner:
         self._refusals = Refusals()
         self._pauses = 1.0
         self._pause_until_s = 0.0
+        self._hand_over_again_at_s = 0.0
+        """After one that came to nothing."""
         self._is_asked = False
         self._stopping = False
         self._hand_over_tried = False
@@ -114,7 +124,12 @@ class Runner:
         self._stepped_at_s = time.monotonic()
         limits, interval_s = self._settings.limits, self._settings.poll_interval_s
         self._talk = BrokerTalk(
-            self._settings.control_socket, interval_s, limits.fence_after_s, self._is_hurried, self._state_changed
+            self._settings.control_socket,
+            interval_s,
+            limits.fence_after_s,
+            self._is_hurried,
+            self._state_changed,
+            lambda: is_awake(self._settings.listening, KNOCK_S),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop, number)
@@ -154,7 +169,7 @@ class Runner:
             if decision.action is Action.WAIT:
                 return False
             self._say(decision)
-            self._act(decision.action)
+            self._act(decision)
         return False
 
     async def _sleep(self) -> None:
@@ -182,6 +197,7 @@ class Runner:
         lock, view, tenure = self._lock.view, self._talk.view, self._tenure
         limits, coordination = self._settings.limits, self._coordination
         is_primary, record = self._is_primary, coordination.record
+        may_hand_over = now_s >= self._hand_over_again_at_s
         self._note_pause(coordination.pause(now_s))
         is_disowned = is_primary and view.is_disowned(self._settings.name, record)
         if tenure.note(lock, is_primary, is_disowned, now_s):
@@ -211,12 +227,12 @@ class Runner:
             recordless_s=coordination.lost_s(now_s),
             is_informed=coordination.is_fresh,
             paused=self._paused,
-            failback_to=self._failback.target(now_s),
+            failback_to=self._failback.target(now_s) if may_hand_over else "",
             is_asked=self._is_asked,
             refusal=self._refusal,
-            pause_s=max(0.0, self._pause_until_s - now_s, view.pause_s(now_s)),
+            pause_s=max(0.0, self._pause_until_s - now_s, view.pause_s(now_s), tenure.gives_way_s(view.state, now_s)),
             stopping=self._stopping,
-            hand_over_tried=self._hand_over_tried,
+            hand_over_tried=self._hand_over_tried if self._stopping else not may_hand_over,
             stop_asked_s=None if self._stop_asked_at_s is None else now_s - self._stop_asked_at_s,
         )
 
@@ -236,7 +252,7 @@ class Runner:
 
     # --- acting
 
-    def _act(self, action: Action) -> None:
+    def _act(self, decision: Decision) -> None:
         actions: dict[Action, Callable[[], None]] = {
             Action.START_BROKER: self._start_broker,
             Action.STOP_BROKER: self._stop_broker,
@@ -245,14 +261,14 @@ class Runner:
             Action.ACQUIRE_LOCK: self._lock.wait_for,
             Action.RELEASE_LOCK: self._release_lock,
             Action.PROMOTE: self._promote,
-            Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING, cause=f"demoted by {self._own_name}"),
-            Action.HAND_OVER: self._hand_over,
+            Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING, cause=self._cause(decision)),
+            Action.HAND_OVER: lambda: self._hand_over(decision),
             Action.FAIL_BACK: self._fail_back,
         }
-        actions[action]()
+        actions[decision.action]()
 
     def _adopt(self) -> bool:
-        process = BrokerProcess.adopt(self._settings.control_socket)
+        process = BrokerProcess.find(self._settings.control_socket, STARTED_S)
         if process is None:
             return False
         log.info("a broker runs already (pid %d): taking care of it", process.pid)
@@ -300,17 +316,26 @@ class Runner:
             self._process.send(number)
 
     def _try_lock(self) -> None:
+        self._is_asked = True
+        self._spawn(self._take_lock())
+
+    async def _take_lock(self) -> None:
+        """Not on the loop: a coordinator that hangs would keep it from its broker for two seconds."""
         try:
-            taken = self._lock.try_now()
+            taken = await asyncio.to_thread(self._lock.try_now)
         except CoordinatorError as error:
             self._complain(error)
             taken = False
+        self._is_asked = False
         self._coordination.is_shut_out = not taken
         if not taken:
             self._pause()
+        self._wake.set()
 
     def _release_lock(self) -> None:
-        if self._lock.view is LockView.HELD:
+        if self._lock.view is LockView.HELD and self._talk.view.state is State.READY:
+            self._tenure.give_way(time.monotonic())
+        elif self._lock.view is LockView.HELD:
             self._pause()
         self._lock.release()
 
@@ -366,9 +391,15 @@ class Runner:
     def _own_name(self) -> str:
         return f"the agent of {self._settings.name}"
 
-    def _hand_over(self) -> None:
-        self._hand_over_tried = True
-        self._ask("switchover", State.CONNECTING, cause=f"{self._own_name} stops")
+    def _cause(self, decision: Decision) -> str:
+        """For the broker's log and its history, which take a sentence."""
+        return f"{self._own_name}: {decision.why}"[:CAUSE_LENGTH]
+
+    def _hand_over(self, decision: Decision) -> None:
+        self._hand_over_tried = self._stopping
+        # Who reads the record does so in milliseconds; later, we may read it ourselves, and nobody wants this any more.
+        limit = {} if self._stopping else {"within_s": READ_WITHIN_S}
+        self._ask("switchover", State.CONNECTING, cause=self._cause(decision), **limit)
 
     def _fail_back(self) -> None:
         to = self._failback.target(time.monotonic())
@@ -395,7 +426,8 @@ class Runner:
             elif not self._stopping:
                 if to := params.get("to"):
                     self._failback.refused(str(to))
-                self._pause_until_s = time.monotonic() + (HAND_OVER_PAUSE_S if method == "switchover" else RETRY_S)
+                if method == "switchover":
+                    self._hand_over_again_at_s = time.monotonic() + HAND_OVER_PAUSE_S
                 await asyncio.sleep(RETRY_S)
         else:
             log.info("%s took %.0f ms: the broker is %s", method, (time.monotonic() - began_s) * 1000, outcome)

@@ -29,6 +29,7 @@ def read_configured(config: Path, changes: Mapping[str, object]) -> ConfiguredBr
 
     written = WrittenSettings.of_flags(changes).over(WrittenSettings.read(config))
     if not written.get("ha.cluster"):
+        written.check_each()  # it may be there, with a slip of the pen
         with written.blamed():
             raise SettingsError("ha.cluster", "it is not true: there is nothing to elect, start qpidd itself")
     name = written.get("name")

@@ -9,12 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from qpid_ha_agent.broker_process import BrokerProcess, find_pid
+from qpid_ha_agent.broker_process import BrokerProcess, age_s, find_pid
 from qpid_ha_agent.control import ControlClient, ControlFailure, Forbidden, RequestRefused, TimedOut, Unreachable
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import format_progress
 
 RETRY_S = 0.02
+SOCKET_BACK_S = 0.75
+"""A broker looks four times a second whether the file of its socket is there."""
+STARTED_S = 10.0
+"""A process that is younger may not listen yet."""
 ASK_AGAIN_S = 0.2
 """Between two questions that go to all brokers."""
 
@@ -73,24 +77,28 @@ class Sight(NamedTuple):
 
 
 def look(control_socket: Path, timeout_s: float) -> Sight:
-    """One look, which takes `timeout_s` at most and a moment for the process table."""
-    try:
-        with ControlClient(control_socket, timeout_s) as client:
-            status = client.call("status")
-    except (TimedOut, Forbidden, RequestRefused) as problem:
-        return Sight(Life.SILENT, str(problem))
-    except Unreachable as problem:
-        return _look_around(control_socket, str(problem))
+    """One look, which takes `timeout_s` at most, and a moment for the process table.
+
+    A broker whose socket's file was removed makes it again within `SOCKET_BACK_S`, if it is well.
+    """
+    deadline_s = time.monotonic() + min(SOCKET_BACK_S, timeout_s)
+    while True:
+        try:
+            with ControlClient(control_socket, timeout_s) as client:
+                status = client.call("status")
+            break
+        except (TimedOut, Forbidden, RequestRefused) as problem:
+            return Sight(Life.SILENT, str(problem))
+        except Unreachable as problem:
+            pid = find_pid(control_socket)
+            if not pid:
+                return Sight(Life.GONE, f"{problem}; nor is there a process of it")
+            if time.monotonic() + RETRY_S > deadline_s or age_s(pid) < STARTED_S:
+                return Sight(Life.SILENT, f"{problem}; its process {pid} is there")
+        time.sleep(RETRY_S)
     if not isinstance(status, dict) or "state" not in status:
         return Sight(Life.SILENT, f"what listens at {control_socket} is no broker of a cluster")
     return Sight(Life.ANSWERS, "the broker answered", status)
-
-
-def _look_around(control_socket: Path, problem: str) -> Sight:
-    pid = find_pid(control_socket)
-    if pid:
-        return Sight(Life.SILENT, f"{problem}; its process {pid} is there")
-    return Sight(Life.GONE, f"{problem}; nor is there a process of it")
 
 
 def look_at_all(client: ControlClient) -> list[Mapping[str, object]]:

@@ -38,6 +38,10 @@ class SourceError(Exception):
     """A store that cannot be looked at: where, and why."""
 
 
+class SourceForbidden(SourceError):
+    """It is there, or may be, and the system does not let us at it."""
+
+
 class StoreBusy(Exception):
     """A broker works on the store."""
 
@@ -46,7 +50,7 @@ class Found(NamedTuple):
     """What came of asking."""
 
     stores: list[StoreFacts]
-    problems: list[str]
+    problems: list[SourceError]
 
 
 def find_all(
@@ -61,19 +65,35 @@ def find_all(
     """
     wanted = list(dict.fromkeys(sources))
 
-    def ask(source: str) -> list[StoreFacts] | str:
+    def ask(source: str) -> list[StoreFacts] | SourceError:
         try:
             if host_of(source)[0]:
                 return ask_host(source, timeout_s or READ_TIMEOUT_S, set_name)
             return facts_of_source(source, set_name, watch(source))
         except SourceError as error:
-            return str(error)
+            return error
 
     with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
         remote = {source: pool.submit(ask, source) for source in wanted if host_of(source)[0]}
         answers = [remote[source].result() if source in remote else ask(source) for source in wanted]
-    stores = [facts for answer in answers if not isinstance(answer, str) for facts in answer]
-    return Found(stores, [answer for answer in answers if isinstance(answer, str)])
+    stores = [facts for answer in answers if not isinstance(answer, SourceError) for facts in answer]
+    return Found(stores, [answer for answer in answers if isinstance(answer, SourceError)])
+
+
+@contextmanager
+def _failures(text: str) -> Iterator[None]:
+    """What the operating system says of `text`, or of a file below it, is a SourceError."""
+    try:
+        yield
+    except OSError as error:
+        raise source_error(error.filename or text, error) from None
+
+
+def source_error(where: Path | str, error: OSError) -> SourceError:
+    """What the operating system said of it."""
+    if isinstance(error, PermissionError):
+        return SourceForbidden(f"{where}: we may not: do this as root, or as the broker's user")
+    return SourceError(f"{where}: {error.strerror or error}")
 
 
 # --- here
@@ -83,10 +103,11 @@ def store_directory(text: str, set_name: str | None = None) -> Path:
     """Of a data directory the store of that set, `default` if none is named; or the store itself. Raises
     SourceError."""
     path = Path(text).expanduser().absolute()
-    if not path.is_dir():
-        raise SourceError(f"{text}: there is no such directory")
-    if path.name.partition(".")[0] == DEFAULT_SET or _is_store(path):
-        return path
+    with _failures(text):
+        if not path.is_dir():
+            raise SourceError(f"{text}: there is no such directory")
+        if path.name.partition(".")[0] == DEFAULT_SET or _is_store(path):
+            return path
     return path / (set_name or DEFAULT_SET)
 
 
@@ -96,6 +117,11 @@ def store_directories(text: str, set_name: str | None = None) -> list[Path]:
     `default` is there, though empty, where there is no other; a set that is named and has no store there is not.
     Raises SourceError.
     """
+    with _failures(text):
+        return _store_directories(text, set_name)
+
+
+def _store_directories(text: str, set_name: str | None) -> list[Path]:
     first = store_directory(text)
     if first == Path(text).expanduser().absolute():
         return [first]
@@ -140,7 +166,7 @@ def facts_of_directory(store: Path, progress: Progress = nobody_watches) -> Stor
         facts = examine(LocalDisk(store), str(store), progress, is_running=is_running(store))
         return replace(facts, modified_ms=_modified_ms(store))
     except OSError as error:
-        raise SourceError(f"{error.filename or store}: {error.strerror or error}") from None
+        raise source_error(error.filename or store, error) from None
 
 
 def _modified_ms(store: Path) -> int:
@@ -173,7 +199,7 @@ def locked(store: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}") from None
+        raise source_error(path, error) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,7 +226,7 @@ def mark_chosen(store: Path, facts: StoreFacts, reason: str) -> None:
         disk.replace(STATUS_FILE, chosen.encode())
         _give_to_owner(store / STATUS_FILE, store)
     except OSError as error:
-        raise SourceError(f"{store / STATUS_FILE}: {error.strerror or error}") from None
+        raise source_error(store / STATUS_FILE, error) from None
 
 
 def set_aside(store: Path) -> Path:
@@ -213,7 +239,7 @@ def set_aside(store: Path) -> Path:
         store.rename(aside)
         LocalDisk(store.parent).sync_directory("")
     except OSError as error:
-        raise SourceError(f"{store}: {error.strerror or error}") from None
+        raise source_error(store, error) from None
     return aside
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from qpid_ha_agent.decision import LockView
+from qpid_ha_broker.ha.states import State
+
+GIVES_WAY_S = 5.0
+"""The agent of a primary that lost the lock, as all do when the coordinator was away, tries again within a second."""
 
 
 class Tenure:
     """Told often how things stand, it remembers how long they have been so."""
 
     def __init__(self) -> None:
+        self._gave_way_at_s: float | None = None
         self._held_since_s: float | None = None
         self._demoted_at_s: float | None = None
         self._disowned_since_s: float | None = None
@@ -37,6 +42,20 @@ class Tenure:
         elif self._disowned_since_s is None:
             self._disowned_since_s = now_s
         return is_new
+
+    def give_way(self, now_s: float) -> None:
+        """The lock is let go because our broker has a primary, whose agent shall have it."""
+        self._gave_way_at_s = now_s
+
+    def gives_way_s(self, state: State | None, now_s: float) -> float:
+        """How long we still keep out of that agent's way; 0 once there is no primary.
+
+        Of two backups' agents that tried again at once, one would always have the lock, and that agent might never.
+        """
+        if self._gave_way_at_s is None or state is not State.READY:
+            self._gave_way_at_s = None
+            return 0.0
+        return max(0.0, self._gave_way_at_s + GIVES_WAY_S - now_s)
 
     def forgive(self, now_s: float) -> None:
         """Count from now on how long it is disowned: who was held up knows an old record and an old answer."""

@@ -167,6 +167,9 @@ class MetricsSettings:
     """So many of those at most, the older ones."""
 
 
+BACKUP_TIMEOUT_S: Final = 2.0
+
+
 @dataclass(frozen=True)
 class HaSettings:
     """A broker's part in a cluster; the keys are those that qpid's users know."""
@@ -182,7 +185,7 @@ class HaSettings:
     replication_rules: tuple[ReplicationRule, ...] = setting("replication-rules", RULES, (), changeable=True)
     """The first that matches counts."""
 
-    backup_timeout_s: float = setting("ha.backup-timeout", duration(0.1, 3600), 10.0, changeable=True)
+    backup_timeout_s: float = setting("ha.backup-timeout", duration(0.1, 3600), BACKUP_TIMEOUT_S, changeable=True)
     """How long publishers wait for a backup that is silent or stalled; then the cluster goes on without it."""
     min_in_sync: int = setting("ha.min-in-sync", count(1, 100), 1, changeable=True)
     """Brokers that have to hold a message, the primary among them, or it is rejected."""
@@ -209,6 +212,11 @@ class HaSettings:
     """After a crash of all, go on without an operator once every member of the last in-sync set is back."""
     tail_bytes: int = setting("ha.tail-size", size(64 * KIB, TIB), 64 * MIB)
     """What a primary keeps of the stream, for backups that come back."""
+
+    @property
+    def waits_for_backup_s(self) -> float:
+        """`ha.backup-timeout`, but never less than two heartbeats: one that is late must not cost a backup."""
+        return max(self.backup_timeout_s, 2 * self.link_heartbeat_interval_s)
 
     def read_password(self) -> str | None:
         """The password, from its file if it is in one. Raises SettingsError."""
@@ -600,7 +608,7 @@ def _check_access(settings: BrokerSettings) -> None:
 def _check_cluster(settings: BrokerSettings) -> None:
     ha, listen = settings.ha, settings.listen
     _check_cluster_login(ha)
-    if ha.backup_timeout_s < 2 * ha.link_heartbeat_interval_s:
+    if ha.backup_timeout_s != BACKUP_TIMEOUT_S and ha.backup_timeout_s < ha.waits_for_backup_s:
         problem = "is less than two heartbeats (link-heartbeat-interval), so one late heartbeat would cost a backup"
         raise SettingsError("ha.backup-timeout", f"{ha.backup_timeout_s:g}s {problem}; raise it")
     for host, port in _twice(ha.brokers_url):

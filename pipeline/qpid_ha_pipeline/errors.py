@@ -42,6 +42,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+_OPTIONS_OF_COMMANDS = {"failOnDataLoss=false": "--no-fail-on-data-loss", "mode=permissive": "--mode permissive"}
+
+
 class PipelineError(Exception):
     """Cannot go on; the text says why and what to do. It is one line, so that `reason_of` finds all of it."""
 
@@ -66,6 +69,13 @@ class JournalDamaged(PipelineError):
 
     def __reduce__(self) -> tuple[type[PipelineError], tuple[str]]:
         return PipelineError, (self.reason,)
+
+
+def in_words_of_commands(reason: str) -> str:
+    """A text that names options of a data source, as somebody reads it who has typed a command."""
+    for option, words in _OPTIONS_OF_COMMANDS.items():
+        reason = reason.replace(option, words)
+    return reason
 
 
 def reason_of(error: BaseException) -> str | None:

@@ -20,7 +20,7 @@ from rich.table import Table
 from qpid_ha_broker import __version__
 from qpid_ha_broker.events.set_names import set_name_problem
 
-from .errors import PipelineError, reason_of
+from .errors import PipelineError, in_words_of_commands, reason_of
 from .requirements import check_requirements
 
 if TYPE_CHECKING:  # a user without PySpark is told so, by check_requirements
@@ -456,7 +456,8 @@ def _job(title: str, where: Where) -> Iterator[SparkSession]:
         reason = reason_of(error)
         if reason is None and not isinstance(error, PySparkException):
             raise
-        raise JobFailure(reason or next(filter(None, str(error).splitlines()), "")) from None
+        text = reason or next(filter(None, str(error).splitlines()), "")
+        raise JobFailure(in_words_of_commands(text)) from None
 
 
 @contextmanager

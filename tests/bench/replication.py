@@ -21,6 +21,7 @@ from running_cluster import RunningCluster
 
 BURST = 500
 """Messages between two looks at the clock."""
+SILENCES, SILENT_S, BETWEEN_SILENCES_S = 3, 6.0, 1.0
 TRICKLE_PER_S = 1000
 READY_TIMEOUT_S = 120.0
 DEPTH_TIMEOUT_S = 10.0
@@ -231,6 +232,32 @@ def measure_rejoin(scenario: Scenario) -> Iterator[Measurement]:
     note = f"{scenario.deep_messages:,} messages queued, {missed:,} missed"
     label = f"rejoin after {scenario.absence_s:g} s (SIGSTOP), until in sync"
     yield Measurement("rejoin", label, ready_s - began_s, "s", note)
+
+
+def measure_silent_backup(scenario: Scenario) -> Iterator[Measurement]:
+    """A backup is stopped for six seconds, three times, and runs for a second in between; with the default settings."""
+    waits_s = []
+    with fresh_cluster() as cluster:
+        fill(primary_port(cluster), 100)
+        for _ in range(SILENCES):
+            with cluster.paused(cluster.brokers[2]):
+                waits_s.append(longest_wait_s(cluster, SILENT_S))
+            time.sleep(BETWEEN_SILENCES_S)
+    note = ", ".join(f"{wait_s:.2f} s" for wait_s in waits_s)
+    label = f"a backup is stopped {SILENCES} times for {SILENT_S:g} s: publishers wait, together"
+    yield Measurement("silent_backup", label, sum(waits_s), "s", note)
+
+
+def longest_wait_s(cluster: RunningCluster, for_s: float) -> float:
+    """For a confirmation, of messages that are published one after the other for so long."""
+    payload, longest_s, end_s = message(100), 0.0, time.monotonic() + for_s
+    with LoadConnection(primary_port(cluster)) as connection:
+        publisher = Publisher(connection, QUEUE)
+        while (began_s := time.monotonic()) < end_s:
+            publish(publisher, payload, 1)
+            longest_s = max(longest_s, time.monotonic() - began_s)
+            time.sleep(0.02)
+    return longest_s
 
 
 def trickle(cluster: RunningCluster, for_s: float) -> int:

@@ -42,6 +42,7 @@ SERVED_TIMEOUT_S: Final = 30.0
 PLACED_TIMEOUT_S: Final = 120.0
 CALM_S: Final = 3.0
 """Until members of sets are at rest."""
+CONTROLLED_SETS: Final = 12
 BODY_BYTES: Final = 100
 _CREDIT: Final = 100
 
@@ -247,6 +248,17 @@ def measure_kill_primaries(scenario: Scenario) -> Iterator[Measurement]:
     yield from kills(scenario, None, "sets_kill", "in memory")
     with disk_directory() as directory:
         yield from kills(scenario, directory, "sets_kill_stored", "with stores")
+
+
+def measure_kill_controller(scenario: Scenario) -> Iterator[Measurement]:
+    """The broker that leads `default`: the next controller has heard of nobody when it begins."""
+    count = CONTROLLED_SETS
+    with fresh_cluster(agents=True) as cluster:
+        place(cluster, count)
+        gap = kill(cluster, calm_primary(cluster))
+    label = f"kill -9 of the controller, which leads {gap.lost} of {count} sets"
+    note = f"led: first {gap.led_s[0]:.3f} s, last {gap.led_s[-1]:.3f} s"
+    yield Measurement("sets_kill_controller_last", f"{label}: all confirm", gap.confirmed_s[-1], "s", note)
 
 
 def kills(scenario: Scenario, stores: Path | None, key: str, where: str) -> Iterator[Measurement]:

@@ -75,7 +75,7 @@ def test_the_newest_one_stays_away_and_nobody_starts_until_somebody_decides(
     assert listed.returncode == 1
     shown = " ".join(listed.stdout.split())
     assert "Nobody may lead. broker3 may hold what nobody here does." in shown
-    assert "systemctl start qpidd # on broker3" in shown
+    assert "systemctl start qpid-ha # on broker3" in shown
     assert "broker1 may not lead: the coordinator knows a newer in-sync set without this broker" in shown
     assert activation(cluster, "list", *stores).returncode == 0, "the third store is what is missing"
     # As it says: of the two that are left, one may have heard of the other's departure.

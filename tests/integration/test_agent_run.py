@@ -5,11 +5,14 @@ The brokers here are scripted ones, so that each test shows the agent; with real
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,6 +56,24 @@ def test_a_primary_that_hangs_is_killed_and_another_one_takes_over(agents: list[
     assert "kill the broker: silent for" in first.log()
 
 
+def test_a_primary_whose_control_socket_was_removed_and_that_serves_its_clients_is_left_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        # The port of the broker's clients: the fake has none, so this test ends each connection there for it.
+        threading.Thread(target=_end_connections, args=(port,), daemon=True).start()
+        with RunningAgent(tmp_path, "a", listen=f"amqp://127.0.0.1:{port.getsockname()[1]}") as agent:
+            agent.wait_for("primary")
+            pid = agent.broker_pid
+            agent.control_socket.unlink()
+            agent.wait_for_line("the broker runs, and cannot be asked how it is")
+            assert (agent.broker_pid, "kill the broker" in agent.log()) == (pid, False)
+
+
+def _end_connections(port: socket.socket) -> None:
+    with suppress(OSError):  # until the test is over
+        while True:
+            port.accept()[0].close()
+
+
 def test_stopping_the_agent_of_a_primary_hands_over(agents: list[RunningAgent]) -> None:
     first, second = agents
     assert first.stop() == 0
@@ -63,6 +84,26 @@ def test_stopping_the_agent_of_a_primary_hands_over(agents: list[RunningAgent]) 
     assert log.index("hand over:") < log.index("release the lock:") < log.index("stop the broker:")
     assert first.status() == {}
     assert "promote:" not in second.log()  # the hand-over did it
+
+
+def asked_of(directory: Path, name: str, method: str) -> list[dict[str, object]]:
+    lines = (directory / f"{name}.asked").read_text(encoding="utf-8").splitlines()
+    return [request["params"] for request in map(json.loads, lines) if request["method"] == method]
+
+
+def test_a_hand_over_has_the_reason_for_which_it_is_done_and_is_wanted_no_longer_than_that(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with RunningAgent(tmp_path, "a", ha={"cluster": True, "coordinator": f"file:{shared}"}) as agent:
+        agent.wait_for("primary")
+        shared.rename(tmp_path / "away")
+        agent.wait_for_line("hand over: the record cannot be read here")
+        agent.wait_for_line("switchover failed: there is no backup")
+        (tmp_path / "away").rename(shared)
+        agent.stop()
+    away, stopping = asked_of(tmp_path, "a", "switchover")
+    assert (str(away["cause"])[:48], away["within_s"]) == ("the agent of a: the record cannot be read here: ", 0.5)
+    assert stopping == {"cause": "the agent of a: this agent stops, and its broker is primary"}
 
 
 def test_a_new_agent_takes_care_of_the_broker_that_the_old_one_left(tmp_path: Path) -> None:

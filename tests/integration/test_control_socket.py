@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from limits import LIMIT_S
+from polling import wait_until
 from qpid_ha_agent.control import ControlClient, RequestRefused, TimedOut, Unreachable
 from qpid_ha_broker.server.control.control import ControlError, ControlLimits, ControlServer
 from qpid_ha_broker.server.control.control_socket import PeerCredentials
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_config.errors import SettingsError
+from running_broker import RunningBroker
 
 Story = Callable[[ControlServer], Awaitable[None]]
 
@@ -223,6 +226,42 @@ def test_the_socket_is_for_user_and_group_and_goes_away_with_the_broker(tmp_path
     assert not (tmp_path / "node1.sock").exists()
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_socket_whose_file_was_removed_is_made_again_for_new_callers_and_the_old_ones_go_on(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    async def story(server: ControlServer) -> None:
+        reader, writer = await asyncio.open_unix_connection(server.path)
+        server.path.unlink()
+        await server.restore_socket()
+
+        assert await ask(server.path, request("echo", 1)) == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
+        assert stat.S_IMODE(server.path.stat().st_mode) == 0o660
+        writer.write(request("echo", 2))
+        assert json.loads(await reader.readline())["id"] == 2
+        writer.close()
+
+    tell(tmp_path, story, run=run)
+    assert not (tmp_path / "node1.sock").exists()
+
+
+def test_a_socket_that_cannot_be_made_again_is_named_once_and_made_when_it_can_be(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+
+    async def story(server: ControlServer) -> None:
+        directory.rename(tmp_path / "away")
+        directory.write_text("in the way")
+        await server.restore_socket()
+        await server.restore_socket()
+        assert log_of(tmp_path).count("cannot be made again") == 1
+        directory.unlink()
+        await server.restore_socket()
+        assert await ask(server.path, request("echo", 1)) == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
+
+    directory.mkdir()
+    tell(directory, story)
+
+
 def test_peers_are_judged_by_what_the_kernel_says() -> None:
     ours, _theirs = socket.socketpair(socket.AF_UNIX)
     with ours, _theirs:
@@ -393,3 +432,19 @@ def test_a_traceback_is_for_bugs_or_for_who_asks(tmp_path: Path) -> None:
 def test_a_log_file_that_cannot_be_written_is_named() -> None:
     with pytest.raises(SettingsError, match="log-file: cannot write /nonexistent/log"):
         configure_logging("info", Path("/nonexistent/log"))
+
+
+def test_a_running_broker_makes_its_socket_again_when_somebody_has_removed_the_file() -> None:
+    with RunningBroker() as broker:
+        broker.control_socket.unlink()
+        wait_until(broker.control_socket.exists, lambda: broker.log_path.read_text(encoding="utf-8"))
+        with ControlClient(broker.control_socket, LIMIT_S) as client:
+            assert client.call("ping")
+
+
+def test_a_broker_says_which_process_it_is_and_has_the_name_that_an_operator_looks_for() -> None:
+    with RunningBroker() as broker, ControlClient(broker.control_socket, LIMIT_S) as client:
+        facts = client.call("query")
+        assert isinstance(facts, dict)
+        comm = Path(f"/proc/{facts['pid']}/comm").read_text(encoding="utf-8")
+        assert (broker.process is not None and broker.process.pid, comm) == (facts["pid"], "qpidd\n")

@@ -32,12 +32,15 @@ class RecordingCore:
         self.happened: list[ms.ControllerInput] = []
         self.facts: dict[str, object] = {}
         self.has_bug = False
+        self.effects: list[ms.ControllerEffect] = []
+        """Of the next input."""
 
     def handle(self, happened: ms.ControllerInput, now_s: float) -> list[ms.ControllerEffect]:
         self.happened.append(happened)
         if self.has_bug:
             raise ZeroDivisionError(type(happened).__name__)
-        return []
+        effects, self.effects = self.effects, []
+        return effects
 
     def change_settings(self, settings: ms.ControllerSettings, placement: Placement) -> None:
         """There are none."""
@@ -143,12 +146,25 @@ async def test_a_process_that_ends_may_take_one_more_connection_before_it_takes_
     service.end("the test is over")
 
 
+@in_event_loop
+async def test_one_that_a_new_controller_has_not_heard_of_is_looked_for_at_once() -> None:
+    server = await listener(asyncio.Event())
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    service, core = await controller()
+    core.effects.append(ms.LookForBroker("b", f"amqp://127.0.0.1:{port}"))
+    service.tick()
+    await eventually(lambda: ms.BrokerRefuses("b", "") in core.happened)
+    assert core.kinds()[-1] is ms.TimePassed
+    service.end("the test is over")
+
+
 @pytest.mark.parametrize("address", ["", "amqp://", "amqp://host.invalid:1"])
 @in_event_loop
 async def test_an_address_that_leads_nowhere_proves_nothing(address: str) -> None:
     service, core = await controller()
-    identity = ms.BrokerIdentity("b", "uuid-b", "b/1", address, "", "", "1.0")
-    await service._look_whether_gone(identity)
+    await service._look_whether_gone("b", "b/1", address)
     assert ms.BrokerRefuses not in core.kinds()
     service.end("the test is over")
 

@@ -5,6 +5,7 @@ The broker is a scripted process, Pacemaker's tools are scripted programs; the a
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -158,6 +159,29 @@ def test_what_an_operator_has_drained_stays_drained(resource: Resource) -> None:
     resource.pacemaker.standby("off")
     resource.do("monitor")
     assert asked_of_the_controller(resource) == ["leave"]
+
+
+def test_what_an_operator_drains_stays_drained_though_an_earlier_standby_drained_it_too(resource: Resource) -> None:
+    """The operator was faster to undrain it when it was back, and drains it for another reason a while later."""
+    resource.pacemaker.standby("on")
+    resource.up(**IN_SYNC | MANY)
+    resource.do("notify", **STAND_BY, notify_operation="stop")
+    resource.do("monitor")  # not seen as drained yet, and in standby
+    assert resource.pacemaker.drained() == "true"
+    resource.pacemaker.standby("off")
+    resource.do("monitor")
+    assert resource.pacemaker.drained() == ""
+    resource.broker.says(**IN_SYNC | MANY | {"draining": True})
+    resource.do("monitor")
+    assert asked_of_the_controller(resource) == ["drain", "leave"]
+
+
+def test_whether_there_is_a_note_of_a_drain_is_asked_once(resource: Resource) -> None:
+    resource.up(**IN_SYNC | MANY)
+    for _ in range(2):
+        resource.pacemaker.forget_calls()
+        resource.do("monitor")
+    assert [call for call in resource.pacemaker.calls("crm_attribute") if "drained" in call] == []
 
 
 def test_in_a_cluster_of_one_set_nobody_is_told_and_no_tool_is_asked(resource: Resource) -> None:
@@ -430,6 +454,35 @@ def test_a_broker_that_does_not_listen_yet_is_no_failure_to_a_probe_and_one_that
 
 
 # --- memory
+
+
+def test_an_action_that_was_done_has_not_failed_because_nothing_can_be_noted(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full /run: a demotion that counts as failed has the machine fenced."""
+
+    def is_full(memory_file: MemoryFile, memory: Memory) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    resource.up(**IN_SYNC)
+    monkeypatch.setattr(MemoryFile, "write", is_full)
+    promoted = resource.promote(NODE)
+    assert (promoted.code, "No space left" in promoted.log) == (OcfCode.SUCCESS, True)
+    assert resource.do("demote").code is OcfCode.SUCCESS
+    assert resource.do("monitor").code in (OcfCode.SUCCESS, OcfCode.RUNNING_PROMOTED)
+    assert resource.do("stop").code is OcfCode.SUCCESS
+    assert resource.do("start").code is OcfCode.SUCCESS
+
+
+def test_a_promotion_is_not_forced_where_it_cannot_be_noted_that_it_was(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource.up(**IN_SYNC)
+    with resource.memory.changed() as memory:
+        memory.is_forced = True
+    monkeypatch.setattr(MemoryFile, "note", lambda _file, **_fields: "cannot note it")
+    assert resource.promote(NODE).reason == "cannot note it"
+    assert resource.broker.asked("promote") == []
 
 
 def test_what_an_action_left_for_the_next_may_be_damaged(resource: Resource) -> None:

@@ -195,3 +195,9 @@ def test_a_backup_with_a_wrong_password_says_so_in_its_status(tmp_path: Path, us
         done = qpid_ha("status", "-b", str(cluster.broker(1).control_socket))
         assert (done.exit_code, done.stdout) == (0, "connecting\n")
         assert f"broker2: cannot log in to the broker at {cluster.urls[0]}: amqp:unauthorized-access" in done.stderr
+        forced = qpid_ha("promote", "--force", "-b", str(cluster.broker(1).control_socket))
+        assert forced.exit_code == 1
+        assert "somebody is there and could not be asked" in forced.stderr
+        assert "amqp:unauthorized-access" in forced.stderr
+        seen = qpid_ha("status", "--all", "-b", str(cluster.broker(1).control_socket))
+        assert f"{cluster.urls[0]} is there and refuses this broker: amqp:unauthorized-access" in seen.stderr

@@ -21,7 +21,7 @@ CONTROLLER, LOST, LEFT = 0, 1, 2
 def qpid_ha(*words: str, socket: Path | None = None) -> Result:
     """Asking the broker with that control socket."""
     environment = {} if socket is None else {"QPID_HA_SOCKET": str(socket)}
-    return admin_tool.qpid_ha(*words, QPID_HA_CONFIG="/none.yaml", **environment)
+    return admin_tool.qpid_ha(*words, QPID_HA_CONFIG="/dev/null", **environment)
 
 
 def publish(url: str, *texts: str) -> None:

@@ -125,7 +125,7 @@ def test_best_finds_the_winner_says_why_and_gives_the_next_command(run: Run, sto
 def test_best_and_recover_ask_the_coordinator_that_this_machine_is_configured_with(
     run: Run, stores: list[Path], tmp_path: Path
 ) -> None:
-    (tmp_path / "none.yaml").write_text(f"ha: {{coordinator: 'file:{tmp_path}'}}\n")
+    (tmp_path / "broker.yaml").write_text(f"ha: {{coordinator: 'file:{tmp_path}'}}\n")
     cluster = json.loads(run("list", stores[0], "--format", "json").stdout)[0]["cluster"]
     FileCoordinator(tmp_path).compare_and_set(ClusterRecord(), ClusterRecord(cluster, 3, "node1", 9, MEMBERS))
 

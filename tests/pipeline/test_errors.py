@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from plain_python import plain_python
 from qpid_ha_pipeline import register
-from qpid_ha_pipeline.errors import PipelineError, reason_of
+from qpid_ha_pipeline.errors import PipelineError, in_words_of_commands, reason_of
 from qpid_ha_pipeline.main import FAILED, main
 from qpid_ha_pipeline.masters import check_master, check_remote
 from qpid_ha_pipeline.requirements import check_requirements
@@ -115,3 +115,10 @@ def test_executors_that_lack_something_are_told_of() -> None:
     ):
         assert str(reason_of(PySparkException(text))).startswith(reason)
     assert reason_of(PySparkException("[TABLE_OR_VIEW_NOT_FOUND] no such table")) is None
+
+
+def test_advice_names_what_a_command_takes_and_not_the_options_of_a_data_source() -> None:
+    offered = {option for each in main.commands["consolidate"].params for option in (*each.opts, *each.secondary_opts)}
+    told = in_words_of_commands("it is gone; set failOnDataLoss=false, or use the option mode=permissive")
+    assert told == "it is gone; set --no-fail-on-data-loss, or use the option --mode permissive"
+    assert {"--no-fail-on-data-loss", "--mode"} <= offered

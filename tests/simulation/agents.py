@@ -14,7 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
 from qpid_ha_agent.failback import Failback
-from qpid_ha_agent.runner import HAND_OVER_PAUSE_S, OUTDATED_S, OVERSLEPT_S, PAUSE_S, RETRY_S, STEPS_AT_ONCE
+from qpid_ha_agent.runner import (
+    HAND_OVER_PAUSE_S,
+    OUTDATED_S,
+    OVERSLEPT_S,
+    PAUSE_S,
+    READ_WITHIN_S,
+    RETRY_S,
+    STEPS_AT_ONCE,
+)
 from qpid_ha_agent.tenure import LeaseWatch, Tenure
 from qpid_ha_broker.ha.effects import ClusterRecord, DemoteAsked, PromoteAsked, SwitchoverAsked
 from qpid_ha_broker.ha.frames import StoreOrigin
@@ -97,7 +105,7 @@ class Agent:
         self._failback = Failback(self.node.name, settings)
         self._refusal: str | None = None
         self._deaths = 0
-        self._died_at_s = self._pause_until_s = 0.0
+        self._died_at_s = self._pause_until_s = self._hand_over_again_at_s = 0.0
 
     # --- looking
 
@@ -161,10 +169,11 @@ class Agent:
             recordless_s=0.0 if self._record_lost_at_s is None else now_s - self._record_lost_at_s,
             is_informed=self._is_informed,
             paused=self._paused,
-            failback_to=self._failback.target(now_s),
+            failback_to=self._failback.target(now_s) if now_s >= self._hand_over_again_at_s else "",
+            hand_over_tried=now_s < self._hand_over_again_at_s,
             is_asked=self._is_asked,
             refusal=self._refusal,
-            pause_s=max(0.0, self._pause_until_s - now_s, view.pause_s(now_s)),
+            pause_s=max(0.0, self._pause_until_s - now_s, view.pause_s(now_s), tenure.gives_way_s(view.state, now_s)),
         )
 
     def _poll(self) -> None:
@@ -230,7 +239,9 @@ class Agent:
                 if not self._lock.wait_for(self):
                     self._pause()
             case Action.RELEASE_LOCK:
-                if self._lock.view_of(self) is LockView.HELD:
+                if self._lock.view_of(self) is LockView.HELD and self._view.state is State.READY:
+                    self._tenure.give_way(now_s)
+                elif self._lock.view_of(self) is LockView.HELD:
                     self._pause()
                 self._lock.release(self)
             case Action.PROMOTE:
@@ -240,7 +251,7 @@ class Agent:
                 self._check_right(action)
                 self._ask(action, DemoteAsked)
             case Action.HAND_OVER:
-                self._ask(action, lambda number: SwitchoverAsked(number, ""))
+                self._ask(action, lambda number: SwitchoverAsked(number, "", within_s=READ_WITHIN_S))
             case Action.FAIL_BACK:
                 self._fail_back(self._failback.target(now_s))
             case _:
@@ -285,7 +296,7 @@ class Agent:
             if action is Action.FAIL_BACK:
                 self._failback.refused(to)
             if action is not Action.PROMOTE:
-                self._pause_until_s = now_s + (HAND_OVER_PAUSE_S if action is Action.HAND_OVER else RETRY_S)
+                self._hand_over_again_at_s = now_s + (HAND_OVER_PAUSE_S if action is Action.HAND_OVER else RETRY_S)
             elif self._lock.view_of(self) is LockView.HELD:
                 self._refusal = text
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple, Protocol
 
-from qpid_ha_broker.ha.effects import Input, PeersAnswered
+from qpid_ha_broker.ha.effects import Input, PeersAnswered, SilentPeer
 from qpid_ha_broker.ha.frames import Answer, Frame, Question
 
 
@@ -48,6 +48,8 @@ class Call:
         self.question = question
         self.expected = list(addresses)
         self.unreachable: list[str] = []
+        self.taken: set[str] = set()
+        """Where a process is, which takes connections also while it is stopped."""
         self.answers: list[Answer] = []
         self.is_over = False
 
@@ -63,7 +65,8 @@ class Call:
         """Who has not answered by now is unreachable."""
         self.is_over = True
         unreachable = tuple(sorted([*self.expected, *self.unreachable]))
-        return PeersAnswered(self.question.number, tuple(self.answers), unreachable)
+        silent = tuple(SilentPeer(address, "it said nothing") for address in sorted(self.taken & set(self.expected)))
+        return PeersAnswered(self.question.number, tuple(self.answers), unreachable, silent)
 
 
 class End:

@@ -102,6 +102,8 @@ class Network:
         if call.is_over or not opener.is_alive:
             return
         # A process that is stopped may still have a connection that was opened before.
+        if host.is_up and not self._is_cut_off(opener.host, host):
+            call.taken.add(opener.address)
         is_deaf = host.is_paused and self._draw.random() < DEAF_WHILE_PAUSED
         if self._is_cut_off(opener.host, host) or is_deaf:
             if self._schedule.now_s < deadline_s:

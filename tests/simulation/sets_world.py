@@ -346,6 +346,10 @@ class World:
             case ms.AskReport(name):
                 if not self.is_lost():
                     self.brokers[name].reported_to = 0
+            case ms.LookForBroker(name):
+                if not self.brokers[name].is_up:
+                    generation, refuses = self.generation, ms.BrokerRefuses(name, "")
+                    self.after(2 * self.delay_s, lambda: self._feed_later(generation, refuses))
             case ms.AnswerRecord(_, number):
                 asked = self.record_requests.pop(number, None)
                 if asked is not None and not self.is_lost() and self.carries(self.leader, asked.broker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-TOOLS = ("crm_attribute", "attrd_updater", "crm_resource", "crm_node")
+TOOLS = ("crm_attribute", "attrd_updater", "crm_resource", "crm_node", "crmadmin")
 NODE = "n1"
 SCRIPT = """#!/bin/sh
 place=@PLACE@ tool=${0##*/} name= node=@NODE@ change= value= quiet=
@@ -13,6 +13,7 @@ echo "$tool $*" >>"$place/calls"
 [ ! -e "$place/hangs" ] || exec sleep 60
 [ ! -e "$place/fails" ] || { echo "$tool: Could not connect to the CIB: refused" >&2; exit 102; }
 [ "$tool" != crm_node ] || { echo @NODE@; exit 0; }
+[ "$tool" != crmadmin ] || { [ "$1" = --quiet ] && echo @NODE@ || echo "@NODE@ in state S_IDLE: ok"; exit; }
 while [ $# -gt 0 ]; do
     case $1 in
         --name) name=$2; shift ;;

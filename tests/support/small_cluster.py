@@ -214,7 +214,7 @@ class SmallCluster:
         self._cuts: set[frozenset[str]] = set()
         self._numbers = iter(range(1, 1_000_000))
         self._asked: dict[int, tuple[Node, int, str]] = {}
-        self._rounds: dict[tuple[str, int], tuple[list[Answer], list[str]]] = {}
+        self._rounds: dict[tuple[str, int], tuple[list[Answer], list[str], list[fx.SilentPeer]]] = {}
         self._deadlines: dict[tuple[str, int], float] = {}
         self._instances = iter(range(1, 1000))
         for name in names:
@@ -386,12 +386,17 @@ class SmallCluster:
         waiting = 0
         answers: list[Answer] = []
         unreachable: list[str] = []
-        self._rounds[node.name, question.number] = answers, unreachable
+        silent: list[fx.SilentPeer] = []
+        self._rounds[node.name, question.number] = answers, unreachable, silent
         for address in addresses:
             name = address.split(":")[0]
             other = self.nodes.get(name)
             if other is None or self._refuses(name):
                 unreachable.append(address)
+                continue
+            if node.name in other.not_let_in and not self._is_cut(node.name, name):
+                unreachable.append(address)
+                silent.append(fx.SilentPeer(address, "amqp:unauthorized-access: Authentication failed"))
                 continue
             waiting += 1
             link = next(self._numbers)
@@ -412,12 +417,15 @@ class SmallCluster:
             self._close_round(node, number)
 
     def _close_round(self, node: Node, number: int) -> None:
-        answers, unreachable = self._rounds.pop((node.name, number))
+        answers, unreachable, silent = self._rounds.pop((node.name, number))
         for link, (asker, asked, address) in list(self._asked.items()):
             if asker is node and asked == number:
                 del self._asked[link]
                 unreachable.append(address)
-        node.feed(fx.PeersAnswered(number, tuple(answers), tuple(unreachable)))
+                name = address.split(":")[0]
+                if not self._is_cut(node.name, name) and not self._refuses(name):
+                    silent.append(fx.SilentPeer(address, "it took the connection, and gave no answer"))
+        node.feed(fx.PeersAnswered(number, tuple(answers), tuple(unreachable), tuple(silent)))
 
     def _expire_questions(self) -> None:
         for (name, number), deadline_s in list(self._deadlines.items()):

@@ -31,9 +31,10 @@ def store_tool(directory: Path) -> Run:
     for name, text in (("ssh", SSH), ("qpid-ha", QPID_HA)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o700)
+    (directory / "broker.yaml").touch()
     environment = {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "STORES_OF_HOSTS": str(hosts), "PYTHON": sys.executable,
-        "TZ": "UTC", "QPID_HA_CONFIG": str(directory / "none.yaml"),
+        "TZ": "UTC", "QPID_HA_CONFIG": str(directory / "broker.yaml"),
     }  # fmt: skip
 
     def run(*words: object, answer: str = "") -> Result:

@@ -73,7 +73,7 @@ def test_nobody_may_lead_while_the_only_one_of_the_recorded_set_is_away() -> Non
     assert assessment.missing == ("c",)
     assert "the coordinator knows a newer in-sync set without this broker" in why(assessment, "a")
     assert assessment.next_step is not None
-    assert assessment.next_step.commands == ("systemctl start qpidd   # on c",)
+    assert assessment.next_step.commands == ("systemctl start qpid-ha   # on c",)
     set_it, promote = assessment.next_step.instead
     assert set_it.startswith("qpid-ha activation set --from-store /data/a/default --force /data/b")
     assert promote.startswith("qpid-ha promote   # on ")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +13,16 @@ import yaml
 from click.testing import CliRunner, Result
 
 from qpid_ha_agent import store_sources
+from qpid_ha_agent.activation import RunningBroker
+from qpid_ha_agent.cli import activation as activation_cli
 from qpid_ha_agent.cli.admin import admin
+from qpid_ha_agent.cli.invocation import Invocation
 from qpid_ha_agent.store_sources import SourceError, facts_of_source
 from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.frames import StoreOrigin
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
 from store_writing import CLUSTER, StoreWriter, message, opening
@@ -85,6 +92,36 @@ def test_it_shows_the_coordinator_and_every_store_side_by_side_within_eighty_col
     assert [line for line in lines if len(line) > 80 and str(site.directory) not in line] == []
 
 
+@pytest.mark.parametrize("words", [("activation", "list"), ("store", "list"), ("store", "best"), ("store", "check"),
+                                   ("store", "recover"), ("store", "set-aside")])  # fmt: skip
+def test_who_may_not_look_at_a_store_is_told_so_with_code_4(
+    site: Site, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    """The mode of a data directory is 0700."""
+    store, stat = site.stores[0], Path.stat
+
+    def forbidden(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.is_relative_to(store):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", forbidden)
+    result = CliRunner().invoke(admin, [*words, str(store)], env={"QPID_HA_CONFIG": str(site.config)})
+    assert (result.exit_code, type(result.exception)) == (4, SystemExit), result.output
+    assert "we may not: do this as root, or as the broker's user" in result.stderr
+
+
+def test_what_the_system_refuses_a_command_is_one_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, code in ((PermissionError(errno.EACCES, "no", "/f"), 4), (OSError(errno.EIO, "it is broken", "/f"), 1)):
+
+        def fail(_invocation: object, *_words: object, error: OSError = error, **_params: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Invocation, "call", fail)
+        result = CliRunner().invoke(admin, ["ping"])
+        assert (result.exit_code, result.stderr.count("/f"), result.stderr.count("\n")) == (code, 1, 1)
+
+
 def test_stores_of_other_sets_are_none_of_its_business(site: Site) -> None:
     before = site.run("list", *site.stores)
     for name in MEMBERS:
@@ -98,7 +135,7 @@ def test_without_a_source_it_is_the_store_of_this_machine_and_the_others_are_mis
 
     assert (code, found["may_lead"], found["missing"]) == (1, [], ["node2", "node3"])
     shown = site.run("list").stdout
-    assert "systemctl start qpidd   # on node2" in shown
+    assert "systemctl start qpid-ha   # on node2" in shown
     assert f"qpid-ha activation set --from-store {site.stores[0]}/default --force" in shown
 
 
@@ -157,6 +194,20 @@ def test_a_record_that_was_emptied_is_set_from_the_stores_and_the_change_is_reme
     shown = site.run("list", *site.stores)
     assert shown.exit_code == 0
     assert "the mount was emptied" in shown.stdout
+
+
+def test_a_record_by_which_an_agent_has_promoted_its_broker_leaves_nothing_to_do(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents wait for the record alone, and are there before an operator has read what to type."""
+    site.record(ClusterRecord())
+    waiting = RunningBroker("node2", State.CONNECTING, 1, 1, 8, MEMBERS, StoreOrigin.DIRTY)
+    answers = iter([[waiting], [waiting], [waiting._replace(state=State.PRIMARY)]])
+    monkeypatch.setattr(activation_cli, "_ask_brokers", lambda _invocation: next(answers))
+    monkeypatch.setattr(activation_cli, "_ASK_AGAIN_S", 0.0)
+    done = site.run("set", "--from-store", site.stores[1], *site.stores)
+    assert (done.exit_code, "node2 is primary: there is nothing left to do" in done.stdout) == (0, True)
+    assert "qpid-ha promote" not in done.stdout
 
 
 @pytest.mark.parametrize("is_put_back", [False, True])

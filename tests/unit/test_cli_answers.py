@@ -105,9 +105,13 @@ def test_a_broker_of_an_older_version_that_takes_no_cause_is_demoted_all_the_sam
     assert [sorted(params) for _method, params in broker.asked] == [["cause"], []]
 
 
-def test_a_wait_says_for_what(broker: Broker) -> None:
-    assert qpid_ha(broker, "status", "--wait", "1s").exit_code == 2
-    assert broker.asked == []
+def test_a_wait_for_no_state_is_for_an_answer(tmp_path: Path) -> None:
+    """Right after a start there is no socket yet."""
+    absent = qpid_ha(Broker(tmp_path), "status", "--wait", "0.2s")
+    assert absent.exit_code == 3
+    with running(tmp_path, "catchup") as broker:
+        done = qpid_ha(broker, "status", "--wait", "1s")
+    assert (done.exit_code, "catchup" in done.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("words", [("status",), ("status", "--all"), ("status", "--expect", "ready")])

@@ -123,6 +123,11 @@ def test_a_key_that_is_there_twice_is_refused_by_whoever_reads_the_file(tmp_path
         assert str(refused.value) == broker
 
 
+def test_a_slip_of_the_pen_is_named_where_it_has_an_agent_find_no_cluster(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ha\.clustre: .*did you mean ha\.cluster\?"):
+        read_configured(file_of(tmp_path, "ha: {clustre: true}\nname: n\n"), {})
+
+
 def test_an_agent_reads_what_it_needs_from_a_file_with_which_no_broker_would_start(tmp_path: Path) -> None:
     """So that a broker that runs can be stopped."""
     path = file_of(tmp_path, f"{MEMBER}name: n\ncontrol-socket: /s/n.sock\nmax-connections: lots\nno-such-key: 1\n")

@@ -84,9 +84,10 @@ class Bench:
         return [str(entry["text"]) for entry in entries] if isinstance(entries, list) else []
 
     def ask(self, request: ms.ClusterRequest) -> ms.AnswerRequest:
-        self.feed(ms.RequestReceived(len(self.said) + 1, request))
+        number = len(self.said) + 1
+        self.feed(ms.RequestReceived(number, request))
         self.feed(ms.MapCommitted(self.lsn))
-        return self.answers()[-1]
+        return next((each for each in self.answers() if each.number == number), self.answers()[-1])
 
     def answers(self, since: int = 0) -> list[ms.AnswerRequest]:
         """To requests of operators; `since`: leave out so much of what was said."""
@@ -284,6 +285,32 @@ def test_a_controller_that_slept_gives_one_that_refused_its_time_too() -> None:
     bench.wait()
 
     assert bench.map.brokers["b"].up
+
+
+def test_a_new_controller_asks_at_once_who_is_gone_and_has_others_lead_what_the_one_before_it_led() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+    hosted = [ms.ReplicaReport("orders", "ready", generation=1, lsn=5) for _ in range(3)]
+    for name, replica in zip("abc", hosted, strict=True):
+        bench.hosts(name, replica)
+    bench.lead("a", "orders", members=("a", "b", "c"), epoch=1)
+    bench.controller = Controller(SETTINGS)
+    bench.said.clear()
+    bench.now_s += 10.0
+    bench.feed(ms.ControllerBegan(bench.map, "b", 2, 0))
+    looked_for = [effect for effect in bench.said if isinstance(effect, ms.LookForBroker)]
+    assert [(each.name, each.address) for each in looked_for] == [("a", "a:1"), ("c", "c:1")], "who leads most first"
+    bench.feed(ms.ReportReceived(report("b", hosted[1])))
+    bench.feed(ms.ReportReceived(report("c", hosted[2])))
+    assert not bench.given(), "it may be there"
+
+    bench.feed(ms.BrokerRefuses("a", ""))
+    bench.feed(ms.BrokerRefuses("c", ""))
+    bench.wait()
+
+    assert {(each.set, each.kind) for each in bench.given()} >= {("orders", OrderKind.PROMOTE)}
+    assert not bench.map.brokers["a"].up
+    assert bench.map.brokers["c"].up, "it has reported since it was looked for"
 
 
 def test_default_does_not_wait_for_a_broker_that_has_failed_or_no_record_could_be_committed() -> None:
@@ -1160,3 +1187,22 @@ def test_a_condition_that_does_not_hold_withdraws_the_deletion_and_the_answer_sa
     both = told_by_primary(bench, deleted_queues=(placed.id,))
     assert [answer.done for answer in both] == [True, True]
     assert not bench.map.queues
+
+
+def test_whoever_only_looks_is_answered_although_nothing_can_be_committed() -> None:
+    bench = Bench("a", "b", "c", "d")
+    bench.ask(ms.CreateSet("orders"))
+    bench.feed(ms.RequestReceived(900, ms.DrainBroker("c")))
+    assert not [each for each in bench.answers() if each.number == 900], "what was written is not committed"
+
+    for number, look in ((901, ms.ShowCluster()), (902, ms.ShowHistory("c"))):
+        bench.feed(ms.RequestReceived(number, look))
+        assert bench.answers()[-1].number == number
+
+    shown = next(each for each in bench.answers() if each.number == 901).result
+    assert shown["uncommitted"] is True
+    (drained,) = [row for row in shown["brokers"] if row["name"] == "c"]  # type: ignore[attr-defined]
+    assert not drained["safe_to_stop"]
+    assert "what the controller has written last is not committed yet" in drained["why_not_to_stop"]
+    bench.feed(ms.MapCommitted(bench.lsn))
+    assert bench.ask(ms.ShowCluster()).result["uncommitted"] is False

@@ -62,6 +62,13 @@ def test_show_tells_the_record_the_lock_and_the_notes(place: Path) -> None:
     assert "generation" in run("show", "--url", f"file:{place}").stdout
 
 
+def test_show_leaves_out_a_pause_that_is_over(place: Path) -> None:
+    over = '{"by": "ann", "since": "2020-01-01T00:00:00Z", "until": "2020-01-01T01:00:00Z", "reason": ""}'
+    coordinator = FileCoordinator(place)
+    coordinator.replace_note("pause", coordinator.read_note("pause"), over)
+    assert json.loads(run("show", "--url", f"file:{place}", "--format", "json").stdout)["notes"] == {}
+
+
 def test_show_takes_the_coordinator_of_a_configuration(place: Path, tmp_path: Path) -> None:
     config = tmp_path / "broker.yaml"
     config.write_text(f"ha.cluster: true\nha.coordinator: file:{place}\n", encoding="utf-8")

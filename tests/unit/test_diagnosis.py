@@ -30,6 +30,7 @@ from qpid_ha_agent.diagnosis.facts import (
     LocalProcess,
     MachineState,
     QueueState,
+    RefusedLogin,
     SetStanding,
     SilentBroker,
     Supervisor,
@@ -125,6 +126,11 @@ CASES: dict[str, Change] = {
     "no-primary": having(brokers=LEADERLESS, silent=(SILENT,), backups=(), sets=()),
     "promotion-refused": having(brokers=LEADERLESS, assessment=REFUSED, backups=(), sets=()),
     "two-primaries": with_broker(2, state="primary", generation=3),
+    "two-clusters": having(
+        brokers=(broker(1, cluster="u-1"), broker(2, state="primary", generation=1, cluster="u-2"), broker(3))
+    ),
+    "name-twice": having(twins=(("node2", ("amqp://10.0.0.2:5672", "amqp://10.0.0.3:5672")),)),
+    "commits-wait": with_broker(1, uncommitted_s=8.0, uncommitted_why="that node4 left is not recorded: no quorum"),
     "too-few-in-sync": with_broker(1, members=("node1",), min_in_sync=2),
     "set-without-primary": having(sets=(SetStanding("orders", "", NAMES, 3, 2, problem="in sync were node4"),)),
     "store-cannot-write": with_figures(store="full"),
@@ -132,6 +138,11 @@ CASES: dict[str, Change] = {
     "store-damaged": with_machine(stores=(DAMAGED,)),
     "data-dir-read-only": with_machine(is_read_only=True),
     "certificate-expired": with_machine(certificates=(CertificateEnd("/etc/old.pem", NOW_S - 3 * DAY_S),)),
+    "login-refused": having(
+        refused_logins=(
+            RefusedLogin("node2", "amqp://10.0.0.3:5672", "amqp:unauthorized-access: Authentication failed"),
+        )
+    ),
     "broker-silent": having(brokers=HEALTHY.brokers[:2], silent=(SILENT,)),
     "broker-not-running": with_machine(process=LocalProcess.ABSENT, last_lines=("one", "the last line")),
     "broker-hangs": with_machine(process=LocalProcess.HELD, pid=4711),
@@ -145,6 +156,12 @@ CASES: dict[str, Change] = {
     "sets-not-known": having(sets=(), sets_problem="no controller answers"),
     "controller-stopped": with_broker(1, controller_problem="a bug (KeyError)"),
     "coordinator-unusable": having(coordinator=CoordinatorState("file:/shared", "/shared is not there")),
+    "coordinators-differ": having(
+        brokers=(broker(1, coordinator="file:/a"), broker(2, coordinator="file:/b"), broker(3))
+    ),
+    "addresses-differ": having(
+        brokers=(broker(1, addresses=("amqp://a", "amqp://b")), broker(2, addresses=("amqp://a",)), broker(3))
+    ),
     "agent-not-running": with_machine(has_agent=False),
     "fails-over-often": having(promotions_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (3500, 30, 20, 10))),
     "memory-near-limit": with_figures(memory_bytes=901),
@@ -234,7 +251,7 @@ def test_who_is_named_is_whom_it_is_about() -> None:
 
 
 def test_without_a_primary_the_next_step_is_that_of_the_activation() -> None:
-    step = NextStep("node3 may hold what nobody here does.", ("systemctl start qpidd   # on node3",))
+    step = NextStep("node3 may hold what nobody here does.", ("systemctl start qpid-ha   # on node3",))
     facts = replace(HEALTHY, brokers=LEADERLESS, assessment=replace(REFUSED, next_step=step), backups=(), sets=())
     assert {finding.commands for finding in diagnose(facts)} == {step.commands}
     facts = replace(facts, assessment=REFUSED)

@@ -187,3 +187,26 @@ def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
 def test_a_limit_of_time_is_told_as_one() -> None:
     found = gathered({HOSTS["node1"]: {"status": TimedOut("no answer within 4 s")}})
     assert found.answers[0].timed_out
+
+
+def test_two_brokers_of_one_name_are_both_told_of() -> None:
+    """The third one has the name of the second."""
+    twin = row("node2", "connecting", instance="i-3") | {"address": HOSTS["node3"]}
+    first = answers("node1", "primary", row("node2", "ready", instance="i-2"), twin, backups=[], history=[], brokers=[])
+    second = answers("node2", "ready")
+    second["status"]["instance"] = "i-2"
+    third = answers("node2", "connecting")
+    third["status"] |= {"instance": "i-3", "address": HOSTS["node3"]}
+    found = gathered({HOSTS["node1"]: first, HOSTS["node2"]: second, HOSTS["node3"]: third})
+    assert found.facts.twins == (("node2", (HOSTS["node2"], HOSTS["node3"])),)
+    assert "name-twice" in keys(found)
+
+
+def test_a_refused_login_is_no_silence_and_nobody_is_told_to_start_what_runs() -> None:
+    refused = silent("node2") | {"refused": True, "why": "amqp:unauthorized-access: Authentication failed"}
+    first = answers("node1", "primary", refused, backups=[], history=[], brokers=[])
+    found = gathered({HOSTS["node1"]: first, HOSTS["node2"]: answers("node2", "connecting")})
+    (login,) = [finding for finding in diagnose(found.facts) if finding.key == "login-refused"]
+    assert HOSTS["node2"] in login.text
+    assert not {"broker-silent", "link-broken"} & set(keys(found))
+    assert not [command for finding in diagnose(found.facts) for command in finding.commands if "start" in command]

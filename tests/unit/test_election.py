@@ -23,7 +23,14 @@ from qpid_ha_agent.pacemaker.election import (
     score_of,
 )
 from qpid_ha_agent.pacemaker.rivals import NOTIFIED, Rivals
-from qpid_ha_agent.pacemaker.scores import FALL_AFTER_S, TOLD_AGAIN_AFTER_S, Scores, is_outvoted, position_of
+from qpid_ha_agent.pacemaker.scores import (
+    FALL_AFTER_S,
+    FALL_AT_LAST_S,
+    TOLD_AGAIN_AFTER_S,
+    Scores,
+    is_outvoted,
+    position_of,
+)
 from qpid_ha_agent.sight import Life, Sight
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
@@ -39,10 +46,14 @@ class Pacemaker(ClusterAttributes):
     def __init__(self, positions: dict[str, str] | None = None) -> None:
         super().__init__("broker", "b")
         self.scores: list[str] = []
+        self.is_idle = True
         self.positions = positions or {}
 
     def set_score(self, score: str, node: str = "") -> None:
         self.scores.append(score)
+
+    def is_cluster_idle(self) -> bool:
+        return self.is_idle
 
     def published(self, name: str) -> dict[str, str]:
         return self.positions
@@ -134,6 +145,31 @@ def test_a_rise_is_told_at_once_and_a_fall_when_it_lasts_and_nothing_twice(
     now_s += TOLD_AGAIN_AFTER_S
     scores.refresh(sight_of(state="ready"))
     assert pacemaker.scores == ["500", "200", "500", "500", "500"]
+
+
+def test_a_fall_waits_until_pacemaker_has_carried_out_what_it_does_though_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move of a virtual IP, or a fencing, may take longer than a fall has to last; each backup threw it away anew."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    pacemaker = Pacemaker()
+    scores = Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False)
+    scores.refresh(sight_of(state="ready"))
+    pacemaker.is_idle = False
+    scores.refresh(sight_of())
+    now_s += FALL_AFTER_S
+    scores.refresh(sight_of())
+    assert pacemaker.scores == ["500"]
+    pacemaker.is_idle = True
+    scores.refresh(sight_of())
+    assert pacemaker.scores == ["500", "200"]
+
+    pacemaker.is_idle = False
+    scores.refresh(sight_of(state="catchup"))
+    now_s += FALL_AT_LAST_S
+    scores.refresh(sight_of(state="catchup"))
+    assert pacemaker.scores == ["500", "200", "-INFINITY"]
 
 
 # --- the comparison

@@ -375,6 +375,28 @@ def test_a_switchover_comes_to_nothing_when_the_primary_that_wanted_it_cannot_be
     assert cluster["b"].is_in(State.READY)
 
 
+@pytest.mark.parametrize(("waited_s", "leads"), [(0.2, "b"), (1.0, "a")])
+def test_a_switchover_is_void_after_its_time_whenever_the_coordinator_answers_the_one_that_was_to_take_over(
+    monkeypatch: pytest.MonkeyPatch, waited_s: float, leads: str
+) -> None:
+    """It was wanted because the primary could not read the record; when the coordinator wakes up, it can."""
+    cluster = three(has_coordinator=True)
+    asked: list[int] = []
+    with monkeypatch.context() as frozen:
+        frozen.setattr(cluster["b"], "read_record", asked.append)
+        cluster["a"].feed(fx.SwitchoverAsked(1, "b", within_s=0.5))
+        cluster.run()
+        cluster.wait(waited_s)
+    for number in asked:
+        cluster["b"].read_record(number)
+    cluster.settle()
+    assert primaries(cluster) == [leads]
+    if leads == "a":
+        assert "did not take over in time" in cluster["a"].answers[1].text
+        cluster.wait(6)
+        assert cluster.promote("b").done  # somebody else wants it
+
+
 # --- a failover: only because there is no primary
 
 
@@ -614,6 +636,15 @@ def test_a_primary_that_is_demoted_says_by_whom() -> None:
     cluster.settle()
     assert "demoted by ann on node1" in cluster["a"].reasons
     assert "demoted by ann on node1: clients are sent away" in cluster["a"].notices
+
+
+@pytest.mark.parametrize(
+    ("to", "said"), [("a", "a is the primary already"), ("bb", "there is no backup bb: no such broker")]
+)
+def test_a_switchover_that_cannot_be_says_why(to: str, said: str) -> None:
+    cluster = three()
+    answer = cluster.switch_over("a", to)
+    assert (answer.done, said in answer.text, "ready: b, c" in answer.text) == (False, True, True)
 
 
 def test_a_primary_that_hands_over_says_to_whom_and_who_wanted_it() -> None:

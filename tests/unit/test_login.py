@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_agent.broker_address import AddressError, read_remote
+from qpid_ha_agent.broker_address import AddressError, find_broker, read_remote
+from qpid_ha_agent.control import Forbidden
 from qpid_ha_agent.login import Login, Tls, find_login
 from qpid_ha_config.addresses import Address
+from qpid_ha_config.errors import ConfigError
 
 CONFIG = """
 ha:
@@ -67,7 +69,7 @@ def test_another_name_of_a_listed_address_is_as_good_and_the_listed_one_is_asked
 def test_strangers_are_not_given_the_clusters_password(environment: dict[str, str]) -> None:
     for address in ("amqp://node4", "amqp://node2:5673", "amqp://far", "amqp://node3:5671"):
         assert login(address, environment)[1] == Login("", None)
-    assert login("amqp://node1", {"QPID_HA_CONFIG": "/nonexistent"})[1] == Login("", None)
+    assert login("amqp://node1", {"QPID_HA_CONFIG": "/dev/null"})[1] == Login("", None)
 
 
 def test_whoever_is_named_has_the_password_that_is_given(environment: dict[str, str], tmp_path: Path) -> None:
@@ -76,6 +78,22 @@ def test_whoever_is_named_has_the_password_that_is_given(environment: dict[str, 
     assert login("amqp://me@node1", {"QPID_HA_PASSWORD": "battery"})[1] == Login("me", "battery")
     with pytest.raises(AddressError, match="absent"):
         login("amqp://me@node1", environment, str(tmp_path / "absent"))
+
+
+def test_who_is_named_and_has_no_password_is_told_so_before_sasl_says_it_in_its_words(
+    environment: dict[str, str],
+) -> None:
+    for here in (environment, {"QPID_HA_CONFIG": "/dev/null"}):
+        with pytest.raises(Forbidden, match="no password for me: give --password-file FILE, or set QPID_HA_PASSWORD"):
+            login("amqp://me@node1", here)
+
+
+def test_a_configuration_that_is_named_and_is_not_there_is_an_error(tmp_path: Path) -> None:
+    named = {"QPID_HA_CONFIG": str(tmp_path / "typo.yaml")}
+    with pytest.raises(ConfigError, match=r"QPID_HA_CONFIG=.*typo.yaml: cannot read it: No such file"):
+        login("amqp://node1", named)
+    with pytest.raises(AddressError, match="QPID_HA_CONFIG"):
+        find_broker(None, named)
 
 
 def test_settings_may_be_dotted_and_the_password_among_them(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def of(name: str, *, draining: bool = False, level: bool = True, lag: int = 0) -
         (view(of("c"), others=[of("d")], zones_up=frozenset("xyz"), min_in_sync=3), ("admit", "d")),
         (view(of("c"), others=[of("e", draining=True), of("d")]), ("admit", "d")),
         (view(of("c")), None),
+        (view(of("c"), of("d"), others=[of("b")], awaited=frozenset("b")), ("admit", "b")),
+        (view(of("c"), of("d"), others=[of("b", level=False)], awaited=frozenset("b")), None),
     ],
 )
 def test_the_table(given: InSyncView, expected: tuple[str, str] | None) -> None:
@@ -287,3 +289,32 @@ def test_a_shutdown_marks_the_store_of_an_observer_that_holds_the_same_and_waits
     lagging.feed(fx.FrameReceived(cluster.link("d", "a"), Shutdown(a.member.status.generation, lsn, "u-1")))
     cluster.run()
     assert lagging.clean_end == ""
+
+
+def test_who_never_left_the_record_is_waited_for_again_although_the_coordinator_is_away() -> None:
+    """Another one has joined in its place meanwhile, and until the departure is recorded it counts all the same."""
+    cluster = limited(has_coordinator=True)
+    a = cluster["a"]
+    a.declare("q")
+    cluster.settle()
+    (_, one, other) = a.member.status.members
+    cluster.record_is_reachable = False
+    cluster.disconnect("a", one)
+    cluster.cut("a", one)
+    cluster.wait(5)
+    lsn = a.publish("q", "meanwhile")
+    cluster.wait(2)
+    assert a.committed < lsn, "nobody knows that it has left"
+    assert one not in a.member.status.members
+    assert a.member.primary is not None
+    assert len(a.member.primary.in_sync.members) == 3, "another one has joined"
+
+    cluster.heal()
+    cluster.wait(5)
+
+    assert a.committed >= lsn
+    assert cluster[one].is_in(State.READY)
+    assert other in a.member.status.members
+    cluster.record_is_reachable = True
+    cluster.wait(10)
+    assert len(a.member.status.members) == 3, "and again no more than there should be"

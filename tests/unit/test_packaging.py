@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,15 @@ def test_the_wheel_for_analyses_wants_what_this_one_wants(setup_cfg: configparse
     for option in ("version", "license"):
         assert slim["metadata"][option] == setup_cfg["metadata"][option]
     assert slim["options"]["python_requires"] == setup_cfg["options"]["python_requires"]
+
+
+def test_whichever_unit_is_enabled_has_the_one_name_that_the_pages_use() -> None:
+    """`systemctl stop qpidd` does nothing where the agent's unit runs, and to start qpidd then stops the agent."""
+    for name in ("qpidd", "qpid-ha-agent"):
+        unit = configparser.ConfigParser(strict=False, interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment, method-assign]
+        unit.read(ROOT / "systemd" / f"{name}.service", encoding="utf-8")
+        assert unit["Install"]["Alias"] == "qpid-ha.service"
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+    wrong = re.compile(r"systemctl (?:stop|start|restart) (?:qpidd|qpid-ha-agent)\b(?!` where)")
+    assert {name: wrong.findall(text) for name, text in pages.items() if wrong.search(text)} == {}

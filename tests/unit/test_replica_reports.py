@@ -151,3 +151,14 @@ def test_a_problem_of_a_store_is_told_until_it_is_over_also_when_nothing_else_ha
     replicas.there["orders"] = replicas.there["orders"]._replace(store_problem="")
     [told] = reports.report(SOON_S, full=False).replicas
     assert told.problem == ""
+
+
+def test_a_primary_that_commits_nothing_says_why(reports: ReplicaReports, replicas: Replicas) -> None:
+    reports.report(BEGAN_S, full=True)
+    member = replicas.there["orders"].member
+    assert member.primary is not None
+    member.primary.commits.look(0.0, member.position.lsn + 1, member.position.lsn)
+    replicas.active = {"orders"}
+    told = reports.report(LATER_S, full=False)
+    (orders,) = [each for each in told.replicas if each.set == "orders"]
+    assert orders.problem.startswith("nothing is committed: ")

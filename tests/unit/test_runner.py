@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import queue
+import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +16,13 @@ from click.testing import CliRunner
 
 from event_loops import in_event_loop
 from limits import LIMIT_S
+from qpid_ha_agent import broker_process
+from qpid_ha_agent.amqp_port import is_awake
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.cli import agent as agent_command
-from qpid_ha_agent.decision import LockView
+from qpid_ha_agent.decision import Action, Known, LockView, decide
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.run_settings import read_run_settings
 from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
@@ -62,6 +68,69 @@ def test_a_loop_that_is_cancelled_at_the_moment_in_which_it_is_woken_ends(steps:
         assert polling.done()
 
     story()
+
+
+# --- a broker whose control socket cannot be used
+
+
+def silence_after_a_question(control_socket: Path, is_awake: bool) -> float:
+    """How long a broker counts as silent that has said nothing for a minute, and is asked now."""
+
+    async def ask() -> float:
+        loop = asyncio.get_running_loop()
+        talk = BrokerTalk(control_socket, LIMIT_S, LIMIT_S, lambda: False, lambda: None, lambda: is_awake)
+        talk.begin(BrokerView(started_at_s=loop.time() - 60.0))
+        await talk._poll(talk.view)
+        return talk.view.silent_s(loop.time())
+
+    return asyncio.run(ask())
+
+
+def test_a_broker_that_answers_its_clients_is_not_silent_when_the_file_of_its_control_socket_is_gone(
+    tmp_path: Path,
+) -> None:
+    assert silence_after_a_question(tmp_path / "none.sock", is_awake=True) == 0.0
+    assert silence_after_a_question(tmp_path / "none.sock", is_awake=False) >= 60.0
+
+
+def test_a_broker_that_refuses_a_question_is_not_silent(tmp_path: Path) -> None:
+    """Too many ask it, or we may not: killing it would help nobody."""
+
+    def refuse(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1024)
+            error = {"code": -32002, "message": "64 control connections are open already"}
+            connection.sendall(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode() + b"\n")
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "a.sock"))
+        server.listen()
+        threading.Thread(target=refuse, args=(server,), daemon=True).start()
+        assert silence_after_a_question(tmp_path / "a.sock", is_awake=False) == 0.0
+
+
+def test_a_process_that_is_stopped_answers_at_no_port_though_the_kernel_takes_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        assert not is_awake([f"amqp://127.0.0.1:{stopped.getsockname()[1]}"], timeout_s=0.05)
+
+
+@pytest.mark.parametrize("answer", [b"AMQP\x03\x01\x00\x00", b"\x15\x03\x03\x00\x02\x02\x46", b""])
+def test_whatever_a_process_says_at_its_port_shows_that_it_has_its_turns(answer: bytes) -> None:
+    """SASL, the alert of a TLS listener, the end of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(8)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        assert is_awake(["amqp://127.0.0.1:1", f"amqps://0.0.0.0:{port}"], LIMIT_S)
+        thread.join()
 
 
 # --- what the broker said
@@ -337,6 +406,27 @@ def test_who_has_the_lock_renews_it_at_each_check(tmp_path: Path, lock: PrimaryL
     assert other.last_renewal() == renewals[-1]
 
 
+def test_a_backups_agent_that_let_the_lock_go_for_the_primarys_keeps_out_of_its_way_until_there_is_no_primary() -> None:
+    """Else it would have the lock again before that one: two backups' agents gave it to each other for long."""
+    tenure = Tenure()
+    known = Known(state=State.READY, lock=LockView.NONE)
+    assert decide(known).action is Action.ACQUIRE_LOCK
+    tenure.give_way(10.0)
+    assert decide(replace(known, pause_s=tenure.gives_way_s(State.READY, 12.0))).action is Action.WAIT
+    orphaned = replace(known, state=State.CONNECTING, has_data=True)
+    assert decide(replace(orphaned, pause_s=tenure.gives_way_s(State.CONNECTING, 12.1))).action is Action.ACQUIRE_LOCK
+    assert tenure.gives_way_s(State.READY, 12.2) == 0.0  # behind another primary: that one's agent is another one
+
+    tenure.give_way(20.0)
+    assert tenure.gives_way_s(State.READY, 30.0) == 0.0  # it does not want it, or has had it
+
+
+def test_a_primary_whose_hand_over_came_to_nothing_wants_its_lock_back_at_once() -> None:
+    """The coordinator was away; when it is back the lock shall follow the record, however that went."""
+    failed = Known(state=State.PRIMARY, lock=LockView.NONE, recordless_s=9.0, hand_over_tried=True)
+    assert decide(failed).action is Action.ACQUIRE_LOCK
+
+
 def test_a_lock_that_is_not_renewed_counts_as_silent_by_what_was_seen_of_it() -> None:
     watch = LeaseWatch(look_max_s=1.0)
     watch.note("1", 100.0)
@@ -369,6 +459,19 @@ def test_a_refusal_that_repeats_itself_is_asked_for_less_and_less_often_until_so
 
 
 # --- the process
+
+
+def test_a_process_that_may_be_starting_is_not_taken_for_one_that_lost_its_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be killed for its silence before it ever listened."""
+    monkeypatch.setattr(broker_process, "find_pid", lambda _path: os.getpid())
+    for age_s, is_found in ((1.0, False), (3600.0, True)):
+        monkeypatch.setattr(broker_process, "age_s", lambda _pid, age_s=age_s: age_s)
+        found = BrokerProcess.find(tmp_path / "none.sock", older_than_s=10.0)
+        assert (found is not None) == is_found
+        if found is not None:
+            found.close()
 
 
 def test_where_nobody_listens_there_is_nothing_to_take_over(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ WRONG_FILES = [
     (CLUSTER + "ha.min-in-sync: 0", ["ha.min-in-sync", "from 1"]),
     (CLUSTER + "listen: amqp://0.0.0.0\nsasl.users-db: /dev/null", ["ha.username", "0.0.0.0", "ha.password-file"]),
     (CLUSTER + "ha.backup-timeout: 1s", ["ha.backup-timeout", "1s", "link-heartbeat-interval"]),
-    (CLUSTER + "link-heartbeat-interval: 6s", ["ha.backup-timeout", "link-heartbeat-interval"]),
+    (CLUSTER + "link-heartbeat-interval: 6s\nha.backup-timeout: 10s", ["ha.backup-timeout", "heartbeat-interval"]),
     ("ha: {cluster: true, brokers-url: 'amqp://127.0.0.1'}", ["ha.brokers-url", "127.0.0.1:5672", "only this broker"]),
     ("ha: {cluster: true, brokers-url: 'amqp://127.0.0.1:5000'}", ["ha.brokers-url", "one broker", "all of the"]),
     ("ha: {cluster: true, brokers-url: 'amqp://node1,node2'}", ["ha.username", "node1:5672"]),

@@ -116,9 +116,9 @@ def test_the_next_command_goes_to_the_machine_that_has_the_store_and_says_what_w
     assert isinstance(found, Winner)
     assert found.next_commands == (
         "ssh a qpid-ha store recover /data --winner a --position 1:120",
-        "ssh a systemctl start qpidd",
-        "ssh b systemctl start qpidd",
-        "ssh c systemctl start qpidd",
+        "ssh a systemctl start qpid-ha",
+        "ssh b systemctl start qpid-ha",
+        "ssh c systemctl start qpid-ha",
         "qpid-ha promote -b amqp://a:5672",
     )
 

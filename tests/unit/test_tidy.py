@@ -14,6 +14,10 @@ TEXT = {".cfg", ".js", ".json", ".md", ".py", ".toml", ".yaml", ""}
 NOT_OURS = {".git", ".venv", "build", "dist", "node_modules", "__pycache__", "LICENSE"}
 # Where a developer's checkout lies; the system's own paths (/etc, /run, /var/lib) are part of the product.
 MACHINE_PATH = re.compile(r"/(?:home|root|Users)/")
+ENDS_WITH_IT = {
+    "broker/qpid_ha_broker/server/control/control.py: except (TimeoutError, ConnectionError, asyncio.CancelledError):"
+}
+"""Where nothing comes after it: the task of a connection is over."""
 LEFT_OVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX)\b")
 
 
@@ -45,6 +49,31 @@ def test_functions_fit_on_a_screen() -> None:
         if (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
     ]
     assert too_long == []
+
+
+def swallowed_cancellations(tree: ast.Module) -> Iterator[int]:
+    """Lines at which a coroutine could take its own cancellation for that of what it waits for, and go on."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            caught, goes_on = node.args, True
+        elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+            caught = list(node.type.elts) if isinstance(node.type, ast.Tuple) else [node.type]
+            goes_on = not any(isinstance(each, ast.Raise) and each.exc is None for each in node.body)
+        else:
+            continue
+        if goes_on and any(ast.unparse(each).endswith("CancelledError") for each in caught):
+            yield node.lineno
+
+
+def test_no_cancellation_is_lost() -> None:
+    """Who has cancelled a task waits for it by `asyncio.wait` or `gather`, which take nothing for their own."""
+    lost = {
+        f"{path.relative_to(ROOT)}: {path.read_text(encoding='utf-8').splitlines()[line - 1].strip()}"
+        for part in ("agent", "broker", "client", "pipeline")
+        for path in sorted((ROOT / part).rglob("*.py"))
+        for line in swallowed_cancellations(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert lost == ENDS_WITH_IT
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:

@@ -6,16 +6,26 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
 import click
 
 from qpid_ha_agent.cli.cluster import operator_text, status_rows
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    USAGE,
+    CliFailure,
+    Invocation,
+    common_options,
+    source_failure,
+)
 
 if TYPE_CHECKING:
     from qpid_ha_agent.activation import ActivationFacts, RunningBroker
+    from qpid_ha_agent.store_sources import SourceError
     from qpid_ha_broker.coordination.changes import RecordChange
     from qpid_ha_broker.coordination.coordinator import Coordinator
     from qpid_ha_broker.ha.effects import ClusterRecord
@@ -23,6 +33,8 @@ if TYPE_CHECKING:
     from qpid_ha_config.configuration import WrittenSettings
 
 SHOWN_CHANGES = 5
+PROMOTED_WITHIN_S = 3.0
+_ASK_AGAIN_S = 0.2
 _NOTE_ATTEMPTS = 5
 
 
@@ -53,7 +65,7 @@ def list_activation(context: click.Context, sources: tuple[str, ...]) -> None:
     for problem in found.problems:
         click.echo(problem, err=True)
     if not found.facts.stores and not found.facts.brokers:
-        raise CliFailure("no store could be looked at, and no broker answers", UNREACHABLE)
+        raise source_failure(found.refused, "no store could be looked at, and no broker answers")
     assessment = assess(found.facts)
     print_assessment(found.url, found.facts, assessment, found.changes[-SHOWN_CHANGES:], invocation.format)
     context.exit(0 if assessment.leaders else NO)
@@ -112,6 +124,8 @@ def set_activation(
     if is_done:
         _replace_record(config, change)
     after = with_record(facts, wanted)
+    if is_done and facts.brokers:
+        after = replace(after, brokers=_await_primary(invocation, facts.brokers))
     outcome = SetOutcome(change, reasons, is_done, assess(after), after.stores)
     print_set(outcome, invocation.format)
     if reasons and not force:
@@ -124,11 +138,20 @@ def set_activation(
 class _Gathered:
     """What could be looked at, and what not."""
 
-    def __init__(self, url: str, facts: ActivationFacts, changes: list[RecordChange], problems: list[str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        facts: ActivationFacts,
+        changes: list[RecordChange],
+        problems: list[str],
+        refused: list[SourceError],
+    ) -> None:
         self.url = url
         self.facts = facts
         self.changes = changes
         self.problems = problems
+        self.refused = refused
+        """Those that are of stores."""
 
 
 def _config() -> WrittenSettings | None:
@@ -161,7 +184,8 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
         auto_recover = config is None or config.get("ha.auto-recover")
     except ConfigError as error:
         raise CliFailure(str(error), USAGE) from None
-    found, problems = find_all(wanted, invocation.timeout_s)
+    found, refused = find_all(wanted, invocation.timeout_s)
+    problems = [str(error) for error in refused]
     stores = by_set(found).get(DEFAULT_SET, [])  # the records of other sets are in its log
     record: ClusterRecord | None = None
     changes: list[RecordChange] = []
@@ -179,7 +203,7 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
     except ValueError as error:
         problems.append(str(error))
     facts = ActivationFacts(tuple(stores), tuple(brokers), record, has_coordinator, problem, min_in_sync, auto_recover)
-    return _Gathered(url, facts, changes, problems)
+    return _Gathered(url, facts, changes, problems, refused)
 
 
 def _ask_brokers(invocation: Invocation) -> list[RunningBroker]:
@@ -192,6 +216,19 @@ def _ask_brokers(invocation: Invocation) -> list[RunningBroker]:
     except CliFailure:
         return []
     return [broker for row in rows if (broker := RunningBroker.from_row(row)) is not None]
+
+
+def _await_primary(invocation: Invocation, before: tuple[RunningBroker, ...]) -> tuple[RunningBroker, ...]:
+    """How the brokers are once one of them leads, or after a moment: agents wait for the record alone, and are as fast
+    as an operator reads."""
+    deadline_s = time.monotonic() + PROMOTED_WITHIN_S
+    brokers = before
+    while time.monotonic() < deadline_s:
+        brokers = tuple(_ask_brokers(invocation)) or brokers
+        if any(each.state == "primary" for each in brokers):
+            break
+        time.sleep(_ASK_AGAIN_S)
+    return brokers
 
 
 @contextmanager
@@ -219,7 +256,7 @@ def _store_at(stores: Sequence[StoreFacts], source: str) -> StoreFacts:
         host, directory = host_of(source)
         where = source if host else str(store_directory(source))
     except SourceError as error:
-        raise CliFailure(str(error), UNREACHABLE) from None
+        raise source_failure([error]) from None
     found = [each for each in stores if each.where == where or (host and each.where.startswith(f"{host}:{directory}"))]
     if not found:
         raise CliFailure(f"{source}: there is nothing to set the record from", UNREACHABLE)

@@ -71,12 +71,17 @@ def print_set(outcome: SetOutcome, format_name: str) -> None:
         _say(f"{'the record was' if outcome.is_done else 'the record is'}: {record_text(change.before)}")
         _say(f"{'it is now' if outcome.is_done else 'it would be'}: {record_text(change.after)}")
     _say(f"with that may lead: {', '.join(leaders) or 'nobody of those that were looked at'}")
+    if outcome.after.primary:
+        _say(f"{outcome.after.primary} is primary: there is nothing left to do")
+        return
     click.echo("Then:")
     for command in then:
         click.echo(f"  {command}")
 
 
 def _then(outcome: SetOutcome) -> tuple[str, ...]:
+    if outcome.after.primary:
+        return ()
     members = outcome.change.after.members
     leaders = [each for each in outcome.stores if each.broker in outcome.after.leaders and each.broker in members]
     if leaders:

@@ -11,7 +11,7 @@ from qpid_ha_agent.cli.connections import connections
 from qpid_ha_agent.cli.coordinator import coordinator
 from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
-from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
+from qpid_ha_agent.cli.invocation import CommandGroup, Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, value_text
 from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
@@ -25,7 +25,7 @@ from qpid_ha_agent.cli.user import user
 from qpid_ha_agent.cli.watch import watch
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="qpid-ha", prog_name="qpid-ha")
 @common_options
 @click.pass_context

@@ -35,20 +35,35 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     from qpid_ha_agent.broker_process import BrokerProcessError
     from qpid_ha_agent.run_settings import read_run_settings
     from qpid_ha_agent.runner import Runner
+    from qpid_ha_agent.service import default_binary
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
     from qpid_ha_config.errors import SettingsError
 
     for change in changes:
         if "=" not in change:
             raise click.UsageError(f"--set takes KEY=VALUE, not {change!r}")
-    program = [qpidd] if qpidd else [sys.executable, "-m", "qpid_ha_broker.server.main"]
+    program = [qpidd] if qpidd else default_binary()  # by its name: `pgrep qpidd`, `pidof -x qpidd`
     try:
         settings = read_run_settings(config, changes, program)
         _configure_logging(settings.name)
+        _warn_of_other_settings(config)
         asyncio.run(Runner(settings).run())
     except (SettingsError, BrokerProcessError, CoordinatorError) as error:
         click.echo(f"qpid-ha-agent: {error}", err=True)
         sys.exit(1)
+
+
+def _warn_of_other_settings(config: Path) -> None:
+    """Of a key that is not known, say. A broker that runs is cared for all the same; it would not start again."""
+    import logging
+
+    from qpid_ha_config.configuration import WrittenSettings
+    from qpid_ha_config.errors import SettingsError
+
+    try:
+        WrittenSettings.read(config).check_each()
+    except SettingsError as error:
+        logging.getLogger("agent").warning("a broker will not start with this configuration: %s", error)
 
 
 def _configure_logging(name: str) -> None:

@@ -51,8 +51,8 @@ CHANGE_TIMEOUT_S = 30.0
     "wait_s",
     type=duration,
     metavar="DURATION",
-    help="With --expect or --is-primary: until it is so, for so long at most, such as 10m. A broker that cannot be"
-    " reached may come; one that does not let us in ends the wait.",
+    help="Until it answers or, with --expect or --is-primary, until it is so; for so long at most, such as 10m."
+    " A broker that cannot be reached may come; one that does not let us in ends the wait.",
 )
 @click.option("--all", "everyone", is_flag=True, help="Every broker of the cluster, a line for each.")
 @common_options
@@ -65,6 +65,8 @@ def status(
         raise click.UsageError("--expect, --is-primary and --all are different questions: give one of them")
     invocation: Invocation = context.obj
     if everyone:
+        if wait_s is not None:
+            _await_state(invocation, (), wait_s)
         rows = status_rows(invocation)
         print_rows(rows, STATUS_COLUMNS, invocation.format)
         _print_problems(rows)
@@ -73,10 +75,9 @@ def status(
         return
     wanted = ("primary",) if is_primary else expect
     if wait_s is not None:
-        if not wanted:
-            raise click.UsageError("--wait for what? Give --expect STATE or --is-primary with it")
         _await_state(invocation, wanted, wait_s)
-        return
+        if wanted:
+            return
     try:
         facts = facts_of(invocation.call("status"))
     except CliFailure as failure:
@@ -100,6 +101,11 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row.get("problem"):
             click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+        if row.get("uncommitted_why"):
+            text = f"nothing is committed for {row.get('uncommitted_s')} s: {row['uncommitted_why']}"
+            click.echo(cell(f"{row.get('name')}: {text}"), err=True)
+        if row.get("refused"):
+            click.echo(cell(f"{row.get('address')} is there and refuses this broker: {row.get('why')}"), err=True)
         if row.get("controller_problem"):
             click.echo(cell(f"{row.get('name')}: {row['controller_problem']}"), err=True)
         if paused := pause_text(row):
@@ -158,7 +164,8 @@ def _state_text(facts: Mapping[str, Any]) -> str:
 
 
 def _await_state(invocation: Invocation, wanted: tuple[str, ...], wait_s: float) -> None:
-    """Come back when the broker is in one of those. Raises CliFailure: after `wait_s`, or for what no waiting mends."""
+    """Come back when the broker is in one of those; if there are none, when it answers. Raises CliFailure: after
+    `wait_s`, or for what no waiting mends."""
     deadline_s = time.monotonic() + wait_s
     while True:
         try:
@@ -167,7 +174,7 @@ def _await_state(invocation: Invocation, wanted: tuple[str, ...], wait_s: float)
             if failure.exit_code != UNREACHABLE or time.monotonic() >= deadline_s:
                 raise
         else:
-            if facts.get("state") in wanted:
+            if not wanted or facts.get("state") in wanted:
                 return
             if time.monotonic() >= deadline_s:
                 state = f"{facts.get('state')}, not {' or '.join(wanted)}"

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ import click
 
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_facts, print_rows
+from qpid_ha_broker.coordination.pause import PAUSE_NOTE, decode_pause
 
 if TYPE_CHECKING:
     from qpid_ha_broker.coordination.coordinator import Coordinator
@@ -64,7 +66,8 @@ def show(invocation: Invocation, config: Path | None, url: str | None) -> None:
         facts |= record._asdict()
         facts["members"] = list(record.members)
         facts["lock"] = _holder(opened)
-        facts["notes"] = {name: text for name in NOTES if (text := opened.read_note(name))}
+        notes = {name: text for name in NOTES if (text := opened.read_note(name))}
+        facts["notes"] = {name: text for name, text in notes.items() if not (name == PAUSE_NOTE and _is_over(text))}
     print_facts(facts, invocation.format)
     if pointer is not None:
         raise CliFailure(f"it has moved: set ha.coordinator to {pointer.url}", NO)
@@ -150,6 +153,12 @@ def _settings(config: Path | None, url: str | None) -> CoordinatorSettings:
     if settings.url.is_none:
         raise CliFailure("ha.coordinator is none: there is nobody to ask; docs/coordinators.md", NO)
     return settings
+
+
+def _is_over(note: str) -> bool:
+    """Whether it is a pause that has ended by itself. Nobody heeds it, and the next one takes its place."""
+    pause = decode_pause(note)
+    return pause is not None and pause.is_over(datetime.now(UTC))
 
 
 @contextmanager

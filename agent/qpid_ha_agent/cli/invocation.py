@@ -7,7 +7,7 @@ Exit codes: 0 yes or done, 1 no, not yet or refused (the reason is on stderr), 2
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from qpid_ha_config.errors import ConfigError
 if TYPE_CHECKING:
     from qpid_ha_agent.http_control import HttpControlClient
     from qpid_ha_agent.remote_control import RemoteControlClient
+    from qpid_ha_agent.store_sources import SourceError
 
 NO, USAGE, UNREACHABLE, MAY_NOT = 1, 2, 3, 4
 USUAL_TIMEOUT_S = 10.0
@@ -113,6 +114,29 @@ class CliFailure(click.ClickException):
         super().__init__(message)
         self.code = code
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class and reads the instance's
+
+
+def source_failure(errors: Sequence[SourceError], text: str = "") -> CliFailure:
+    """The error for stores that cannot be looked at; `text` instead of what is wrong with them, if that was said."""
+    from qpid_ha_agent.store_sources import SourceForbidden
+
+    exit_code = MAY_NOT if any(isinstance(error, SourceForbidden) for error in errors) else UNREACHABLE
+    return CliFailure(text or "; ".join(map(str, errors)), exit_code)
+
+
+class CommandGroup(click.Group):
+    """What the operating system does not let a command do ends it with one line and an exit code, and no traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry out the command."""
+        try:
+            return super().invoke(ctx)
+        except PermissionError as error:
+            raise CliFailure(f"{error.filename or 'a file'}: we may not: do this as root", MAY_NOT) from None
+        except BrokenPipeError:  # whoever read our output has seen enough
+            raise
+        except OSError as error:
+            raise CliFailure(f"{error.filename or 'a file'}: {error.strerror or error}", NO) from None
 
 
 def unexpected(result: object) -> CliFailure:

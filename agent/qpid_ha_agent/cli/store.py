@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING
 import click
 
 from qpid_ha_agent.cli.discarded import discarded
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    USAGE,
+    CliFailure,
+    Invocation,
+    common_options,
+    source_failure,
+)
 from qpid_ha_agent.cli.output import cell, print_document, print_rows
 
 if TYPE_CHECKING:
+    from qpid_ha_agent.store_sources import Found
     from qpid_ha_broker.ha.effects import ClusterRecord
     from qpid_ha_broker.store.best_sets import SetVerdict
     from qpid_ha_broker.store.facts import StoreFacts
@@ -72,7 +81,7 @@ def list_stores(invocation: Invocation, sources: tuple[str, ...], set_name: str 
 
         print_document([facts_document(each) for each in stores], invocation.format)
     if problems:
-        raise CliFailure("; ".join(problems), UNREACHABLE)
+        raise source_failure(problems)
 
 
 @store.command(hidden=True)
@@ -87,7 +96,7 @@ def facts(directory: str, set_name: str | None) -> None:
         for each in facts_of_source(directory, set_name):
             click.echo(json.dumps(each.to_json(), ensure_ascii=False))
     except SourceError as error:
-        raise CliFailure(str(error), UNREACHABLE) from None
+        raise source_failure([error]) from None
 
 
 @store.command()
@@ -100,7 +109,7 @@ def check(invocation: Invocation, directories: tuple[str, ...], set_name: str | 
 
     A torn tail is what a crash leaves: it is shown, and is no damage.
     """
-    from qpid_ha_agent.store_sources import SourceError, store_directories
+    from qpid_ha_agent.store_sources import SourceError, source_error, store_directories
     from qpid_ha_broker.store.checking import check as check_store
     from qpid_ha_broker.store.facts import Integrity
     from qpid_ha_broker.store.files import LocalDisk
@@ -113,8 +122,10 @@ def check(invocation: Invocation, directories: tuple[str, ...], set_name: str | 
                 for path in store_directories(text, set_name)
                 for flaw in check_store(LocalDisk(path), _progress(text))
             ]
-        except (SourceError, OSError) as error:
-            raise CliFailure(f"{text}: {error}", UNREACHABLE) from None
+        except SourceError as error:
+            raise source_failure([error]) from None
+        except OSError as error:
+            raise source_failure([source_error(error.filename or text, error)]) from None
         rows += [
             {
                 "store": str(path),
@@ -177,7 +188,7 @@ def set_store_aside(directory: str, set_name: str | None) -> None:
     except StoreBusy as error:
         raise CliFailure(str(error), NO) from None
     except SourceError as error:
-        raise CliFailure(str(error), UNREACHABLE) from None
+        raise source_failure([error]) from None
 
 
 @store.command()
@@ -234,7 +245,7 @@ def _judge(
 
     stores, problems = find_all(sources, invocation.timeout_s, _progress, set_name)
     for problem in problems:
-        click.echo(problem, err=True)
+        click.echo(str(problem), err=True)
     beside: list[StoreFacts] = []
     if set_name not in (None, DEFAULT_SET):
         beside = find_all(sources, invocation.timeout_s, _progress, DEFAULT_SET).stores
@@ -245,7 +256,7 @@ def _judge(
     if not verdicts and not problems:
         raise CliFailure(f"there is no store of the resource set {set_name} in {', '.join(sources)}", UNREACHABLE)
     if not verdicts:
-        raise CliFailure("no store could be looked at", UNREACHABLE)
+        raise source_failure(problems, "no store could be looked at")
     return stores, verdicts
 
 
@@ -370,7 +381,7 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
     except StoreBusy as error:
         raise CliFailure(str(error), NO) from None
     except SourceError as error:
-        raise CliFailure(str(error), UNREACHABLE) from None
+        raise source_failure([error]) from None
     text = f"at generation {chosen.generation}, LSN {chosen.last_lsn} ({reason})"
     click.echo(f"{chosen.where} ({chosen.label}) {would or 'is '}marked as the one to begin with, {text}.")
     for each in others:
@@ -381,13 +392,13 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
 # --- asking and printing
 
 
-def _find(invocation: Invocation, sources: Sequence[str], set_name: str | None) -> tuple[list[StoreFacts], list[str]]:
+def _find(invocation: Invocation, sources: Sequence[str], set_name: str | None) -> Found:
     from qpid_ha_agent.store_sources import find_all
 
-    stores, problems = find_all(sources, invocation.timeout_s, _progress, set_name)
-    if not stores and not problems:
+    found = find_all(sources, invocation.timeout_s, _progress, set_name)
+    if not found.stores and not found.problems:
         raise CliFailure(f"there is no store of the resource set {set_name} in {', '.join(sources)}", UNREACHABLE)
-    return stores, problems
+    return found
 
 
 def _progress(name: str) -> Callable[[int, int], None]:

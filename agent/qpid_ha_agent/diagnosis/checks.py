@@ -54,7 +54,13 @@ def _leading(facts: DiagnosisFacts) -> Iterator[Finding]:
         )  # fmt: skip
     if facts.is_cluster and facts.brokers and facts.primary is None:
         yield Finding("no-primary", "", _no_primary_text(facts), _who_may_lead(facts))
-    if len(facts.primaries) > 1:
+    clusters = {each.cluster for each in facts.primaries if each.cluster}
+    if len(clusters) > 1:
+        of_each = ", ".join(f"{each.name} of the cluster {each.cluster or '?'}" for each in facts.primaries)
+        text = f"{len(facts.primaries)} brokers are primary, and not of one cluster: {of_each}"
+        asks = (f"{_ask(each)} history" for each in facts.primaries)
+        yield Finding("two-clusters", "", text, (*asks, "qpid-ha get ha.coordinator   # on each"))
+    elif len(facts.primaries) > 1:
         newest, *older = facts.primaries
         of_each = ", ".join(f"{each.name} of generation {each.generation}" for each in facts.primaries)
         commands = (ALL, *(f"{_ask(each)} demote" for each in older if each.generation < newest.generation))
@@ -92,6 +98,43 @@ def _refusals(facts: DiagnosisFacts) -> Iterator[Finding]:
     commands = _who_may_lead(facts) if facts.assessment is not None else ("qpid-ha activation list",)
     for name, why in said.items():
         yield Finding("promotion-refused", name, f"{name} may not lead: {why}", commands)
+
+
+def _waiting_commits(facts: DiagnosisFacts) -> Iterator[Finding]:
+    for broker in facts.brokers:
+        if broker.uncommitted_why:
+            text = f"{broker.name} has committed nothing for {broker.uncommitted_s:.0f} s: {broker.uncommitted_why}"
+            yield Finding("commits-wait", broker.name, text, (BACKUPS, "qpid-ha coordinator check"))
+
+
+# --- whether they are configured alike
+
+
+def _differences(facts: DiagnosisFacts) -> Iterator[Finding]:
+    for name, where in facts.twins:
+        text = (
+            f"{len(where)} brokers are called {name}, at {' and '.join(where)}: give each its own name, and restart it"
+        )
+        yield Finding("name-twice", name, text, tuple(f"qpid-ha -b {each} get name" for each in where if "://" in each)
+                      or (ALL,))  # fmt: skip
+    for login in facts.refused_logins:
+        text = (
+            f"the broker at {login.address} is there, and does not let {login.name} in ({login.why}): are ha.username"
+            " and its password the same on both?"
+        )
+        commands = (f"qpid-ha get ha.username   # on {login.name}, and at {_host(login.address)}",)
+        yield Finding("login-refused", login.name, text, commands)
+    yield from _differing(facts, "coordinators-differ", "ha.coordinator", lambda each: each.coordinator)
+    yield from _differing(facts, "addresses-differ", "ha.brokers-url", lambda each: ",".join(each.addresses))
+
+
+def _differing(
+    facts: DiagnosisFacts, key: str, setting: str, value_of: Callable[[BrokerState], str]
+) -> Iterator[Finding]:
+    told = {each.name: value for each in facts.brokers if (value := value_of(each))}
+    if len(set(told.values())) > 1:
+        text = f"{setting} is not the same on all brokers: " + "; ".join(f"{name}: {told[name]}" for name in told)
+        yield Finding(key, "", text, (f"qpid-ha get {setting}   # on each",))
 
 
 # --- who follows
@@ -409,6 +452,8 @@ def _is_loopback(address: str) -> bool:
 _CHECKS: Final[tuple[Callable[[DiagnosisFacts], Iterator[Finding]], ...]] = (
     _leading,
     _refusals,
+    _waiting_commits,
+    _differences,
     _backups,
     _answering,
     _coordination,

@@ -82,6 +82,17 @@ class BrokerState(NamedTuple):
     sets: int = 0
     sets_without_primary: tuple[str, ...] = ()
     controller_problem: str = ""
+    instance: str = ""
+    """Of its process; what two brokers of one name do not share. Empty: not told."""
+    cluster: str = ""
+    """The UUID of its log; empty: it has none, or did not tell."""
+    coordinator: str = ""
+    """As its configuration has it; empty: not told."""
+    addresses: tuple[str, ...] = ()
+    """Of all brokers, as its configuration has them; empty: not told."""
+    uncommitted_s: float = 0.0
+    """Of a primary that commits nothing: since when, and `uncommitted_why`; 0: it does."""
+    uncommitted_why: str = ""
     is_local: bool = False
     """It is the one of this machine."""
     figures: BrokerFigures = BrokerFigures()
@@ -105,6 +116,12 @@ class BrokerState(NamedTuple):
             sets=_number(row, "sets"),
             sets_without_primary=_texts(row, "sets_without_primary"),
             controller_problem=_text(row, "controller_problem"),
+            instance=_text(row, "instance"),
+            cluster=_text(row, "cluster"),
+            coordinator=_text(row, "coordinator"),
+            addresses=tuple(sorted(_texts(row, "addresses"))),
+            uncommitted_s=_seconds(row, "uncommitted_s"),
+            uncommitted_why=_text(row, "uncommitted_why"),
         )
 
     @property
@@ -136,6 +153,14 @@ class BrokenLink(NamedTuple):
     name: str
     address: str
     seen_by: tuple[str, ...]
+
+
+class RefusedLogin(NamedTuple):
+    """The broker at `address`, which is there, does not let `name` in."""
+
+    name: str
+    address: str
+    why: str
 
 
 class BackupLag(NamedTuple):
@@ -278,6 +303,9 @@ class DiagnosisFacts:
     is_cluster: bool = True
     silent: tuple[SilentBroker, ...] = ()
     broken_links: tuple[BrokenLink, ...] = ()
+    refused_logins: tuple[RefusedLogin, ...] = ()
+    twins: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names that more than one process has, each with where they answer."""
     backups: tuple[BackupLag, ...] = ()
     sets: tuple[SetStanding, ...] = ()
     sets_problem: str = ""

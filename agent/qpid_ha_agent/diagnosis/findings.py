@@ -55,9 +55,24 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "two-primaries": FindingKind(
             _C,
-            "more than one broker says that it is primary",
+            "more than one broker says that it is primary, of one cluster",
             "the one of the older generation confirms nothing; clients that are connected to it wait",
             "QpidHaTwoPrimaries",
+        ),
+        "two-clusters": FindingKind(
+            _C,
+            "more than one broker says that it is primary, each of another cluster",
+            "all of them confirm, and what is written to the one is not in the other",
+        ),
+        "name-twice": FindingKind(
+            _C,
+            "two brokers have one name",
+            "one of them can never follow, and when the primary dies nobody may lead",
+        ),
+        "commits-wait": FindingKind(
+            _C,
+            "a primary has committed nothing for more than a second, though something waits for it",
+            "publishers get no confirmation; of `default`: nothing about resource sets can change either",
         ),
         "too-few-in-sync": FindingKind(
             _C,
@@ -97,6 +112,11 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             _C,
             "a certificate of the configuration is valid no more, or not yet",
             "new TLS connections fail, of clients and between brokers",
+        ),
+        "login-refused": FindingKind(
+            _W,
+            "a broker is there, and does not let another one in",
+            "those two cannot follow each other; the one that is refused can neither lead nor follow",
         ),
         "broker-silent": FindingKind(
             _W,
@@ -168,6 +188,16 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             _W,
             "the coordinator cannot be reached from here, or its record is damaged",
             "nobody can be promoted, and no dead backup be dropped, by who cannot read it either",
+        ),
+        "coordinators-differ": FindingKind(
+            _W,
+            "brokers have another `ha.coordinator` than others",
+            "each of them may have a primary of its own",
+        ),
+        "addresses-differ": FindingKind(
+            _W,
+            "brokers have another `ha.brokers-url` than others",
+            "who is not named by all is not asked by all before a promotion",
         ),
         "agent-not-running": FindingKind(
             _W,

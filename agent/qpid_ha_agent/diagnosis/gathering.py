@@ -26,6 +26,7 @@ from qpid_ha_agent.diagnosis.facts import (
     DiagnosisFacts,
     LocalProcess,
     QueueState,
+    RefusedLogin,
     SetStanding,
     SilentBroker,
 )
@@ -258,6 +259,8 @@ class _Gathering:
             is_cluster=is_cluster,
             silent=tuple(self._silent(brokers, names)) if is_cluster else (),
             broken_links=tuple(_broken_links(answers, brokers)),
+            refused_logins=tuple(_refused_logins(answers)),
+            twins=tuple(_twins(answers)),
             coordinator=state,
             pause=_pause(answers) or coordinator.pause,
             machine=replace(machine.state, stores=tuple(self._stores)),
@@ -285,7 +288,7 @@ class _Gathering:
         seen_by: dict[str, list[str]] = {}
         for told in self._found.answers:
             for row in told.rows("status-all"):
-                if row.get("address") and row.get("state") not in list(State):
+                if row.get("address") and row.get("state") not in list(State) and not row.get("refused"):
                     seen_by.setdefault(str(row["address"]), []).append(str((told.status or {}).get("name")))
         tried = {told.where: told for told in self._found.answers if "://" in told.where}
         for address in dict.fromkeys([*tried, *seen_by, *self._own_addresses()]):
@@ -434,10 +437,34 @@ def _broken_links(answers: list[BrokerAnswers], brokers: list[BrokerState]) -> I
             for told in answers
             if told.status is not None
             for row in told.rows("status-all")
-            if row.get("address") == broker.address and row.get("state") not in list(State)
+            if row.get("address") == broker.address and row.get("state") not in list(State) and not row.get("refused")
         } - {broker.name}
         if blind:
             yield BrokenLink(broker.name, broker.address, tuple(sorted(blind)))
+
+
+def _refused_logins(answers: list[BrokerAnswers]) -> Iterable[RefusedLogin]:
+    """Of brokers that are there, by those whom they do not let in."""
+    for told in answers:
+        name = str((told.status or {}).get("name"))
+        for row in told.rows("status-all"):
+            if row.get("refused") is True and row.get("address"):
+                yield RefusedLogin(name, str(row["address"]), str(row.get("why") or "it does not say why"))
+
+
+def _twins(answers: list[BrokerAnswers]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Names under which more than one process answers, here or another broker."""
+    found: dict[str, dict[str, str]] = {}
+    for told in answers:
+        own = told.status
+        rows = [*told.rows("status-all"), *([] if own is None else [{**own, "address": own.get("address")}])]
+        for row in rows:
+            if isinstance(row.get("name"), str) and isinstance(row.get("instance"), str) and row["instance"]:
+                where = str(row.get("address") or "")
+                is_own = own is not None and row["instance"] == own.get("instance")
+                known = found.setdefault(row["name"], {})
+                known[row["instance"]] = where or known.get(row["instance"], "") or (told.where if is_own else "")
+    return [(name, tuple(sorted(places.values()))) for name, places in sorted(found.items()) if len(places) > 1]
 
 
 def _pause(answers: list[BrokerAnswers]) -> Pause | None:

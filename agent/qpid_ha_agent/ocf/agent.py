@@ -74,7 +74,7 @@ class OcfAgent:
 
     @cached_property
     def _controller(self) -> ControllerNotices:
-        return ControllerNotices(lambda: self._control_socket, lambda: self._cluster)
+        return ControllerNotices(lambda: self._control_socket, lambda: self._cluster, self._memory)
 
     @cached_property
     def _control_socket(self) -> Path:
@@ -94,8 +94,7 @@ class OcfAgent:
     def start(self) -> OcfCode:
         """A broker that runs as a backup, or will once it has loaded its store."""
         service = check_here(self._parameters)
-        with self._memory.changed() as memory:
-            memory.control_socket, memory.is_hanging = str(service.control_socket), False
+        self._remember(control_socket=str(service.control_socket), is_hanging=False)
         try:
             sight = actions.start(service, self._limit_s("start_timeout"))
         except ActionFailed as failure:
@@ -105,8 +104,7 @@ class OcfAgent:
         if sight.life is Life.GONE:
             return self._no(OcfCode.ERR_GENERIC, f"the broker was primary without Pacemaker, and is gone: {sight.how}")
         self._virtual_ip.take_down()
-        with self._memory.changed() as memory:
-            memory.is_started, memory.failure = True, ""
+        self._remember(is_started=True, failure="")
         self._tell(lambda: self._scores.refresh(sight, always=True))
         self.ensure_watch()
         return OcfCode.SUCCESS
@@ -183,8 +181,7 @@ class OcfAgent:
                 self._tell(self._scores.rule_out)
             return self._failed(failure)
         self._tell(self._virtual_ip.announce)
-        with self._memory.changed() as memory:
-            memory.is_forced, memory.handed_over, memory.refused_at_s = False, "", 0.0
+        self._remember(is_forced=False, handed_over="", refused_at_s=0.0)
         self._tell(lambda: self._scores.refresh(sight))
         self._tell_gone(self._rivals.absent_nodes(), "Pacemaker has stopped it, or fenced its node")
         self.ensure_watch()
@@ -204,10 +201,9 @@ class OcfAgent:
         if sight.life is Life.GONE:
             self._inform(f"there is no broker to demote: {sight.how}")
             return OcfCode.SUCCESS
-        with self._memory.changed() as memory:
-            if memory.may_lead:  # else Pacemaker clears up after a promotion that was refused
-                memory.may_lead = False
-                memory.handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
+        if self._memory.read().may_lead:  # else Pacemaker clears up after a promotion that was refused
+            handed_over = f"{sight.number('generation')}:{sight.number('lsn')}"
+            self._remember(may_lead=False, handed_over=handed_over)
         return OcfCode.SUCCESS
 
     def notify(self) -> OcfCode:
@@ -371,14 +367,15 @@ class OcfAgent:
 
     def _promote_broker(self, service: Service, limit_s: float) -> Sight:
         cause = self._cause("promoted")
-        with self._memory.changed() as memory:
-            force, memory.may_lead = memory.is_forced, True
+        force = self._memory.read().is_forced
+        problem = self._remember(may_lead=True)
+        if force and problem:  # every later promotion would be forced, too
+            raise ActionFailed(Trouble.MACHINE, problem)
         try:
             return actions.promote(service, cause, max(LAST_CHANCE_S, limit_s), force)
         except ActionFailed as failure:
             if failure.trouble is Trouble.REFUSED:
-                with self._memory.changed() as memory:
-                    memory.may_lead = False
+                self._remember(may_lead=False)
             raise
 
     def _is_first_start(self) -> bool:
@@ -505,13 +502,16 @@ class OcfAgent:
 
     def _note_stop(self) -> None:
         """The watcher is told first: this death is wanted."""
-        try:
-            with self._memory.changed() as memory:
-                memory.stops += 1
-                memory.is_started = False
-                memory.is_forced, memory.may_lead, memory.handed_over = False, False, ""
-        except OSError as error:
-            self._inform(f"the watcher was not told of the stop: {error}")
+        stops = self._memory.read().stops + 1
+        self._remember(stops=stops, is_started=False, is_forced=False, may_lead=False, handed_over="")
+
+    def _remember(self, **fields: object) -> str:
+        """For the next action. What was asked for does not depend on that: a full disk is no reason to call a demotion
+        failed, and to fence a machine. What was not written; empty: nothing."""
+        problem = self._memory.note(**fields)
+        if problem:
+            self._inform(problem)
+        return problem
 
     def _say_nothing(self) -> None:
         """Neither a score nor a position of a broker that is not there. Raises ClusterUnreachable, OSError."""

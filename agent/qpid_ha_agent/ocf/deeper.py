@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
+from qpid_ha_agent.amqp_port import problem_at
 from qpid_ha_agent.control import ControlClient, ControlFailure
 from qpid_ha_agent.sight import look_at_all
-
-AMQP_HEADERS = (b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00")
-"""Plain, and SASL (AMQP 1.0, part 2.2 and 5.3.1); a server answers with the one that it wants."""
 
 
 def closer_look(control_socket: Path, timeout_s: float, with_peers: bool) -> str:
@@ -26,26 +23,10 @@ def _at_the_door(client: ControlClient, timeout_s: float) -> str:
     facts = client.call("query")
     listening = facts.get("listening") if isinstance(facts, dict) else None
     for address in str(listening or "").split(", "):
-        problem = _knock(address, timeout_s)
+        problem = problem_at(address, timeout_s)
         if problem:
             return problem
     return ""
-
-
-def _knock(address: str, timeout_s: float) -> str:
-    """Whether an AMQP server answers there; TLS listeners are only connected to."""
-    scheme, _separator, rest = address.partition("://")
-    host, _colon, port = rest.rpartition(":")
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
-    try:
-        with socket.create_connection((host, int(port)), timeout_s) as connection:
-            if scheme == "amqps":
-                return ""
-            connection.sendall(AMQP_HEADERS[1])
-            answer = connection.recv(8)
-    except (OSError, ValueError) as error:
-        return f"nobody serves AMQP at {address}: {error}"
-    return "" if answer in AMQP_HEADERS else f"what answers at {address} does not speak AMQP 1.0"
 
 
 def _among_peers(client: ControlClient) -> str:

@@ -67,6 +67,8 @@ class Memory(SimpleNamespace):
     """By the clock that starts with the machine."""
     fell_at_s: float = 0.0
     """Since when the broker is worth less than was told, by the same clock; 0: it is not."""
+    is_drain_note_gone: bool = False
+    """There is no note that this node's broker was drained because of a standby."""
     hindrance: str = ""
     """The sentence that was told of why the broker cannot be promoted, while nobody else is."""
     hindered_since_s: float = 0.0
@@ -124,6 +126,15 @@ class MemoryFile:
             yield memory
             if vars(memory) != before:
                 self.write(memory)
+
+    def note(self, **fields: Any) -> str:
+        """Set these; what was not written, and why: empty when all is."""
+        try:
+            with self.changed() as memory:
+                vars(memory).update(fields)
+        except OSError as error:
+            return f"cannot note {', '.join(fields)} in {self.directory}: {error.strerror or error}"
+        return ""
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

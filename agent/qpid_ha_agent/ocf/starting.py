@@ -6,10 +6,9 @@ call it a failure would have it killed.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, find_pid
+from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, age_s, find_pid
 
 
 def is_starting(control_socket: Path, limit_s: float) -> bool:
@@ -21,10 +20,5 @@ def is_starting(control_socket: Path, limit_s: float) -> bool:
     if listener is not None:
         listener.close()
         return False
-    import psutil  # a monitor needs this module seldom
-
     pid = find_pid(control_socket)
-    try:
-        return bool(pid) and time.time() - psutil.Process(pid).create_time() < limit_s
-    except psutil.Error:
-        return False
+    return bool(pid) and 0 < age_s(pid) < limit_s

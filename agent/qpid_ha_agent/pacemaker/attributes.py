@@ -94,6 +94,12 @@ class ClusterAttributes:
         command = ["crm_attribute", "--node", self.node, "--name", name, "--lifetime", lifetime, *arguments]
         return _run(command, no_such_is_empty=True).strip()
 
+    def is_cluster_idle(self) -> bool:
+        """Whether Pacemaker carries out no plan just now, as the node says that makes them."""
+        told = _run(["crmadmin", "--quiet", "--dc_lookup"]).strip()
+        planner = told.rpartition(": ")[2].split()[0] if told else ""
+        return bool(planner) and "S_IDLE" in _run(["crmadmin", f"--status={planner}"])
+
     def report_failure(self) -> None:
         """The resource has failed on this node: plan now, not at the next monitor."""
         _run(["crm_resource", "--fail", "--resource", self.resource, "--node", self.node])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from qpid_ha_agent.control import ControlClient, RequestRefused
+from qpid_ha_agent.ocf.memory import MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.sight import Sight
 
@@ -27,11 +28,14 @@ def has_many_sets(sight: Sight) -> bool:
 
 
 class ControllerNotices:
-    """Tells it through this node's broker. All methods raise ControlFailure, ClusterUnreachable."""
+    """Tells it through this node's broker. All methods raise ControlFailure, ClusterUnreachable, OSError."""
 
-    def __init__(self, control_socket: Callable[[], Path], cluster: Callable[[], ClusterAttributes]) -> None:
+    def __init__(
+        self, control_socket: Callable[[], Path], cluster: Callable[[], ClusterAttributes], memory: MemoryFile
+    ) -> None:
         self._control_socket = control_socket
         self._cluster = cluster
+        self._memory = memory
 
     def tell_gone(self, nodes: Collection[str], reason: str) -> None:
         """Their brokers are dead for certain: nobody has to wait until they count as failed."""
@@ -49,6 +53,7 @@ class ControllerNotices:
         name, cluster = sight.text("name"), self._cluster()
         with self._client() as client:
             if not sight.status.get("draining") and cluster.is_in_standby():
+                self._note_is_gone(False)
                 _ask(client, action="drain", name=name, force=True, cause=f"{cluster.node} goes to standby")
                 cluster.note_drained()
             deadline_s = time.monotonic() + LEAVING_S
@@ -59,13 +64,35 @@ class ControllerNotices:
                 time.sleep(STEP_S)
 
     def come_back(self, sight: Sight) -> None:
-        """It runs again: if it was drained because of the standby, it is not any more."""
+        """It runs again: if it was drained because of the standby, it is not any more.
+
+        The note of that goes with that drain, however it ended: an operator's next one is the operator's.
+        """
+        if not sight.status.get("draining"):
+            self._forget_note(sight)
+            return
         cluster = self._cluster()
-        if not sight.status.get("draining") or not cluster.is_noted_drained() or cluster.is_in_standby():
+        if not cluster.is_noted_drained() or cluster.is_in_standby():
             return
         with self._client() as client:
             _ask(client, action="undrain", name=sight.text("name"), cause=f"{cluster.node} is back from standby")
         cluster.forget_drained()
+
+    def _forget_note(self, sight: Sight) -> None:
+        """It is not drained; a node that is about to be is in standby already. Asked once after each start or drain,
+        because the question costs two processes."""
+        if not has_many_sets(sight) or self._memory.read().is_drain_note_gone:
+            return
+        cluster = self._cluster()
+        if cluster.is_in_standby():
+            return
+        if cluster.is_noted_drained():
+            cluster.forget_drained()
+        self._note_is_gone(True)
+
+    def _note_is_gone(self, is_gone: bool) -> None:
+        with self._memory.changed() as memory:
+            memory.is_drain_note_gone = is_gone
 
     def _client(self) -> ControlClient:
         return ControlClient(self._control_socket(), ANSWER_S)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 FALL_AFTER_S = 5.0
 """So long a broker has to be worth less before that is told. Each word costs the cluster a new plan, and in a failover
-everybody is worth less for a moment: the plan that is carried out then must not be thrown away for it."""
+everybody is worth less for a moment: the plan that is carried out then must not be thrown away for it. One that takes
+longer is waited for: else each backup in turn would throw it away."""
+FALL_AT_LAST_S = 60.0
+"""A plan that takes longer is not waited for."""
 TOLD_AGAIN_AFTER_S = 60.0
 """Pacemaker forgets scores when a node leaves; to tell the same again costs a process, but no new plan."""
 
@@ -118,11 +121,12 @@ class Scores:
             self._tell(score)
 
     def _is_news(self, told: Memory, score: str) -> bool:
-        """Whether to tell it now, rather than wait whether it rises again."""
+        """Whether to tell it now, rather than wait whether it rises again. Raises ClusterUnreachable, OSError."""
         value, value_told, now_s = _value(score), _value(told.score), time.monotonic()
         is_lower = value < value_told
         if is_lower and told.fell_at_s:
-            return now_s - told.fell_at_s >= FALL_AFTER_S
+            fell_for_s = now_s - told.fell_at_s
+            return fell_for_s >= FALL_AT_LAST_S or (fell_for_s >= FALL_AFTER_S and self._cluster.is_cluster_idle())
         if is_lower or told.fell_at_s:
             with self._memory.changed() as memory:
                 memory.fell_at_s = now_s if is_lower else 0.0

@@ -84,10 +84,18 @@ class Watch:
                 problem, grace_s = str(failure), DYING_S
             else:
                 problem, grace_s = "", 0.0
-            if problem and not self._process.wait(grace_s):
+            if problem and not self._process.wait(grace_s) and not (grace_s and self._answers()):
                 return "" if self._is_end_wanted() else problem
             is_dead = self._process.wait(LOOK_EVERY_S)
         return "" if self._is_end_wanted() else f"its process {self._process.pid} {self._process.end_text()}"
+
+    def _answers(self) -> bool:
+        """It may have lost its socket for a moment, and nothing else."""
+        try:
+            self._client.call("status")
+        except ControlFailure:
+            return False
+        return True
 
     @property
     def was_primary(self) -> bool:

@@ -179,6 +179,11 @@ class Commits:
         self._written = number
         self._waiting.extend((number, answer) for answer in answers)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that was written is not known to be committed."""
+        return bool(self._lsn_of)
+
     def map_written(self, number: int, lsn: int) -> None:
         """That write has this LSN."""
         self._lsn_of[number] = lsn
@@ -316,6 +321,10 @@ class ControllerContext:
     def answer(self, answer: Answer) -> None:
         """Once all that was written is committed."""
         self._answers.append(answer)
+
+    def tell(self, answer: AnswerRequest) -> None:
+        """At once: it says what is there, and changes nothing. What of that is not committed yet, it says itself."""
+        self._effects.append(answer)
 
     def order(self, broker: str, set_name: str, kind: OrderKind, to: str, cause: str) -> None:
         """Tell a member."""

@@ -11,6 +11,7 @@ from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
+from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.messages import OrderKind
 from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster.operators import Operators
@@ -87,7 +88,7 @@ class Controller:
                     ctx.liveness.disconnected(name, now_s)
             case ms.BrokerRefuses(name, instance):
                 if instance == ctx.reports.instance(name):
-                    ctx.liveness.refuses(name)
+                    ctx.liveness.refuses(name, now_s)
             case ms.TimePassed():
                 self._tick()
             case ms.RecordRequested():
@@ -133,6 +134,15 @@ class Controller:
         self._refused.clear()
         self._is_on, self._look_s = True, ctx.now_s
         ctx.dirty = set(ctx.draft.sets)
+        self._look_for_brokers()
+
+    def _look_for_brokers(self) -> None:
+        """Most often the one before has failed, with all that it led: who leads most is looked for first."""
+        ctx = self._ctx
+        led = ctx.primaries()
+        awaited = [entry for entry in ctx.draft.brokers.values() if ctx.liveness.life(entry.name) is BrokerLife.AWAITED]
+        for entry in sorted(awaited, key=lambda each: (-led[each.name], each.name)):
+            ctx.send(ms.LookForBroker(entry.name, entry.address))
 
     def _tick(self) -> None:
         ctx = self._ctx

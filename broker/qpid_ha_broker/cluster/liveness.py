@@ -34,6 +34,7 @@ class Liveness:
     | it was | and since then | it is | why |
     | --- | --- | --- | --- |
     | alive, awaited | a reset connection, and another one is refused where it listened | lost | nobody is there |
+    | awaited | looked for when the controller began: it is refused where it listens | lost | nobody is there |
     | alive, awaited | a reset or refused connection, and nothing for `gone_after_s` | lost | who lives is back |
     | alive | nothing for `failure_timeout_s` | lost | it hangs, or nobody can reach it |
     | awaited | nothing for `failure_timeout_s` since the controller began | lost | it was lost before |
@@ -50,7 +51,7 @@ class Liveness:
         """When it was heard of last; of one that is awaited: since when; of one that is lost: since when."""
         self._reset_s: dict[str, float] = {}
         self._refusing: set[str] = set()
-        """Those of the ones with a reset connection that take no other one."""
+        """Those of the ones with a reset connection, or of which nothing was heard yet, that take no other one."""
         self._looked_s = 0.0
 
     def began(self, own: str, names: tuple[str, ...], now_s: float) -> None:
@@ -74,8 +75,11 @@ class Liveness:
         if name in self._life and self._life[name] is not BrokerLife.LOST:
             self._reset_s.setdefault(name, now_s)
 
-    def refuses(self, name: str) -> None:
-        """Nobody listens where it did: it counts if its connection was reset, and nothing came from it since."""
+    def refuses(self, name: str, now_s: float) -> None:
+        """Nobody listens where it did: it counts if its connection was reset, and nothing came from it since, or if
+        nothing was heard of it yet."""
+        if self.life(name) is BrokerLife.AWAITED:
+            self._reset_s.setdefault(name, now_s)
         if name in self._reset_s:
             self._refusing.add(name)
 

@@ -417,10 +417,12 @@ class BrokerDisconnected(NamedTuple):
 
 
 class BrokerRefuses(NamedTuple):
-    """After `BrokerDisconnected`: where that process listened, nobody takes a connection any more."""
+    """After `BrokerDisconnected`: where that process listened, nobody takes a connection any more. After
+    `LookForBroker`: where that broker is to be found."""
 
     name: str
     instance: str
+    """Empty: it has not reported to this controller."""
 
 
 class TimePassed(NamedTuple):
@@ -534,6 +536,13 @@ class AskReport(NamedTuple):
     broker: str
 
 
+class LookForBroker(NamedTuple):
+    """Find out at once whether anybody listens where that broker is to be found; if not, `BrokerRefuses` follows."""
+
+    name: str
+    address: str
+
+
 class RefuseBroker(NamedTuple):
     """Whoever reports as this process is not of the cluster: end its control channel with this reason."""
 
@@ -572,7 +581,9 @@ class ControllerNote(NamedTuple):
     text: str
 
 
-ControllerEffect = WriteMap | GiveOrder | AskReport | RefuseBroker | AnswerRecord | AnswerRequest | ControllerNote
+ControllerEffect = (
+    WriteMap | GiveOrder | AskReport | LookForBroker | RefuseBroker | AnswerRecord | AnswerRequest | ControllerNote
+)
 
 
 # --- settings

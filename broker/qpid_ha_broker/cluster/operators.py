@@ -401,8 +401,9 @@ class Operators:
 
     def _show(self, number: int, asked: ShowCluster) -> None:
         brokers, sets = self._ctx.draft.brokers, self._ctx.draft.sets
-        self._done(number, f"{len(brokers)} brokers, {len(sets)} sets besides `default`", **self._overview.shown())
+        text = f"{len(brokers)} brokers, {len(sets)} sets besides `default`"
+        self._ctx.tell(AnswerRequest(number, True, text, self._overview.shown()))
 
     def _show_history(self, number: int, asked: ShowHistory) -> None:
         entries = [entry._asdict() for entry in self._ctx.history.entries(asked.about)]
-        self._done(number, f"{len(entries)} entries", entries=entries)
+        self._ctx.tell(AnswerRequest(number, True, f"{len(entries)} entries", {"entries": entries}))

@@ -45,6 +45,7 @@ class ClusterOverview:
                 *[_policy(policy, f"the setting replica-policies of {self._ctx.name}") for policy in settings.policies],
                 _policy(("*", settings.min_replicas), f"the setting ha.min-replicas of {self._ctx.name}"),
             ],
+            "uncommitted": self._ctx.commits.is_waiting,
             "balancing": len(self._moves.balancing),
             "figures": self._ctx.figures.facts(),
         }
@@ -68,6 +69,8 @@ class ClusterOverview:
         sets = ctx.draft.sets.values()
         reported = ctx.reports.brokers.get(name)
         reasons = self.why_not_to_stop(name) if broker.draining else []
+        if broker.draining and ctx.commits.is_waiting:
+            reasons.append("what the controller has written last is not committed yet")
         return {
             **broker._asdict(),
             "up": ctx.is_up(name),

@@ -30,8 +30,14 @@ log = logging.getLogger("coordinator")
 
 RENEWED_AFTER: Final = 0.4
 """Of a lease's time. Whoever looks twice a second renews one of 4 s every 2 s; there is time for a second attempt."""
+RELEASED_AT_ONCE_S: Final = 0.1
+"""So long a release waits for etcd's answer, which takes some milliseconds; then it goes on without. Whoever gives a
+lease back has others to care for: its broker may just have died."""
 RELEASE_LIMIT_S: Final = 1.0
-"""A lease that cannot be given back in this time ends by itself."""
+"""So long the end of a program waits for that. A lease that is not given back ends by itself."""
+RELEASE_AGAIN_S: Final = 0.1
+RELEASE_FOR_S: Final = 60.0
+"""So long it is tried. A new leader of etcd gives all leases their whole time anew: nobody knows when one is over."""
 _CANCEL_S: Final = 0.2
 """How often a wait for a lease looks whether it is still wanted."""
 
@@ -59,6 +65,7 @@ class EtcdCoordinator:
         """The record as it was last read or written: what a change may go by."""
         self._leases: weakref.WeakSet[EtcdLease] = weakref.WeakSet()
         self._callers: set[_Caller] = set()
+        self._returned = _ReturnedLeases(self._gateway)
 
     def read(self) -> ClusterRecord:
         """What a majority has; an empty record when there is none yet. Raises CoordinatorError."""
@@ -124,7 +131,7 @@ class EtcdCoordinator:
     def lease(self, holder: str, name: str = PRIMARY_LEASE) -> EtcdLease:
         """The key NAMESPACE/leases/NAME, which ends with an etcd lease."""
         ttl_s = math.ceil(self._session_timeout_s)
-        lease = EtcdLease(self._gateway, self._watch, self._lease_key(name), holder, ttl_s)
+        lease = EtcdLease(self._gateway, self._watch, self._returned, self._lease_key(name), holder, ttl_s)
         self._leases.add(lease)
         return lease
 
@@ -132,6 +139,7 @@ class EtcdCoordinator:
         """Give leases back, and end the stream."""
         for lease in list(self._leases):
             lease.release()
+        self._returned.close(RELEASE_LIMIT_S)
         self._watch.close()
         for caller in list(self._callers):
             caller.stop()
@@ -179,6 +187,55 @@ class EtcdCoordinator:
             raise CoordinatorError(f"{self._name(entry.key)} is not UTF-8: `etcdctl del {entry.key}`") from None
 
 
+class _ReturnedLeases:
+    """The promise: a lease that is given back is revoked as soon as etcd answers, for as long as this process runs.
+
+    When etcd's leader dies together with the holder of a lease, nobody answers for a second; a lease that was left to
+    its own time then would be in everybody's way for all of that, and the new leader begins it anew.
+    """
+
+    def __init__(self, gateway: EtcdGateway) -> None:
+        self._gateway = gateway
+        self._mutex = threading.Lock()
+        self._under_way: set[threading.Event] = set()
+        self._is_closed = threading.Event()
+
+    def give_back(self, lease: int) -> threading.Event:
+        """Set once it is revoked, or nobody tries any more."""
+        ended = threading.Event()
+        with self._mutex:
+            self._under_way.add(ended)
+        threading.Thread(target=self._revoke, args=(lease, ended), name="etcd-lease", daemon=True).start()
+        return ended
+
+    def close(self, limit_s: float) -> None:
+        """Wait for all of them so long, and try no more."""
+        deadline = Deadline.after(limit_s)
+        with self._mutex:
+            under_way = list(self._under_way)
+        for ended in under_way:
+            ended.wait(deadline.left_s())
+        self._is_closed.set()
+
+    def _revoke(self, lease: int, ended: threading.Event) -> None:
+        until = Deadline.after(RELEASE_FOR_S)
+        problem = ""
+        while True:
+            try:
+                self._gateway.revoke(lease, Deadline.after(RELEASE_LIMIT_S))
+                break
+            except CoordinatorError as error:
+                if not problem:
+                    log.warning("a lease is not given back yet (tried again): %s", error)
+                problem = str(error)
+            if self._is_closed.wait(RELEASE_AGAIN_S) or not until.left_s():
+                log.warning("a lease could not be given back, and is in others' way until etcd ends it: %s", problem)
+                break
+        with self._mutex:
+            self._under_way.discard(ended)
+        ended.set()
+
+
 class _Grant(NamedTuple):
     """What was given to us, and until when it is surely ours; times by `_boot_s`."""
 
@@ -197,9 +254,12 @@ class EtcdLease:
     lost stays lost: who wants it again takes it again.
     """
 
-    def __init__(self, gateway: EtcdGateway, watch: PrefixWatch, key: str, holder: str, ttl_s: int) -> None:
+    def __init__(
+        self, gateway: EtcdGateway, watch: PrefixWatch, returned: _ReturnedLeases, key: str, holder: str, ttl_s: int
+    ) -> None:
         self._gateway = gateway
         self._watch = watch
+        self._returned = returned
         self._key = key
         self._holder = holder
         self._ttl_s = ttl_s
@@ -265,25 +325,29 @@ class EtcdLease:
         return "" if found is None else _signed_by(found.value)
 
     def release(self) -> None:
-        """Delete the key with its lease at once; where that cannot be done, it ends by itself."""
+        """Delete the key with its lease: at once, or as soon as etcd does it, which is not waited for."""
         with self._mutex:
             grant, self._grant, self._is_lost = self._grant, None, False
             stop_listening, self._stop_listening = self._stop_listening, _nothing
         stop_listening()
         if grant is not None:
-            self._revoke(grant.lease)
+            self._returned.give_back(grant.lease).wait(RELEASED_AT_ONCE_S)
 
     def _take(self, deadline: Deadline) -> bool:
-        """Raises CoordinatorError; if the key was put nevertheless, it ends with its lease."""
+        """Raises CoordinatorError; if the key was put nevertheless, it is deleted again."""
         self.release()
         lease, asked_s = secrets.randbits(62) + 1, _boot_s()
-        ttl_s = self._gateway.grant(lease, self._ttl_s, deadline)
         since = datetime.now(UTC).isoformat(timespec="milliseconds")
         signature = json.dumps({"name": self._holder, "pid": os.getpid(), "since": since}).encode()
-        outcome = self._gateway.commit(Change(self._key, None, signature, lease), deadline)
+        try:
+            ttl_s = self._gateway.grant(lease, self._ttl_s, deadline)
+            outcome = self._gateway.commit(Change(self._key, None, signature, lease), deadline)
+        except CoordinatorError:  # both may have been carried out: nobody shall wait for the end of such a lease
+            self._returned.give_back(lease)
+            raise
         # After a lost answer the second attempt finds what the first has put.
         if not outcome.succeeded and (outcome.found is None or outcome.found.lease != lease):
-            self._revoke(lease)
+            self._returned.give_back(lease)
             return False
         grant = _Grant(lease, ttl_s, outcome.revision, asked_s, asked_s + ttl_s)
         with self._mutex:
@@ -305,12 +369,6 @@ class EtcdLease:
             entry = view.keys.get(self._key)
             if entry is None or entry.lease != self._grant.lease:
                 self._is_lost = True
-
-    def _revoke(self, lease: int) -> None:
-        try:
-            self._gateway.revoke(lease, Deadline.after(RELEASE_LIMIT_S))
-        except CoordinatorError as error:
-            log.warning("a lease could not be given back, and ends in at most %d s: %s", self._ttl_s, error)
 
 
 class _Caller(threading.Thread):

@@ -10,6 +10,8 @@ from typing import Final
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.browser import Browsers
 
+OWES_MOST_S: Final = 0.5
+"""Whoever owes an acknowledgement for longer does not answer as one that is waited for should."""
 READING_PAUSE_MOST_S: Final = 300.0
 """Between two readings of the clock: what is off by 100 ppm is off by 30 ms then."""
 
@@ -69,6 +71,10 @@ class BackupLink:
         """The stream was sent up to there."""
         self.level_lsn = 0
         """Having acknowledged this far after CaughtUp, it is level."""
+        self.probation_s = 0.0
+        """So long it has to be level, and to answer, before it may be in sync."""
+        self._level_since_s: float | None = None
+        """Since when it is, and has answered in time."""
         self.holdings: dict[int, tuple[tuple[int, int], ...]] = {}
         self.browsers: Browsers | None = None
         self.writable = True
@@ -79,11 +85,23 @@ class BackupLink:
         self.sent: deque[tuple[int, int, float]] = deque()
         """Not yet acknowledged: last LSN, bytes, time."""
         self.unacknowledged_bytes = 0
+        self.unread_bytes = 0
+        """Of the live stream, sent while there was no room on its channel."""
 
     @property
     def is_level(self) -> bool:
         """Whether it holds all that it was to fetch."""
         return self.progress is BackupProgress.FOLLOWING and self.acknowledged >= self.level_lsn
+
+    def is_proven(self, clock_s: float, most_s: float = inf) -> bool:
+        """Whether it is level, and its probation is over, of which `most_s` is enough."""
+        if not self.is_level:
+            self._level_since_s = None
+            return False
+        owes_since_s = self.owes_since_s()
+        if self._level_since_s is None or (owes_since_s is not None and clock_s - owes_since_s > OWES_MOST_S):
+            self._level_since_s = clock_s
+        return clock_s - self._level_since_s >= min(self.probation_s, most_s)
 
     @property
     def is_fetching(self) -> bool:
@@ -98,6 +116,7 @@ class BackupLink:
     def set_writable(self, writable: bool, clock_s: float) -> None:
         """Whether there is room on its channel for more than the live stream."""
         self.writable = writable
+        self.unread_bytes = 0
         self._full_since_s = None if writable else clock_s
 
     def replay_from(self, lsn: int) -> None:
@@ -109,6 +128,8 @@ class BackupLink:
         self.sent_lsn = frame.last_lsn
         self.sent.append((frame.last_lsn, len(frame.data), clock_s))
         self.unacknowledged_bytes += len(frame.data)
+        if not self.writable:
+            self.unread_bytes += len(frame.data)
         self.told_committed = frame.committed_lsn
         self.sent_s = clock_s
 
@@ -122,13 +143,10 @@ class BackupLink:
         """Since when it owes an acknowledgement."""
         return self.sent[0][2] if self.sent else None
 
-    def waited_for_since_s(self, in_sync: bool, has_heartbeats: bool) -> float | None:
-        """Since when there is no sign that it goes on; None: it owes none (without heartbeats).
+    def stuck_since_s(self, in_sync: bool) -> float | None:
+        """Since when it has not done what it should; None: it owes nothing.
 
         Publishers wait for the acknowledgements of one that is in sync. Before that it may need long for what it lacks,
-        and has only to say that it lives, and to read what it is sent.
+        and has only to read what it is sent.
         """
-        stuck_since_s = self.owes_since_s() if in_sync else self._full_since_s
-        if not has_heartbeats:
-            return stuck_since_s
-        return self.heard_s if stuck_since_s is None else min(stuck_since_s, self.heard_s)
+        return self.owes_since_s() if in_sync else self._full_since_s

@@ -80,10 +80,13 @@ class MemberContext:
         """Send on a channel."""
         self.effects.append(Send(link, frame))
 
-    def ask(self, topic: Topic, own: Answer, generation: int = 0) -> int:
-        """Ask all other brokers; the number of the question. `own`: what this broker would answer itself."""
+    def ask(self, topic: Topic, own: Answer, generation: int = 0, *, patient: bool = False) -> int:
+        """Ask all other brokers; the number of the question. `own`: what this broker would answer itself.
+
+        `patient`: whoever is slow to answer counts, too.
+        """
         settings, number = self.settings, self.number()
-        is_look = topic is Topic.STATUS
+        is_look = topic is Topic.STATUS and not patient
         has_lost_memory = own.store is StoreOrigin.DIRTY or not own.generation
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
         question = Question(

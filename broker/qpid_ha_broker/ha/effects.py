@@ -60,8 +60,8 @@ class MemberStatus(NamedTuple):
     login_problem: str
     """Why another broker does not let this one in; empty: none says so, or nobody has to."""
     problem: str
-    """What keeps a primary from recording changes of the in-sync set, or whoever has no primary from following one or
-    from being it, with what to do; empty: nothing that is known."""
+    """What keeps a primary from recording changes of the in-sync set, or who leads another cluster beside it; what
+    keeps whoever has no primary from following one or from being it. With what to do; empty: nothing that is known."""
     is_closing: bool
     """Clients are not served any more, because the whole cluster ends."""
     observes: str = ""
@@ -145,11 +145,13 @@ class DemoteAsked(NamedTuple):
 class SwitchoverAsked(NamedTuple):
     """Somebody wants this primary to hand over to `to` (empty: to the best); answered by `Answered(request, ...)`.
 
-    `cause`: who, and why, for the log."""
+    `cause`: who, and why, for the log. `within_s`: how long it is wanted; then it is void, and a backup that comes is
+    refused. None: five ask limits."""
 
     request: int
     to: str
     cause: str = "a switchover by an operator"
+    within_s: float | None = None
 
 
 class DropAsked(NamedTuple):
@@ -165,12 +167,22 @@ class ClientsEnded(NamedTuple):
     """What `EndClients` asked for is done: nothing is written to the log any more, and its last batch was fed."""
 
 
+class SilentPeer(NamedTuple):
+    """Somebody is there, or may be, and gave no answer all the same: it refused the login, or took the connection and
+    said nothing."""
+
+    address: str
+    why: str
+
+
 class PeersAnswered(NamedTuple):
     """All peers have answered question `number`, or the limit is over. `unreachable`: addresses without an answer."""
 
     number: int
     answers: tuple[Answer, ...]
     unreachable: tuple[str, ...]
+    silent: tuple[SilentPeer, ...] = ()
+    """Those of `unreachable` at which a process took the connection."""
 
 
 class RecordRead(NamedTuple):

@@ -43,6 +43,8 @@ _RECORD_PATROL_S = 10.0
 nobody else would tell it that another one was recorded."""
 _OUTDATED_PAUSE_S = 1.0
 """Between two looks at a record that cannot be replaced yet."""
+_NOTE_AGAIN_S = 30.0
+"""Between two lines of the log about the same reason."""
 _BEGIN_PAUSE_S = 2.0
 """Between two attempts to record that the generation has begun."""
 
@@ -67,8 +69,12 @@ class EpochRecorder:
         """The last record that the coordinator has confirmed to this process."""
         self._expected = confirmed
         """What it holds, as far as is known: `confirmed`, or a later change of ours whose answer was lost."""
-        self.problem: str | None = None
+        self._record_problem: str | None = None
         """Why changes of the in-sync set cannot be recorded, with what to do."""
+        self._strangers: str | None = None
+        """Who leads another cluster at an address of this one, with what to do."""
+        self._unwritten_since_s: float | None = None
+        self._note_not_before_s = 0.0
         self._number = 0
         """Of the request whose answer is awaited; 0: none is."""
         self._wanted: ClusterRecord | None = None
@@ -86,6 +92,11 @@ class EpochRecorder:
         self._begin_not_before_s = 0.0
         self._is_begin_awaited = False
         """The request whose answer is awaited only says that the generation has begun."""
+
+    @property
+    def problem(self) -> str | None:
+        """What an operator has to decide, with what to do; None: nothing."""
+        return "; ".join(filter(None, (self._strangers, self._record_problem))) or None
 
     @property
     def has_work(self) -> bool:
@@ -140,6 +151,8 @@ class EpochRecorder:
             self._number, self._sent_s = self._ctx.number(), self._ctx.clock_s
             self._is_begin_awaited = False
             self._ctx.effects.append(ReadRecord(self._number))
+            if not self._ctx.settings.cluster:  # who has another coordinator is not in this record, and may lead
+                self._ctx.ask(Topic.STATUS, self._own())
 
     def _write(self, confirmed: ClusterRecord, expected: ClusterRecord) -> None:
         primary, change = self._primary, self._primary.in_sync.change
@@ -159,7 +172,12 @@ class EpochRecorder:
     def peers_answered(self, answered: PeersAnswered) -> Deposed | None:
         """The peers have spoken."""
         own, primary = self._ctx.settings, self._primary
-        answers = [answer for answer in answered.answers if answer.instance != own.instance]
+        others = [answer for answer in answered.answers if answer.instance != own.instance]
+        cluster = self._own().cluster
+        answers = [answer for answer in others if answer.cluster in ("", cluster)]
+        strangers = [answer for answer in others if answer not in answers and answer.state == State.PRIMARY]
+        if strangers or not answered.unreachable:
+            self._note_strangers(strangers)
         for answer in answers:
             is_rival = answer.state == State.PRIMARY and answer.name < own.name
             if answer.generation > primary.generation or (answer.generation == primary.generation and is_rival):
@@ -203,6 +221,7 @@ class EpochRecorder:
                 keeper = self._ctx.settings.keeper.name
                 self._ctx.note("warning", f"{keeper}'s record was lost, or an old one: it is written anew")
             self.confirmed = self._wanted
+            self._note_recorded()
             self._holds(self._wanted)
             self._primary.recorded(self._wanted.epoch)
             return None
@@ -211,9 +230,28 @@ class EpochRecorder:
             return None
         if written.record is None:
             self._not_before_s = self._ctx.clock_s + _PAUSE_S
-            self._ctx.note("warning", f"the in-sync set cannot be recorded, confirmations wait: {written.problem}")
+            self._note_write_problem(written.problem)
             return None
         return self._compare(self.confirmed, written.record)
+
+    def _note_write_problem(self, problem: str) -> None:
+        """It is tried again several times a second: the reason is logged when it is another one, and now and then."""
+        clock_s = self._ctx.clock_s
+        if self._unwritten_since_s is None:
+            self._unwritten_since_s = clock_s
+        commits = self._primary.commits
+        if problem == commits.record_problem and clock_s < self._note_not_before_s:
+            return
+        commits.record_problem, self._note_not_before_s = problem, clock_s + _NOTE_AGAIN_S
+        since_s = clock_s - self._unwritten_since_s
+        for_long = f" for {since_s:.0f} s" if since_s >= 1 else ""
+        self._ctx.note("warning", f"the in-sync set cannot be recorded{for_long}, confirmations wait: {problem}")
+
+    def _note_recorded(self) -> None:
+        if self._unwritten_since_s is not None:
+            since_s = self._ctx.clock_s - self._unwritten_since_s
+            self._ctx.note("info", f"the in-sync set is recorded, after {since_s:.1f} s: confirmations go on")
+        self._primary.commits.record_problem, self._unwritten_since_s = "", None
 
     def _holds(self, record: ClusterRecord) -> None:
         self._expected = record
@@ -254,13 +292,23 @@ class EpochRecorder:
 
     def _complain(self, problem: str) -> None:
         self._not_before_s = self._ctx.clock_s + _OUTDATED_PAUSE_S
-        if problem != self.problem:
+        if problem != self._record_problem:
             self._show(problem)
             self._ctx.note("error", f"{problem}; nobody's departure from the in-sync set counts until then")
 
+    def _note_strangers(self, strangers: Sequence[Answer]) -> None:
+        """Two clusters where there was to be one: both serve and confirm, and only a person knows which was meant."""
+        found = " and ".join(sorted(f"{each.name} (cluster {each.cluster})" for each in strangers))
+        keeper, ours = self._ctx.settings.keeper, self._own().cluster
+        text = keeper.foreign_primary.format(brokers=found, ours=ours) if strangers else None
+        if text != self._strangers:
+            self._strangers = text
+            self._ctx.is_status_stale = True
+            self._ctx.note("error" if text else "info", text or "nobody leads another cluster any more")
+
     def _show(self, problem: str | None) -> None:
-        if problem != self.problem:
-            self.problem = problem
+        if problem != self._record_problem:
+            self._record_problem = problem
             self._ctx.is_status_stale = True
 
     def replace_record(self) -> None:

@@ -52,6 +52,8 @@ class Follower:
         self.holdings: list[tuple[int, int]] = []
         self.browser: ReplicatingBrowser | None = None
         self.writable = True
+        self.unread_bytes = 0
+        """Sent while there was no room on its channel."""
         self.awaiting_commit: deque[tuple[int, fr.Frame]] = deque()
         """Each with the LSN that has to be committed."""
         self.is_greeted = False
@@ -189,12 +191,19 @@ class Followers:
     def release(self, committed_lsn: int) -> None:
         """Send what is committed now."""
         for follower in list(self.links.values()):
+            if follower.unread_bytes > self._ctx.settings.unread_bytes:
+                reason = f"it does not read, and {follower.unread_bytes} bytes wait for it"
+                self._ctx.close(follower.link, reason)
+                self.lost(follower.link, reason)
+                continue
             waiting = follower.awaiting_commit
             while waiting and waiting[0][0] <= committed_lsn:
                 _, frame = waiting.popleft()
                 follower.is_greeted = True
                 follower.told_committed, follower.sent_s = committed_lsn, self._ctx.clock_s
                 self._ctx.send(follower.link, frame)
+                if isinstance(frame, fr.Batch) and not follower.writable:
+                    follower.unread_bytes += len(frame.data)
                 if isinstance(frame, fr.Followed):
                     self._tell_clock(follower)
                 if isinstance(frame, fr.Refused):
@@ -227,7 +236,7 @@ class Followers:
         """Whether there is room on its channel."""
         follower = self.links.get(link)
         if follower is not None:
-            follower.writable = writable
+            follower.writable, follower.unread_bytes = writable, 0
 
     def lost(self, link: int, reason: str) -> bool:
         """A channel is gone; whether it was a follower's."""

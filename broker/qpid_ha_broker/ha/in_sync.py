@@ -137,6 +137,15 @@ class InSyncSet:
                 leaving.is_recorded = True
         self._advance()
 
+    def behind(self, lsn: int) -> tuple[str, ...]:
+        """Which members have not acknowledged all up to `lsn`; in order."""
+        return tuple(sorted(name for name, acknowledged in self._acknowledged.items() if acknowledged < lsn))
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Who has left and counts all the same, because that is not recorded: nothing is committed without them."""
+        return frozenset(name for name, leaving in self._leaving.items() if not leaving.is_recorded)
+
     @property
     def awaits_record(self) -> bool:
         """Whether a departure waits for `recorded`."""

@@ -10,10 +10,12 @@ is confirmed by the same rules.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
+from qpid_ha_broker.ha.commit_wait import why_uncommitted
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.primary import WITNESS, Primary
 from qpid_ha_broker.ha.replica import Restored
@@ -21,6 +23,9 @@ from qpid_ha_broker.ha.roles import MemberParts, Role
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Cause, State
 from qpid_ha_broker.model.resource_set import ResourceSet
+
+STALLED_S: Final = 1.0
+"""Nothing was committed for so long: before that it is on its way, as always."""
 
 
 class Member:
@@ -146,6 +151,19 @@ class Member:
 
     # --- what operators see, as values that JSON can carry
 
+    def commit_stall(self, now_s: float) -> dict[str, object] | None:
+        """Of a primary that has committed nothing for a while: since when, in seconds, and why. `now_s`: as for
+        `replica_lag_s`."""
+        primary = self.primary
+        since_s = None if primary is None else primary.commits.since_s(self._ctx.clock_s)
+        if primary is None or since_s is None:
+            return None
+        since_s += max(now_s - self._ctx.now_s, 0.0)
+        if since_s < STALLED_S:
+            return None
+        last_lsn, problem = self._ctx.resource_set.log.last_lsn, primary.commits.record_problem
+        return {"since_s": round(since_s, 1), "why": why_uncommitted(primary.in_sync, last_lsn, problem)}
+
     def backups(self) -> list[dict[str, object]]:
         """Of a primary: each backup that is connected, and each that is waited for; lag in messages, bytes, seconds."""
         primary = self.primary
@@ -171,8 +189,13 @@ class Member:
             "lag_messages": self._parts.replica.tail.last_lsn - max(backup.acknowledged, backup.compared_lsn),
             "lag_bytes": backup.unacknowledged_bytes,
             "lag_s": 0.0 if owes_since_s is None else round(self._ctx.clock_s - owes_since_s, 3),
-            **({"why": backup.observes} if backup.observes else {}),
+            **({"why": why} if (why := backup.observes or self._why_not_in_sync(backup, in_sync)) else {}),
         }
+
+    def _why_not_in_sync(self, backup: BackupLink, in_sync: bool) -> str:
+        if in_sync or not backup.is_level or not backup.probation_s:
+            return ""
+        return f"it was silent before: it is waited for again once it has been level for {backup.probation_s:g} s"
 
     def history(self) -> list[dict[str, object]]:
         """The generations of this broker's log, one line for each; `started_at_ms` 0: this broker was not told."""

@@ -8,14 +8,16 @@ A set has a limit when its settings say so and the cluster map has another set: 
 first one, because the map is in it, and few have to be waited for. What is done, one change at a time, the first
 of these that applies:
 
-1. More are in sync than the limit says, and one of them is missing, or has not caught up, or a change of the set is not
+1. One that left is level again, and it is not recorded that it left: it joins. As long as that is not recorded, nothing
+   is committed without it, and the coordinator may be away for long.
+2. More are in sync than the limit says, and one of them is missing, or has not caught up, or a change of the set is not
    recorded: nothing. A set that may be smaller than it says does not become smaller still.
-2. More are: one leaves; one that is being drained, else of a zone of which another one is, else who is furthest behind.
-3. As many are, or nobody else is level: nothing.
-4. Fewer are than `ha.min-in-sync` wants: the best joins, because publishers wait for it.
-5. The best is of a zone of which nobody is in sync: it joins. What fails together must not be all that there is.
-6. A broker of such a zone is up, and somebody has been missing for less than a second: nothing. It may come.
-7. The best joins.
+3. More are: one leaves; one that is being drained, else of a zone of which another one is, else who is furthest behind.
+4. As many are, or nobody else is level: nothing.
+5. Fewer are than `ha.min-in-sync` wants: the best joins, because publishers wait for it.
+6. The best is of a zone of which nobody is in sync: it joins. What fails together must not be all that there is.
+7. A broker of such a zone is up, and somebody has been missing for less than a second: nothing. It may come.
+8. The best joins.
 
 The best: not being drained, of a zone of which nobody is in sync, least behind.
 """
@@ -62,6 +64,8 @@ class InSyncView(NamedTuple):
     """Of all brokers of the cluster that are up and are not being drained, by the map."""
     short_for_s: float
     """Since when there are fewer than the limit."""
+    awaited: frozenset[str] = frozenset()
+    """Who has left, without whom nothing is committed before that is recorded."""
 
 
 class Admit(NamedTuple):
@@ -81,6 +85,9 @@ class Release(NamedTuple):
 def next_change(view: InSyncView) -> Admit | Release | None:
     """By the table above; None: nothing is to be changed now."""
     size = 1 + len(view.members)
+    back = [each.name for each in view.others if each.is_level and each.name in view.awaited]
+    if back:
+        return Admit(back[0], "it is back, and is waited for as long as it is not recorded that it left")
     if size > view.limit:
         is_whole = view.is_settled and all(each.is_level for each in view.members)
         return _release(view) if is_whole else None
@@ -143,6 +150,8 @@ class LimitedInSync:
         def standing(name: str) -> FollowerStanding:
             backup, broker = backups.get(name), brokers.get(name)
             is_level = backup is not None and backup.is_level and name not in missing and name not in joining
+            if backup is not None and name not in members and not self._is_proven(backup):
+                is_level = is_level and (1 + len(members) < settings.min_in_sync or name in self._in_sync.awaited)
             return FollowerStanding(
                 name,
                 "" if broker is None else broker.zone,
@@ -162,8 +171,17 @@ class LimitedInSync:
                 is_settled=is_settled,
                 zones_up=frozenset(each.zone for each in brokers.values() if each.up and not each.draining),
                 short_for_s=0.0 if self._short_since_s is None else self._ctx.clock_s - self._short_since_s,
+                awaited=self._in_sync.awaited,
             )
         )
+
+    def _is_proven(self, backup: BackupLink) -> bool:
+        """Of one that fell silent before: whether it has been level for long enough, and answers now."""
+        settings, clock_s = self._ctx.settings, self._ctx.clock_s
+        is_proven = backup.is_proven(clock_s)
+        if not backup.probation_s or not settings.has_heartbeats:
+            return is_proven
+        return is_proven and clock_s - backup.heard_s <= 1.5 * settings.heartbeat_interval_s
 
     def _note_size(self, size: int, limit: int) -> None:
         if size >= limit:

@@ -12,11 +12,12 @@ from typing import Final
 
 from qpid_ha_broker.events.types import InSyncChanged
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.backup_admission import LONGEST_OF_ONLY_ONE_S, LONGEST_PROBATION_S, BackupAdmission
 from qpid_ha_broker.ha.backup_feed import SENT_BATCHES, BackupFeed
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
+from qpid_ha_broker.ha.commit_wait import CommitWatch
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
-from qpid_ha_broker.ha.history import problem
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 from qpid_ha_broker.ha.observers import Admit, LimitedInSync
 from qpid_ha_broker.ha.replica import Replica, StreamError
@@ -43,6 +44,9 @@ class Primary:
         self.in_sync = InSyncSet(settings.name, change, committed_lsn, settings.min_in_sync)
         self.links: dict[int, BackupLink] = {}
         self._limited = LimitedInSync(ctx, generation, self.in_sync, self.links)
+        self._admission = BackupAdmission(ctx)
+        self.commits = CommitWatch()
+        """Since when nothing is committed."""
         self._feed = BackupFeed(ctx, replica, generation, self.in_sync)
         self.followers = Followers(ctx, replica.tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
@@ -80,16 +84,16 @@ class Primary:
 
     def hello(self, link: int, hello: fr.Hello) -> None:
         """A broker wants to follow."""
-        refused = _why_refused(self._ctx, self.links.values(), hello, self._replica.history.cluster)
+        refused = self._admission.why_refused(self.links.values(), hello, self._replica.history.cluster)
         if refused is not None:
             self._ctx.send(link, refused)
             self._ctx.close(link, refused.text)
-            self._ctx.note("warning", f"backup {hello.name} refused: {refused.text}")
             return
         for other in [backup for backup in self.links.values() if backup.name == hello.name]:
             self._ctx.close(other.link, "connected anew")
             self.lost(other.link, "it connected anew")
         backup = self.links[link] = BackupLink(link, hello, self._ctx.clock_s)
+        backup.probation_s = self._admission.probation_s(hello.name)
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
@@ -105,6 +109,10 @@ class Primary:
                 self._map_lsn = batch.last_lsn
             self._persist(batch)
             self.persisted()
+            for backup in [each for each in self.links.values() if each.unread_bytes > self._ctx.settings.unread_bytes]:
+                if backup.name not in self.in_sync:  # for one that is, publishers wait, and time decides
+                    self._give_up(backup, f"it does not read, and {backup.unread_bytes} bytes wait for it")
+        self.commits.look(self._ctx.clock_s, self._tail.last_lsn, self.in_sync.committed_lsn)
         events = 0 if batch is None else batch.last_lsn - batch.first_lsn + 1
         for backup, reason in self._feed.catch_up(self.links.values(), events):
             self._give_up(backup, reason)
@@ -160,11 +168,10 @@ class Primary:
                 self._expected.discard(backup.name)
                 self._ctx.note("info", f"Backup is ready: {backup.name}")
                 self._check_phase()
-        elif backup.is_level and self._limited.is_wanted:
-            if not backup.observes:
-                self._review_in_sync()
-        elif backup.is_level:
+        elif not self._limited.is_wanted:
             self._let_in(backup)
+        elif backup.is_level and not backup.observes:
+            self._review_in_sync()
         self.advance()
 
     def advance(self) -> None:
@@ -172,6 +179,7 @@ class Primary:
         committed_lsn = self.in_sync.committed_lsn
         if committed_lsn > self._log.committed_lsn:
             self._log.acknowledge(WITNESS, committed_lsn)
+            self.commits.look(self._ctx.clock_s, self._tail.last_lsn, committed_lsn)
             self.followers.release(committed_lsn)
             self._ctx.want_turn()
             if 0 < self._map_lsn <= committed_lsn:  # every broker sends clients where the map says
@@ -188,7 +196,7 @@ class Primary:
             (backup,) = [each for each in self.links.values() if each.name == change.name]
             if isinstance(change, Admit):
                 self._ctx.note("info", f"backup {backup.name} joins the in-sync set: {change.why}")
-                self._let_in(backup)
+                self._let_in(backup, is_wanted=True)
             else:
                 self._limited.observes(backup, change.why)
                 self._write(self.in_sync.leave(backup.name))
@@ -196,8 +204,14 @@ class Primary:
         # An observer votes as others do, and may have forgotten it when it comes back: see `_let_in`.
         self._known.update(backup.name for backup in self.links.values() if backup.observes)
 
-    def _let_in(self, backup: BackupLink) -> None:
-        """Let a level backup join, at once unless it may have forgotten that it follows somebody newer."""
+    def _let_in(self, backup: BackupLink, *, is_wanted: bool = False) -> None:
+        """Let a level backup join, at once unless it may have forgotten that it follows somebody newer; or unless it
+        fell silent not long ago, and others suffice. `is_wanted`: whether they do was looked at."""
+        is_waited_for = backup.name in self.in_sync.awaited or not self.in_sync.is_large_enough
+        is_needed = backup.is_level and is_waited_for
+        most_s = LONGEST_OF_ONLY_ONE_S if len(self.in_sync.members) == 1 else LONGEST_PROBATION_S
+        if not (is_wanted or is_needed or backup.is_proven(self._ctx.clock_s, most_s)):
+            return
         settings = self._ctx.settings
         has_forgotten = not backup.vote_history_intact and backup.name in self._known
         if has_forgotten and settings.min_in_sync > 1 and not settings.has_coordinator:
@@ -286,13 +300,23 @@ class Primary:
             self._ctx.want_turn()
         if self._limited.is_wanted:
             self._review_in_sync()
+        elif not settings.has_heartbeats:  # where there are some, who is let in has just answered
+            for backup in [each for each in self.links.values() if each.probation_s and each.name not in self.in_sync]:
+                self._let_in(backup)
         committed = self.in_sync.committed_lsn
         self.followers.tick(committed)
         for backup in list(self.links.values()):
-            waited_for_since_s = backup.waited_for_since_s(backup.name in self.in_sync, settings.has_heartbeats)
-            silent_s = 0.0 if waited_for_since_s is None else clock_s - waited_for_since_s
+            stuck_since_s = backup.stuck_since_s(backup.name in self.in_sync)
+            stuck_s = 0.0 if stuck_since_s is None else clock_s - stuck_since_s
+            # Of one that owes nothing a late heartbeat costs nobody anything: it has the time of a channel.
+            unheard_s = clock_s - backup.heard_s if settings.has_heartbeats else 0.0
+            is_silent = stuck_s > settings.backup_timeout_s or unheard_s > max(
+                settings.backup_timeout_s, settings.link_timeout_s
+            )
             is_due = settings.has_heartbeats and clock_s - backup.sent_s >= settings.heartbeat_interval_s
-            if silent_s > settings.backup_timeout_s:
+            if is_silent:
+                silent_s = max(stuck_s, unheard_s)
+                self._admission.was_silent(backup.name)
                 self._give_up(backup, f"it has not answered, or not read, for {silent_s:.1f} s (ha.backup-timeout)")
             elif committed != backup.told_committed or is_due:
                 self._feed.send_heartbeat(backup)
@@ -344,29 +368,3 @@ class Primary:
             raise AssertionError(
                 f"committed {self._log.committed_lsn}, but not by the set: {self.in_sync.committed_lsn}"
             )
-
-
-def _why_refused(ctx: MemberContext, links: Iterable[BackupLink], hello: fr.Hello, cluster: str) -> fr.Refused | None:
-    def refused(code: fr.RefusalCode, text: str) -> fr.Refused:
-        return fr.Refused(code, text, "")
-
-    if hello.version != fr.PROTOCOL_VERSION:
-        text = f"it speaks version {hello.version} of the protocol, the primary {fr.PROTOCOL_VERSION}: upgrade it"
-        return refused(fr.RefusalCode.VERSION, text)
-    if hello.set != ctx.resource_set.name:
-        return refused(fr.RefusalCode.NO_SET, f"there is no resource set {hello.set} here")
-    if hello.cluster and hello.cluster != cluster:
-        text = ctx.settings.keeper.foreign_backup.format(theirs=hello.cluster, ours=cluster)
-        return refused(fr.RefusalCode.OTHER_CLUSTER, text)
-    wrong = problem(hello.history, hello.last_lsn)
-    if wrong or hello.applied_lsn > hello.last_lsn:
-        return refused(fr.RefusalCode.BAD_HISTORY, f"no log has such a history: {wrong or 'applied beyond its end'}")
-    alive_since_s = ctx.clock_s - ctx.settings.link_timeout_s
-    is_twin = any(
-        backup.name == hello.name and backup.instance != hello.instance and backup.heard_s > alive_since_s
-        for backup in links
-    )
-    if is_twin or hello.name == ctx.settings.name:
-        text = f"another broker is called {hello.name}: give each its own `name`"
-        return refused(fr.RefusalCode.SAME_NAME, text)
-    return None

@@ -45,10 +45,15 @@ class PrimaryChannel:
         """Why another broker does not let this one in; empty as long as none has said so."""
         self._refused_at = ""
         """Its address."""
+        self._refusals: dict[str, str] = {}
+        """By address: what was logged last of those that do not want this broker, since it had a primary."""
         self._heard_s = 0.0
         self._next_try_s = 0.0
         self._pause_s = ctx.settings.reconnect_s
         self._tries = 0
+        self._welcomed_s = float("-inf")
+        self._short_in_a_row = 0
+        """Times that a primary was lost shortly after its welcome."""
         self.greeting = GreetingForm()
 
     # --- searching
@@ -63,6 +68,28 @@ class PrimaryChannel:
             return
         jitter = 0.5 + ctx.random()
         self._next_try_s = ctx.clock_s + self._pause_s * jitter
+
+    def search_lost(self) -> bool:
+        """The primary is lost; whether to look for it at once.
+
+        A loss shortly after a welcome, and again after the next one, has a reason that the third will not mend: what is
+        sent does not fit, or the primary gives this broker up each time. Then there is a pause, which doubles.
+        """
+        settings, clock_s = self._ctx.settings, self._ctx.clock_s
+        was_short = clock_s - self._welcomed_s < settings.reconnect_most_s
+        self._short_in_a_row = self._short_in_a_row + 1 if was_short else 0
+        if self._short_in_a_row < 2:
+            self.search(at_once=True)
+            return True
+        self.search()
+        self._pause_s = min(self._pause_s * 2, settings.reconnect_most_s)
+        return False
+
+    def try_next(self) -> None:
+        """That address does not lead to the primary: the next one of this round may be tried at once. The pause after
+        the round is what it was, or it would never grow."""
+        self.link, self.is_open = 0, False
+        self._next_try_s = self._ctx.clock_s
 
     def dial_again(self) -> None:
         """Connect once more to the address that was tried last; the next attempt after that begins a round."""
@@ -110,10 +137,17 @@ class PrimaryChannel:
     def welcomed(self) -> None:
         """The primary is found."""
         self.heard()
-        self._pause_s = self._ctx.settings.reconnect_s
+        self._welcomed_s = self._ctx.clock_s
         if self.login_problem:
             self._ctx.is_status_stale = True
         self._refused_at, self.login_problem = "", ""
+        self._refusals.clear()
+
+    def log_refusal(self, text: str) -> None:
+        """The broker there does not want this one as its backup, which it says each time: it is logged once."""
+        if self._refusals.get(self.address) != text:
+            self._refusals[self.address] = text
+            self._ctx.note("error", f"refused by {self.address}: {text}")
 
     @property
     def heard_s(self) -> float:

@@ -133,7 +133,7 @@ class Promotion:
         return (self.request, *self._joined)
 
     def _ask(self, topic: Topic, generation: int = 0) -> None:
-        self._asked = self._ctx.ask(topic, self._own().answer, generation)
+        self._asked = self._ctx.ask(topic, self._own().answer, generation, patient=self.force)
 
     def ends_late(self) -> bool:
         """Whether so much time went by that what was promised may not hold any more."""
@@ -173,6 +173,7 @@ class Promotion:
             own_primary=own.primary,
             answers=answers.answers if answers is not None else (),
             unreachable=answers.unreachable if answers is not None else (),
+            silent=answers.silent if answers is not None else (),
             record=self._record,
             has_coordinator=settings.has_coordinator,
             min_in_sync=settings.min_in_sync,
@@ -275,9 +276,11 @@ class Promotion:
         generation = max(accept.generation, expected.generation + 1)
         self._accept = accept._replace(generation=generation)
         settings = self._ctx.settings
-        cluster = (
-            self._own().answer.cluster or expected.cluster or settings.instance
-        )  # the first primary names the cluster
+        own = self._own().answer
+        # Who is empty and is forced to lead gives up all that there was: whoever still holds that must not follow it.
+        goes_on = bool(own.generation) or not accept.is_forced
+        # The first primary names the cluster.
+        cluster = own.cluster or (expected.cluster if goes_on else "") or settings.instance
         self._wanted = ClusterRecord(cluster, generation, settings.name, accept.epoch, accept.members, claimed=True)
         self._replaced, self._recording_since_s = expected, self._ctx.now_s
         # On disk: a broker that dies right after this knows that nobody else was named.

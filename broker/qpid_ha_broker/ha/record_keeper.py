@@ -34,6 +34,8 @@ class RecordKeeper(NamedTuple):
     """A backup has."""
     foreign_record: str
     """The record is of another cluster."""
+    foreign_primary: str
+    """Who leads, and what, with `brokers`, `ours`."""
     foreign_candidate: str
     """What to do about that besides, for who would lead."""
     rewrite: str
@@ -58,10 +60,18 @@ COORDINATOR: Final = RecordKeeper(
     foreign_log=(
         "{broker} belongs to the cluster {theirs}, this broker to {ours}: take one of them out of ha.brokers-url"
     ),
-    foreign_backup="it belongs to the cluster {theirs}, the primary to {ours}: erase it, or correct its URL",
+    foreign_backup=(
+        "it belongs to the cluster {theirs}, the primary to {ours}: set aside the store of the one that is not wanted"
+        " (`qpid-ha store set-aside`), or correct its URL"
+    ),
     foreign_record=(
         "the coordinator is of the cluster {theirs}, this broker of {ours}: correct ha.coordinator; if no such cluster"
         f" is there any more, delete its record ({_PLACES})"
+    ),
+    foreign_primary=(
+        "{brokers} leads another cluster than this broker, of the same addresses ({ours} here): is ha.coordinator the"
+        " same on all brokers? Stop the one that was not to begin, set its store aside (`qpid-ha store set-aside`), and"
+        " start it again"
     ),
     foreign_candidate=", and use `qpid-ha promote --force` on the broker that is furthest",
     rewrite=(
@@ -96,6 +106,7 @@ def controller_of(set_name: str) -> RecordKeeper:
         foreign_record=(
             f"the cluster map has another set {set_name} ({{theirs}}), this broker a replica of {{ours}}: {by_itself}"
         ),
+        foreign_primary=f"{{brokers}} leads another set {set_name} than this broker ({{ours}} here): {by_itself}",
         foreign_candidate="",
         rewrite=f"Have all brokers started; {force_on} gives up what only others have confirmed",
         rewrite_leading=f"{force_on} says that it is this one",

@@ -371,7 +371,7 @@ class Standby(ActiveRole):
         if frame.code in (fr.RefusalCode.OTHER_CLUSTER, fr.RefusalCode.VERSION):
             self._ctx.effects.append(fx.Stop(f"refused by {channel.address}: {frame.text}"))
         elif frame.code is not fr.RefusalCode.NOT_PRIMARY:
-            self._ctx.note("error", f"refused by {channel.address}: {frame.text}")
+            channel.log_refusal(frame.text)
         standby = self.give_up(frame.text)
         is_free = not channel.link and not self._parts.votes.is_awaited and standby.is_top
         if is_free and frame.primary_address in self._ctx.settings.addresses:
@@ -427,8 +427,10 @@ class Connecting(Standby):
 
     def search_lost(self) -> None:
         """The primary is lost: look for it, or for the next one."""
+        if not self._parts.channel.search_lost():
+            return
         if self._ctx.settings.looks_everywhere:
-            self.search(at_once=True)
+            self._dial_next()
         else:
             self.dial_again()
 
@@ -458,10 +460,13 @@ class Connecting(Standby):
     def lose_primary(self, reason: str) -> Standby:
         """That address did not lead to it; if a primary has announced itself there meanwhile, it does now."""
         channel = self._parts.channel
-        is_announced = channel.is_announced
-        self.search(at_once=not is_announced and not channel.is_round_over)
-        if is_announced:
+        if channel.is_announced:
             self.dial_again()
+        elif channel.is_round_over:
+            self.search()
+        else:
+            channel.try_next()
+            self._dial_next()
         return self
 
     def greet(self, opened: fx.LinkOpened) -> None:
@@ -1215,7 +1220,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
 def _open_for_clients(ctx: MemberContext) -> None:
     """What each of them relies on is there, and what was theirs waits for them."""
     ctx.resource_set.declare_standard_exchanges()
-    ctx.resource_set.take_over(ctx.message_time_ms(), int(ctx.settings.backup_timeout_s * 1000))
+    ctx.resource_set.take_over(ctx.message_time_ms(), int(ctx.settings.comeback_s * 1000))
 
 
 class RoleRow(NamedTuple):

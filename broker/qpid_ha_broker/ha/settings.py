@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
 
 WITH_RECORD_S = 0.2
+COMEBACK_S = 10.0
+UNREAD_SHARE = 4
+LEAST_UNREAD_BYTES = 256 * 1024
+"""The share of `ha.tail-size`, 16 MiB of the default; never less."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,16 @@ class MemberSettings:
     def has_witness(self) -> bool:
         """Whether anybody has to see what is written, a store or another broker. If not, nothing is encoded."""
         return self.has_store or not self.is_standalone
+
+    @property
+    def comeback_s(self) -> float:
+        """After a promotion, clients have so long to come back to what was theirs."""
+        return max(self.backup_timeout_s, COMEBACK_S)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Sent to a backup that nobody waits for while its channel was full: beyond it, the backup is given up."""
+        return max(self.tail_bytes // UNREAD_SHARE, LEAST_UNREAD_BYTES)
 
     def status_limit_s(self, has_lost_memory: bool) -> float:
         """How long peers are waited for before a promotion.

@@ -17,7 +17,8 @@ from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.verdict import Refusal
 
 SWITCHOVER_LIMITS = 5
-"""A backup that was asked to take over has so many ask limits for it."""
+"""A backup that was asked to take over has so many ask limits for it, unless whoever asked gives it less time. It does
+not try for longer by itself."""
 SHUTDOWN_GRACE_S = 5.0
 """Beyond `backup-timeout`, after which a shutdown waits for a silent backup no more."""
 
@@ -28,7 +29,8 @@ class _Switchover(NamedTuple):
     request: int
     to: str
     cause: str
-    asked_s: float
+    void_s: float
+    """When it is: whoever wanted it has been told that nothing came of it, and may want something else by now."""
 
 
 class StepDown:
@@ -42,6 +44,8 @@ class StepDown:
         self._handover: tuple[int, Question] | None = None
         """The link on which a candidate asked, and its question."""
         self._switchover: _Switchover | None = None
+        self._void: _Switchover | None = None
+        """The last one that came to nothing. Its backup may still ask, once a coordinator that hung has answered it."""
 
     @property
     def reason(self) -> str:
@@ -64,6 +68,9 @@ class StepDown:
         """A candidate asks. The answer follows once clients are gone, unless it is refused now."""
         if self.is_under_way:
             return Refusal("this broker is handing over already")
+        void = self._void
+        if void is not None and void.to == question.asker and self._ctx.now_s < void.void_s + self._limit_s:
+            return Refusal("this broker wanted that a while ago, and does not any more: ask again later")
         self._ctx.note("info", f"{question.asker} takes over: clients are sent away")
         self._handover = link, question
         self._begin()
@@ -75,20 +82,36 @@ class StepDown:
         chosen = [backup for backup in fit if not asked.to or backup.name == asked.to]
         if not chosen:
             names = ", ".join(backup.name for backup in fit) or "no backup"
-            text = f"{asked.to or 'nobody'} is not ready to take over; ready: {names}"
-            self._ctx.answer(asked.request, False, text)
+            self._ctx.answer(asked.request, False, f"{self._why_not(primary, asked.to)}; ready: {names}")
             return
         best = max(chosen, key=lambda backup: backup.acknowledged)
         self._ctx.note("info", f"{asked.cause}: {best.name} is asked to take over")
-        self._switchover = _Switchover(asked.request, best.name, asked.cause, self._ctx.now_s)
+        within_s = self._limit_s if asked.within_s is None else min(asked.within_s, self._limit_s)
+        self._switchover = _Switchover(asked.request, best.name, asked.cause, self._ctx.now_s + within_s)
+        self._void = None
         self._ctx.send(best.link, TakeOver(primary.generation))
 
     def tick(self) -> None:
         """A backup that does not take over in time will not."""
         asked = self._switchover
-        if asked is not None and self._ctx.now_s - asked.asked_s > SWITCHOVER_LIMITS * self._ctx.settings.ask_limit_s:
-            self._switchover = None
+        if asked is not None and self._ctx.now_s > asked.void_s and not self.is_under_way:
+            self._switchover, self._void = None, asked
             self._ctx.answer(asked.request, False, f"{asked.to} did not take over in time: see its log")
+
+    def _why_not(self, primary: Primary, to: str) -> str:
+        if to == self._ctx.settings.name:
+            return f"{to} is the primary already"
+        backups = {backup.name: backup for backup in primary.links.values()}
+        if to and to not in backups:
+            return f"there is no backup {to}: no such broker, or it is not connected"
+        if to:
+            lacks = "is not in sync" if to not in primary.in_sync else "is catching up"
+            return f"{to} {lacks}: it takes over once it is ready"
+        return "nobody is ready to take over"
+
+    @property
+    def _limit_s(self) -> float:
+        return SWITCHOVER_LIMITS * self._ctx.settings.ask_limit_s
 
     def ended(self, status: Callable[[int, bool, str], Answer]) -> None:
         """This broker is primary no more, whatever made it so: tell everybody who asked."""

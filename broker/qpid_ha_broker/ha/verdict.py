@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.effects import ClusterRecord, SilentPeer
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
@@ -93,6 +93,8 @@ class PromotionEvidence:
     told_committed: ToldCommit = NONE_COMMITTED
     keeper: RecordKeeper = COORDINATOR
     """The words for a refusal."""
+    silent: tuple[SilentPeer, ...] = ()
+    """Of `unreachable`: who is there, or may be."""
 
 
 class StepDownFirst(NamedTuple):
@@ -128,7 +130,7 @@ def judge(evidence: PromotionEvidence) -> Verdict:
     """The promotion verdict. The first of these that applies:
 
     1. A broker of the same name or of another cluster, or a coordinator that cannot be read: no, not even by force.
-    2. An operator's force: no, if this broker is empty beside one that has data; else on to 6.
+    2. An operator's force (`_why_not_by_force`): no, against a broker that is there, or may be; else on to 6.
     3. Its store has failed, or it lacks messages because it is catching up: no.
     4. It is empty (`_why_not_empty`): no, if anybody has data, or may have.
     5. It has data (`_why_not_with_data`), and
@@ -189,12 +191,45 @@ def _stranger(evidence: PromotionEvidence) -> str:
 
 
 def _why_not_by_force(evidence: PromotionEvidence) -> str:
-    """An operator may lose what is doubtful, but would hardly begin anew beside a broker that has something."""
-    owners = "" if evidence.own.generation else _owners(evidence)
-    if not owners:
+    """Force gives up what is lost for good; a broker that is there has lost nothing. So it is refused when
+
+    1. a process took the connection and gave no answer: it does not let this broker in, or it was stopped. It may lead,
+       and serve clients;
+    2. this broker is empty, and one that answers is not;
+    3. one that answers holds what is committed, and this broker lacks that.
+
+    An operator who means it stops that broker first.
+    """
+    keeper = evidence.keeper
+    if evidence.silent:
+        return f"force is for what is lost for good: {_why_they_may_have(evidence)}"
+    if not evidence.own.generation:
+        owners = _owners(evidence)
+        if not owners:
+            return ""
+        use_force = keeper.if_lost.format(broker=owners)
+        return f"this broker holds no data, and {owners} does: {use_force} there, or erase that store to begin anew"
+    further = [
+        answer
+        for answer in evidence.answers
+        if answer.complete and log_end(answer) >= told_commit(answer).position > log_end(evidence.own)
+    ]
+    if not further:
         return ""
-    use_force = evidence.keeper.if_lost.format(broker=owners)
-    return f"this broker holds no data, and {owners} does: {use_force} there, or erase that store to begin anew"
+    best = max(further, key=log_end)
+    return (
+        f"{best.name} is there, and holds what was committed up to LSN {best.committed_lsn} of generation"
+        f" {best.committed_generation}; this broker's log ends at LSN {evidence.own.lsn} of generation"
+        f" {evidence.own.generation}, and the rest would be given up: {keeper.promote} that one, or stop it first"
+    )
+
+
+def _why_they_may_have(evidence: PromotionEvidence) -> str:
+    there = "; ".join(f"{each.address}: {each.why}" for each in evidence.silent)
+    return (
+        f"somebody is there and could not be asked ({there}), and may lead, or hold what this broker lacks. Let all"
+        " brokers answer this one (is its login the same on all of them?), or stop those that do not"
+    )
 
 
 def _owners(evidence: PromotionEvidence) -> str:
@@ -206,6 +241,8 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
     owners = _owners(evidence)
     if owners:
         return f"this broker holds no data, and {owners} does: {evidence.keeper.promote} that one"
+    if evidence.silent:
+        return f"this broker holds no data: {_why_they_may_have(evidence)}"
     record = evidence.record
     is_our_own = (
         record is not None

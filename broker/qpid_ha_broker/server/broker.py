@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -432,6 +433,7 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             self.set_time()
+            await self.control.restore_socket()
             if self.loading is None:
                 self.container.tick()
                 self.outside.tick()
@@ -461,6 +463,7 @@ class Broker:
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
+            "pid": os.getpid(),
             **self.membership.facts(),
             **self._cluster_facts(),
             **({"store": "off"} if self.broker_store is None else self.broker_store.facts()),

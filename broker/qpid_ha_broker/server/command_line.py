@@ -151,8 +151,9 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
     if not starting.done():
         log.info("told to stop before the store was loaded")
         starting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await starting
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            starting.result()
         return
     starting.result()
     tame_garbage_collector()

@@ -38,9 +38,9 @@ def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: b
     """
     remote = dict.fromkeys(host for host in (host_of(store.where)[0] for store in stores) if host)
     local = [store.label for store in stores if not host_of(store.where)[0]]
-    starts = [f"ssh {quote(host)} systemctl start qpidd" for host in remote]
+    starts = [f"ssh {quote(host)} systemctl start qpid-ha" for host in remote]
     if local:
-        starts.append(f"systemctl start qpidd   # on each node: {', '.join(local)}")
+        starts.append(f"systemctl start qpid-ha   # on each node: {', '.join(local)}")
     host = host_of(chosen.where)[0]
     name = set_of(chosen)
     if name != DEFAULT_SET:

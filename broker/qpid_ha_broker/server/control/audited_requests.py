@@ -75,7 +75,7 @@ AUDITED: Final[Mapping[str, Mapping[str, AuditedParameters | None]]] = {
     "set": {ALL: ("key", "value")},
     "promote": {ALL: ("force", "failover", "cause")},
     "demote": {ALL: ("cause",)},
-    "switchover": {ALL: ("to", "cause")},
+    "switchover": {ALL: ("to", "cause", "within_s")},
     "drop": {ALL: ("backup", "reason")},
     "shutdown": {ALL: ("cluster",)},
     "reload-tls": {ALL: ()},

@@ -11,6 +11,7 @@ import inspect
 import json
 import logging
 import math
+import os
 import re
 import select
 import socket
@@ -27,7 +28,7 @@ from qpid_ha_broker.server.control.audited_requests import only_looks
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
-from qpid_ha_config.errors import nearest
+from qpid_ha_config.errors import SettingsError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,8 @@ class ControlServer:
     _server: asyncio.Server | None = None
     _socket_identity: tuple[int, int] = (0, 0)
     _socket_gid: int = -1
+    _why_not_restored: str = ""
+    """What was said last of a socket that is gone."""
     _connections: dict[asyncio.Task[None], bool] = field(default_factory=dict)
     """Each connection's task, and whether it is working on a request."""
 
@@ -138,6 +141,28 @@ class ControlServer:
         status = self.path.lstat()
         self._socket_identity, self._socket_gid = (status.st_dev, status.st_ino), status.st_gid
         self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=self.limits.line_bytes)
+
+    async def restore_socket(self) -> None:
+        """Listen at the path again if its file is gone: who asks there would take this broker for dead, and end it.
+
+        Connections that are open go on. A path that another broker has taken meanwhile stays its own.
+        """
+        if self._server is None or not self._server.is_serving() or self._has_file():
+            return
+        earlier = self._server
+        try:
+            await self.start()
+        except SettingsError as error:
+            if str(error) != self._why_not_restored:
+                logger.error("the control socket %s is gone, and cannot be made again: %s", self.path, error)
+            self._why_not_restored = str(error)
+            return
+        earlier.close()
+        self._why_not_restored = ""
+        logger.warning("the control socket %s was gone, and is made again: who removes it?", self.path)
+
+    def _has_file(self) -> bool:
+        return os.path.lexists(self.path)
 
     async def close(self) -> None:
         """Stop listening, let replies that are under way go out, remove the socket."""

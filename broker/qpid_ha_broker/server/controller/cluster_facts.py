@@ -5,6 +5,7 @@ Of a standalone broker there is nothing to tell but that it is one.
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from qpid_ha_broker.coordination.pause import Pause
@@ -15,10 +16,11 @@ FROM_STREAM: Final = (StoreOrigin.MEMORY, StoreOrigin.UNVERIFIED)
 """What is held came from no store."""
 
 
-def summary(member: Member, *, shut_down: bool, paused: Pause | None) -> dict[str, object]:
-    """What `status` tells."""
+def summary(member: Member, *, shut_down: bool, paused: Pause | None, coordinator: str) -> dict[str, object]:
+    """What `status` tells. `coordinator`: as the configuration has it."""
     if member.is_standalone:
         return {"state": member.status.state.value, "name": member.settings.name}
+    stall = member.commit_stall(time.monotonic())
     return {
         "name": member.settings.name,
         "set": member.set,
@@ -37,6 +39,12 @@ def summary(member: Member, *, shut_down: bool, paused: Pause | None) -> dict[st
         "problem": member.status.problem or None,
         "paused": None if paused is None else paused.as_mapping(),
         "shut_down": shut_down,
+        "instance": member.settings.instance,
+        "cluster": member.status.cluster or None,
+        "coordinator": coordinator,
+        "addresses": list(member.settings.addresses),
+        "uncommitted_s": None if stall is None else stall["since_s"],
+        "uncommitted_why": None if stall is None else stall["why"],
         **({"observes": member.status.observes} if member.status.observes else {}),
     }
 

@@ -12,6 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -43,6 +44,8 @@ LATE_S: Final = 0.002
 """After a broker's time is over the core is told that time has passed: the next tick may be much later."""
 PROBES: Final = 3
 """Connections to a broker whose own one is lost: a process that ends loses them first, and listens to the last."""
+_PROBED_AT_ONCE: Final = 16
+"""Brokers: each takes a thread for `GONE_AFTER_S`, unless it is gone."""
 _LEAST_S: Final = 0.001
 """A socket takes 0 for not waiting at all."""
 Answer = Callable[[ms.AnswerRequest], None]
@@ -98,6 +101,7 @@ class ControllerService:
         """This broker leads `default`, and decides."""
         self.problem = ""
         """Why it leads, and decides nothing; empty: it decides, or does not lead."""
+        self._probes = ThreadPoolExecutor(_PROBED_AT_ONCE, "probe")
         self._generation = 0
         """Of `default`, while this broker leads it."""
         self._began_s = self._again_s = self._pause_s = 0.0
@@ -119,6 +123,7 @@ class ControllerService:
             ms.WriteMap: self._write_map,
             ms.GiveOrder: self._give_order,
             ms.AskReport: lambda effect: self._send(effect.broker, cf.ReportAsked()),
+            ms.LookForBroker: self._look_for,
             ms.RefuseBroker: self._dismiss,
             ms.AnswerRecord: self._answer_record,
             ms.AnswerRequest: self._answer_request,
@@ -340,18 +345,21 @@ class ControllerService:
         if self.is_active:
             self._feed(ms.BrokerDisconnected(identity.name, identity.instance))
             asyncio.get_running_loop().call_later(ms.GONE_AFTER_S + LATE_S, self.tick)
-            self._tasks.start(self._look_whether_gone(identity))
+            self._tasks.start(self._look_whether_gone(identity.name, identity.instance, identity.address))
 
-    async def _look_whether_gone(self, identity: ms.BrokerIdentity) -> None:
+    async def _look_whether_gone(self, name: str, instance: str, address: str) -> None:
         """A connection that is refused saves the time in which it could come back."""
         try:
-            place = Address.parse(identity.address).place
+            place = Address.parse(address).place
         except ValueError:
             return  # it is not known: the time decides
         # In a thread: after the loss of a broker the loop is busy with all that replicas lost with it.
-        if await asyncio.get_running_loop().run_in_executor(None, _refuses, place) and self.is_active:
-            self._feed(ms.BrokerRefuses(identity.name, identity.instance))
+        if await asyncio.get_running_loop().run_in_executor(self._probes, _refuses, place) and self.is_active:
+            self._feed(ms.BrokerRefuses(name, instance))
             self.tick()
+
+    def _look_for(self, effect: ms.LookForBroker) -> None:
+        self._tasks.start(self._look_whether_gone(effect.name, "", effect.address))
 
     # --- the core
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.ha.frame_codec import decode, encode
@@ -23,6 +24,19 @@ OUR_NUMBERS = 1 << 40
 """The driver's own questions are numbered from here on; the core's are far below."""
 
 
+SAID: Final = "amqp:"
+"""What the other broker itself gave as the reason for the end of a channel begins so."""
+NO_ANSWER: Final = "it took the connection, and gave no answer"
+
+
+class Unanswered(NamedTuple):
+    """Nothing came from an address in time."""
+
+    why: str
+    is_there: bool = False
+    """A process took the connection: it said that this broker is not let in, or nothing."""
+
+
 class _Lost(Exception):
     """The channel is gone before an answer came."""
 
@@ -34,13 +48,14 @@ class _Line:
         self.channel: OutgoingChannel | None = None
         self.used_s = 0.0
         self.is_lost = False
+        self.why_lost = ""
         self._unsent: list[bytes] = []
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     async def ask(self, number: int, frame: bytes) -> Answer:
         """Raises _Lost."""
         if self.is_lost or self.channel is None:
-            raise _Lost
+            raise _Lost(self.why_lost)
         loop = asyncio.get_running_loop()
         self.used_s = loop.time()
         waiter: asyncio.Future[Answer] = loop.create_future()
@@ -75,7 +90,7 @@ class _Line:
             waiter.set_result(frame)
 
     def closed(self, channel: Channel, reason: str) -> None:
-        self.is_lost = True
+        self.is_lost, self.why_lost = True, reason
         for waiter in self._waiting.values():
             if not waiter.done():
                 waiter.set_exception(_Lost(reason))
@@ -94,17 +109,18 @@ class PeerAsker:
         self._last_number += 1
         return self._last_number
 
-    async def ask(self, question: Question, addresses: Sequence[str], limit_s: float) -> dict[str, Answer | None]:
-        """What each of `addresses` has answered, in their order; None: nothing within `limit_s`."""
+    async def ask(self, question: Question, addresses: Sequence[str], limit_s: float) -> dict[str, Answer | Unanswered]:
+        """What each of `addresses` has answered within `limit_s`, in their order, or why nothing came."""
         frame = encode(question)
         answers = await asyncio.gather(*[self._ask_one(address, question, frame, limit_s) for address in addresses])
         return dict(zip(addresses, answers, strict=True))
 
-    async def _ask_one(self, address: str, question: Question, frame: bytes, limit_s: float) -> Answer | None:
+    async def _ask_one(self, address: str, question: Question, frame: bytes, limit_s: float) -> Answer | Unanswered:
         """A kept channel may lead to a process that is gone without a word: then a new one is tried at once.
 
         But a demand to hand over is made once: it is long in being answered, and must not seem to be two.
         """
+        line: _Line | None = None
         try:
             async with asyncio.timeout(limit_s):
                 kept = self._lines.get(address)
@@ -115,9 +131,13 @@ class PeerAsker:
                             return await kept.ask(question.number, frame)
                     except (_Lost, TimeoutError):
                         self._forget(address, kept)
-                return await self._new_line(address, limit_s).ask(question.number, frame)
-        except (_Lost, TimeoutError):
-            return None
+                line = self._new_line(address, limit_s)
+                return await line.ask(question.number, frame)
+        except _Lost as lost:
+            return Unanswered(str(lost), str(lost).startswith(SAID))
+        except TimeoutError:
+            is_there = line is None or (line.channel is not None and line.channel.was_connected)
+            return Unanswered(NO_ANSWER, True) if is_there else Unanswered(f"no answer within {limit_s:g} s")
 
     def _new_line(self, address: str, limit_s: float) -> _Line:
         line = _Line()

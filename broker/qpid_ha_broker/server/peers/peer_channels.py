@@ -49,6 +49,11 @@ class OutgoingChannel:
         return self.address if self._client is None else self._client.peer
 
     @property
+    def was_connected(self) -> bool:
+        """Whether somebody took the connection."""
+        return self._transport is not None
+
+    @property
     def is_open(self) -> bool:
         """Whether frames can be sent."""
         return self._client is not None and self._client.is_open

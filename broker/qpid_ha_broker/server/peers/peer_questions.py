@@ -10,7 +10,7 @@ from dataclasses import replace
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Question, Topic
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.server.peers.peer_asker import PeerAsker
+from qpid_ha_broker.server.peers.peer_asker import PeerAsker, Unanswered
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 
@@ -47,21 +47,22 @@ class PeerQuestions:
 
     async def _ask_for_core(self, effect: fx.Ask) -> None:
         outcome = await self.ask(*effect)
-        answers = tuple(answer for answer in outcome.values() if answer is not None)
-        unreachable = tuple(address for address, answer in outcome.items() if answer is None)
-        self._feed(fx.PeersAnswered(effect.question.number, answers, unreachable))
+        answers = tuple(answer for answer in outcome.values() if isinstance(answer, Answer))
+        unanswered = {address: answer for address, answer in outcome.items() if isinstance(answer, Unanswered)}
+        silent = tuple(fx.SilentPeer(address, each.why) for address, each in unanswered.items() if each.is_there)
+        self._feed(fx.PeersAnswered(effect.question.number, answers, tuple(unanswered), silent))
 
-    async def ask(self, question: Question, addresses: Sequence[str], limit_s: float) -> dict[str, Answer | None]:
-        """What each address answered; None: nothing in time. Whoever answers as this very process shows its address."""
+    async def ask(self, question: Question, addresses: Sequence[str], limit_s: float) -> dict[str, Answer | Unanswered]:
+        """What each address answered in time, or why not. Whoever answers as this very process shows its address."""
         outcome = await self.asker.ask(question, addresses, limit_s)
         settings = self._member.settings
         for address, answer in outcome.items():
-            if answer is not None and answer.instance == settings.instance != "" and not settings.own_address:
+            if isinstance(answer, Answer) and answer.instance == settings.instance != "" and not settings.own_address:
                 log.info("%s is this broker's own address", address)
                 self._member.settings = replace(settings, own_address=address)
         return outcome
 
-    async def ask_others(self, topic: Topic, request: str = "") -> dict[str, Answer | None]:
+    async def ask_others(self, topic: Topic, request: str = "") -> dict[str, Answer | Unanswered]:
         """What each address of the settings answered, but this broker's own, as far as that is known."""
         settings = self._member.settings
         addresses = [address for address in settings.addresses if address != settings.own_address]

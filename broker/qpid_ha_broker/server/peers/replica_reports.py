@@ -136,7 +136,7 @@ class ReplicaReports:
             "" if status.phase is None else status.phase.value,
             status.generation,
             member.position.lsn,
-            status.problem or replica.store_problem,
+            status.problem or replica.store_problem or _stall(member, now_s),
             _backups(member) if leads else (),
             self._load(member.set, replica.catalog, now_s) if leads else SetLoad(),
         )
@@ -154,6 +154,12 @@ class ReplicaReports:
             before, looked_at_s = moved, now_s
         self._moved[name] = before, looked_at_s, rate
         return SetLoad(messages, size, rate)
+
+
+def _stall(member: Member, now_s: float) -> str:
+    """Of a primary that commits nothing: why. Without since when, which would be news each time."""
+    stall = member.commit_stall(now_s)
+    return "" if stall is None else f"nothing is committed: {stall['why']}"
 
 
 def _backups(member: Member) -> tuple[BackupReport, ...]:

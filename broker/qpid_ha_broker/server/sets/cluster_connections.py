@@ -13,6 +13,7 @@ from qpid_ha_broker.model.administration import Facts
 from qpid_ha_broker.server.clients.connection_methods import ConnectionMethods, checked_action, checked_reason
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError
+from qpid_ha_broker.server.peers.peer_asker import Unanswered
 from qpid_ha_broker.server.peers.peer_questions import PeerQuestions
 from qpid_ha_broker.server.sets.membership import Membership
 
@@ -89,7 +90,7 @@ class ClusterConnections:
         instances = {self._membership.member.settings.instance}
         told = []
         for address, answer in found.items():
-            if answer is None:
+            if isinstance(answer, Unanswered):
                 told.append(TheirConnections("", address, [], UNANSWERED))
             elif answer.instance not in instances:
                 instances.add(answer.instance)
@@ -145,10 +146,10 @@ class ClusterConnections:
         """Where the broker of this name is, and which process that is. Raises ControlError."""
         found = {} if self._membership.is_standalone else await self._questions.ask_others(Topic.STATUS)
         for address, answer in found.items():
-            if answer is not None and answer.name == name:
+            if isinstance(answer, Answer) and answer.name == name:
                 return address, answer.instance
-        names = sorted({self._name, *(answer.name for answer in found.values() if answer is not None)})
-        silent = [address for address, answer in found.items() if answer is None]
+        names = sorted({self._name, *(answer.name for answer in found.values() if isinstance(answer, Answer))})
+        silent = [address for address, answer in found.items() if isinstance(answer, Unanswered)]
         text = f"no broker {name:.80} answers; there are {', '.join(names)}"
         text += f", and nobody answers at {', '.join(silent)}" if silent else ""
         raise ControlError(REFUSED, text, {"reason": "not-found"})
@@ -156,7 +157,8 @@ class ClusterConnections:
     async def _ask(self, address: str, request: str) -> Answer | None:
         limit_s = self._membership.member.settings.ask_limit_s
         question = self._questions.question(Topic.CONNECTIONS, request)
-        return (await self._questions.ask(question, [address], limit_s))[address]
+        answer = (await self._questions.ask(question, [address], limit_s))[address]
+        return answer if isinstance(answer, Answer) else None
 
 
 def _named(name: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Facts]:

@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 
+from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
@@ -18,6 +19,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
 from qpid_ha_broker.server.controller.cluster_facts import FROM_STREAM
+from qpid_ha_broker.server.peers.peer_asker import Unanswered
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.pause_control import PauseControl
 
@@ -77,7 +79,7 @@ class ClusterControl:
         members = _texts(primary.get("members", [primary["name"]]))  # of a standalone broker: itself
         for row in rows:
             row["in_sync"] = row["name"] in members
-        return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
+        return _sorted(rows) + unreachable
 
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
@@ -85,7 +87,7 @@ class ClusterControl:
             return await self._facts()
         answers, unreachable = await self._ask_all(Topic.QUERY)
         rows = [await self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
-        return _sorted(rows) + [{"name": None, "address": each, "state": UNREACHABLE} for each in unreachable]
+        return _sorted(rows) + unreachable
 
     def backups(self, params: Params) -> object:
         """Of a primary: each backup, how far it is, and its lag."""
@@ -108,16 +110,26 @@ class ClusterControl:
         subscription = self._membership.events.subscribe()
         return Stream(self._membership.summary(), "event", subscription, subscription.close)
 
-    async def _ask_all(self, topic: Topic) -> tuple[list[tuple[str, Answer]], list[str]]:
-        """The answers of the others with their addresses, and the addresses that gave none."""
+    async def _ask_all(self, topic: Topic) -> tuple[list[tuple[str, Answer]], list[dict[str, object]]]:
+        """The answers of the others with their addresses, and a row for each address that gave none.
+
+        `refused`: a broker is there, and said that this one is not let in."""
         settings = self._membership.member.settings
         found = await self._membership.questions.ask_others(topic)
         others = {
             answer.instance: (address, answer)
             for address, answer in found.items()
-            if answer is not None and answer.instance != settings.instance
+            if isinstance(answer, Answer) and answer.instance != settings.instance
         }
-        return list(others.values()), [address for address, answer in found.items() if answer is None]
+        rows: list[dict[str, object]] = [
+            {
+                "name": None, "address": address, "state": UNREACHABLE, "why": answer.why,
+                "refused": answer.why.startswith(UNAUTHORIZED_ACCESS),
+            }
+            for address, answer in found.items()
+            if isinstance(answer, Unanswered)
+        ]  # fmt: skip
+        return list(others.values()), rows
 
     # --- doing
 
@@ -137,13 +149,17 @@ class ClusterControl:
         return await self._request(lambda number: fx.DemoteAsked(number, cause))
 
     async def switchover(self, params: Params) -> object:
-        """Hand over to the backup `to`, or to the best; `cause`: who wants it, for the log."""
-        check_known(params, ("to", "cause"))
+        """Hand over to the backup `to`, or to the best; `cause`: who wants it, for the log. After `within_s` it is
+        void: a coordinator that hangs may keep a backup waiting until nobody wants it any more."""
+        check_known(params, ("to", "cause", "within_s"))
         cause = _sentence(params, "cause", "a switchover by an operator")
         to = params.get("to") or ""
         if not isinstance(to, str):
             raise ControlError(INVALID_PARAMS, "to is the name of a backup; left out: the best")
-        return await self._request(lambda number: fx.SwitchoverAsked(number, to, cause))
+        within_s = params.get("within_s")
+        if not isinstance(within_s, int | float | None) or (within_s is not None and within_s <= 0):
+            raise ControlError(INVALID_PARAMS, "within_s is a number of seconds over 0; left out: 5")
+        return await self._request(lambda number: fx.SwitchoverAsked(number, to, cause, within_s))
 
     async def drop(self, params: Params) -> object:
         """Let this primary not wait for `backup` any more, which is known to be gone: `reason` says from where."""
@@ -219,6 +235,8 @@ def _sentence(params: Params, name: str, default: str) -> str:
 def _status_row(answer: Answer) -> dict[str, object]:
     return {
         "name": answer.name,
+        "instance": answer.instance,
+        "cluster": answer.cluster or None,
         "state": answer.state,
         "generation": answer.generation,
         "lsn": answer.lsn,

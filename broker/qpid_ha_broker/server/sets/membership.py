@@ -175,4 +175,5 @@ class Membership(MemberDriver):
     def summary(self) -> dict[str, object]:
         """What `status` tells."""
         paused = None if self.pause is None else self.pause.now()
-        return summary(self.member, shut_down=self._is_shut_down, paused=paused)
+        coordinator = str(self._broker.current().coordinator.url)
+        return summary(self.member, shut_down=self._is_shut_down, paused=paused, coordinator=coordinator)

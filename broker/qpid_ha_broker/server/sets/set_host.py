@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -29,6 +30,7 @@ from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.peers.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.sets.membership_setup import check_dirty
+from qpid_ha_broker.server.sets.set_lines import SetLines
 from qpid_ha_broker.server.sets.set_member import (
     ProcessTime,
     RecordAnswer,
@@ -42,6 +44,7 @@ from qpid_ha_broker.server.sets.set_questions import SetQuestions
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
+from qpid_ha_broker.server.stores.loading import StoreReading
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_config.addresses import show_addresses
@@ -127,6 +130,7 @@ class SetHost:
         self._process = ProcessTime()
         self._services = SetServices(
             broker=broker,
+            lines=SetLines(log),
             shared=self.shared,
             questions=self._questions,
             records=self,
@@ -205,7 +209,8 @@ class SetHost:
                 await self._set_damaged_aside(name, fleet)
                 resources = container.new_resources(name)
                 kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
-                loaded = await asyncio.to_thread(kept.read, settings)
+                reading = StoreReading()
+                loaded = await reading.run(partial(kept.read, settings, reading.show))
             try:
                 check_dirty(self._broker.current(), loaded.restored.store, name)
             except StoreError:
@@ -316,7 +321,7 @@ class SetHost:
             own_address=own_address,
             clients_url=show_addresses(ha.public_url),
             cluster=cluster,
-            backup_timeout_s=ha.backup_timeout_s,
+            backup_timeout_s=ha.waits_for_backup_s,
             min_in_sync=min_in_sync or ha.min_in_sync,
             tail_bytes=ha.tail_bytes // TAIL_SHARE,
             has_heartbeats=False,
@@ -462,6 +467,7 @@ class SetHost:
         self._ticks = (self._ticks + 1) % REST_TICKS
         self.shared.tick()
         self._questions.tick()
+        self._services.lines.flush()
         members = list(self.members.values())
         due = self._awake | dict.fromkeys(members if was_stopped else members[self._ticks :: REST_TICKS])
         for member in due:

@@ -33,6 +33,7 @@ from qpid_ha_broker.server.peers.peer_links import PeerLinks
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.member_driver import Action, MemberDriver
+from qpid_ha_broker.server.sets.set_lines import SetLines
 from qpid_ha_broker.server.sets.set_questions import SetQuestions
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
@@ -104,6 +105,8 @@ class SetServices(NamedTuple):
     """What the members of all sets share."""
 
     broker: SetMemberHost
+    lines: SetLines
+    """Of the log."""
     shared: SharedConnections
     questions: SetQuestions
     records: RecordService
@@ -353,7 +356,7 @@ class SetMember(MemberDriver):
             self._turn_again()
 
     def _note(self, effect: fx.Notice) -> None:
-        log.log(_LEVELS[effect.level.upper()], "set %s: %s", self.name, effect.text)
+        self._services.lines.log(_LEVELS[effect.level.upper()], self.name, effect.text)
 
     @property
     def store_problem(self) -> str:

@@ -215,7 +215,7 @@ async def _result(answer: object) -> object:
 
 def _no_controller(error: ControllerGone | TimeoutError) -> ControlError:
     if isinstance(error, ControllerGone):
-        return ControlError(REFUSED, f"{error}; see `qpid-ha status --all`", {"reason": "no-controller"})
+        return ControlError(REFUSED, f"{error}; see `qpid-ha diagnose`", {"reason": "no-controller"})
     text = f"no outcome within {REQUEST_LIMIT_S:g} s: it may go on; look at `qpid-ha map` and at the logs"
     return ControlError(REFUSED, text, {"reason": "timeout"})
 

@@ -16,6 +16,7 @@ from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, FrameError
 from qpid_ha_broker.server.clients.shared_connections import SharedConnections
+from qpid_ha_broker.server.peers.peer_asker import NO_ANSWER, SAID
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
 
 log = logging.getLogger("peers")
@@ -29,7 +30,7 @@ Feed = Callable[[fx.Input], None]
 class _SetQuestion:
     """A question that was put to several brokers."""
 
-    __slots__ = ("addresses", "answers", "awaited", "feed", "number", "timer")
+    __slots__ = ("addresses", "answers", "awaited", "feed", "number", "silent", "timer")
 
     def __init__(self, effect: fx.Ask, feed: Feed) -> None:
         self.number = effect.question.number
@@ -37,6 +38,7 @@ class _SetQuestion:
         self.addresses = effect.addresses
         self.awaited = set(effect.addresses)
         self.answers: dict[str, Answer] = {}
+        self.silent: list[fx.SilentPeer] = []
         self.feed = feed
         self.timer: asyncio.TimerHandle | None = None
 
@@ -83,7 +85,11 @@ class SetQuestions:
             asked.timer.cancel()
         answers = tuple([asked.answers[address] for address in asked.addresses if address in asked.answers])
         unreachable = tuple([address for address in asked.addresses if address not in asked.answers])
-        asked.feed(fx.PeersAnswered(asked.number, answers, unreachable))
+        for address in asked.awaited:
+            channel = self._channels.get(address)
+            if channel is not None and channel.is_open:
+                asked.silent.append(fx.SilentPeer(address, NO_ANSWER))
+        asked.feed(fx.PeersAnswered(asked.number, answers, unreachable, tuple(asked.silent)))
 
     # --- what the sub-channels tell
 
@@ -115,6 +121,8 @@ class SetQuestions:
         for address in [address for address, each in self._channels.items() if each is channel]:
             del self._channels[address]
             for number, asked in list(self._asked.items()):
+                if address in asked.awaited and reason.startswith(SAID):
+                    asked.silent.append(fx.SilentPeer(address, reason))
                 asked.awaited.discard(address)
                 if not asked.awaited:
                     self._finish(number)

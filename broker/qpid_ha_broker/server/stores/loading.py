@@ -28,20 +28,17 @@ class LoadingAbandoned(Exception):
     """The broker was told to stop; what was loaded so far is of no use."""
 
 
-class StoreLoading:
-    """The promise: until `run` has returned, nobody but its thread touches what is loaded, and the loop is not blocked.
+class StoreReading:
+    """One store that is read on a thread, which nobody has to wait for once the broker ends.
 
-    `listening`: where the broker listens by now. `end`: called for the control method `shutdown`.
+    Not by `asyncio.to_thread`: at its end a program waits for what runs there, and for a store of some gigabytes that
+    takes a minute.
     """
 
-    def __init__(self, name: str, listening: Callable[[], list[str]], end: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.done_bytes = 0
         self.total_bytes = 0
         """Of all files that count; 0 until they have been looked through."""
-        self._name = name
-        self._listening = listening
-        self._end = end
-        self._began_s = time.monotonic()
         self._is_abandoned = False
 
     # --- on the thread
@@ -82,6 +79,20 @@ class StoreLoading:
     def progress(self) -> str:
         """For people."""
         return format_progress(self.done_bytes, self.total_bytes)
+
+
+class StoreLoading(StoreReading):
+    """The promise: until `run` has returned, nobody but its thread touches what is loaded, and the loop is not blocked.
+
+    `listening`: where the broker listens by now. `end`: called for the control method `shutdown`.
+    """
+
+    def __init__(self, name: str, listening: Callable[[], list[str]], end: Callable[[], None]) -> None:
+        super().__init__()
+        self._name = name
+        self._listening = listening
+        self._end = end
+        self._began_s = time.monotonic()
 
     def refusal(self) -> AmqpError:
         """What clients and other brokers are told."""
