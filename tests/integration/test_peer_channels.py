@@ -11,7 +11,7 @@ import pytest
 from cluster_in_process import InProcessCluster, eventually
 from event_loops import in_event_loop
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Batch, Topic
+from qpid_ha_broker.ha.frames import Answer, Batch, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server.broker import Broker
@@ -29,7 +29,7 @@ async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: floa
     membership = cluster.member(asker)
     urls = [cluster.url(other) for other in others]
     found = await membership.questions.ask(membership.questions.question(Topic.STATUS), urls, limit_s)
-    return [answer.state if answer is not None else "" for answer in found.values()]
+    return [answer.state if isinstance(answer, Answer) else "" for answer in found.values()]
 
 
 @in_event_loop
