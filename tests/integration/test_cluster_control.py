@@ -118,7 +118,7 @@ async def test_the_primary_hands_over_to_the_backup_that_was_named(tmp_path: Pat
         assert messages(cluster, "c", "q") == 1
         with pytest.raises(RequestRefused, match="ask the primary"):
             await cluster.ask("a", "switchover")
-        with pytest.raises(RequestRefused, match="nobody is not ready"):
+        with pytest.raises(RequestRefused, match="there is no backup nobody"):
             await cluster.ask("c", "switchover", to="nobody")
 
 

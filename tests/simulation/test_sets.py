@@ -30,7 +30,7 @@ def test_forty_clusters_of_many_sets_keep_their_promises(seeds: range) -> None:
 
     assert {each.plan.seed: each.problem for each in outcomes if each.problem} == {}
     # A simulation in which nothing happens would pass as well.
-    assert sum(outcome.confirmed for outcome in outcomes) > 500 * len(seeds)
+    assert sum(outcome.confirmed for outcome in outcomes) > 300 * len(seeds)
     assert sum(outcome.generations for outcome in outcomes) > 7 * len(seeds)
 
 
