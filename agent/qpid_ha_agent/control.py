@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
 NOT_ALLOWED = -32001
 """Who asks may not: a wrong login, or no permission."""
 _RECEIVE_BYTES = 65536
+PAGE_ROWS: Final = 1000
+"""Of a list, in one answer: as many as a broker gives at most."""
 Result = TypeVar("Result")
 
 
@@ -175,6 +177,28 @@ def call_with_cause(client: Client, method: str, cause: str, **params: object) -
         if refusal.code != INVALID_PARAMS:
             raise
         return client.call(method, **params)
+
+
+def list_in_pages(client: Client, method: str, **params: object) -> list[Any]:
+    """All rows that `method` lists, page by page: no answer is large, however many there are. Raises ControlFailure.
+
+    A broker that was not restarted since an upgrade may know no pages, and is asked for all of it at once.
+    """
+    rows: list[Any] = []
+    after = ""
+    while True:
+        try:
+            page = client.call(method, action="list", limit=PAGE_ROWS, after=after, **params)
+        except RequestRefused as refusal:
+            if refusal.code != INVALID_PARAMS or after:
+                raise
+            page = client.call(method, action="list", **params)
+        if not isinstance(page, dict):
+            return page if isinstance(page, list) else []
+        rows += page.get("rows", [])
+        after = page.get("next") or ""
+        if not after:
+            return rows
 
 
 class NotAllowed(RequestRefused):

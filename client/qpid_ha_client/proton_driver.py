@@ -24,6 +24,7 @@ from proton import (
 from proton.reactor import AtMostOnce
 
 from qpid_ha_client.core import events as ev
+from qpid_ha_client.core.addresses import BrokerAddress
 from qpid_ha_client.core.client_core import ClientCore
 
 PRODUCER, SEQUENCE = symbol("x-opt-qpid-producer"), symbol("x-opt-qpid-sequence")
@@ -34,6 +35,14 @@ NOTICES_LINK: Final = "qpid.known.hosts"
 NOTICES_CREDIT: Final = 10
 READS_REFUSALS: Final = "sole-connection-for-container"
 """With it brokers say why they do not serve, and who does."""
+PROOFS: Final = ("EXTERNAL", "GSSAPI", "SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1")
+"""SASL mechanisms that tell who we are, and do not tell the password."""
+HOW_TO_SAY_PLAIN: Final = (
+    "the password is said in clear (PLAIN) over TLS and on loopback alone: use amqps://, have the broker offer SCRAM, "
+    "or set allow_insecure_plain of ConnectOptions in a network where nobody else listens"
+)
+_NO_MECHANISM: Final = "[mech=none]"
+"""In Proton's words: the broker offers no mechanism that we may use."""
 _HEADER, _DELIVERY_ANNOTATIONS = 0x70, 0x71
 _STATES: Final = {
     ev.ConsumerVerdict.ACCEPT: Delivery.ACCEPTED,
@@ -54,12 +63,34 @@ class ConnectOptions:
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    allow_insecure_plain: bool = False
+    """Say the password in clear, without TLS, to the brokers that were given: everybody on the way can read it. On
+    loopback it may be said in any case. Brokers that others have named get it over TLS alone."""
     container_id: str | None = None
     """None: the session's id."""
     heartbeat_s: float = 5.0
     """A broker that says nothing for twice as long is given up."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Other arguments of Proton's `Container.connect`, such as `ssl_domain`."""
+
+
+def login_arguments(options: ConnectOptions, broker: BrokerAddress, may_read_password: bool) -> dict[str, Any]:
+    """Of Proton's `Container.connect`: who we are to `broker`, and by which mechanisms we may tell.
+
+    Where it may not read the password, or others could on the way, PLAIN is left out; a broker that offers nothing else
+    does not get to know it. Proton's own default is to say it to anybody.
+    """
+    user = options.user if options.user is not None else options.more.get("user")
+    if user is None:
+        return {"allow_insecure_mechs": False}
+    password = options.password if options.user is not None else options.more.get("password")
+    login = {"user": user, "password": password}
+    in_clear = options.allow_insecure_plain or bool(options.more.get("allow_insecure_mechs", False))
+    if may_read_password:
+        return {**login, "allow_insecure_mechs": broker.is_tls or broker.is_loopback or in_clear}
+    wanted = str(options.more.get("allowed_mechs") or " ".join(PROOFS)).split()
+    proofs = " ".join(mechanism for mechanism in wanted if mechanism in PROOFS)
+    return {**login, "allow_insecure_mechs": False, "allowed_mechs": proofs or PROOFS[0]}
 
 
 class OutgoingMessage:
@@ -211,9 +242,7 @@ class ProtonDriver:
         given = dict(effect.properties)
         if "qpid.session" in given:
             given["qpid.session"] = uuid.UUID(str(given["qpid.session"]))
-        more = dict(self._options.more)
-        if self._options.user is not None:
-            more |= {"user": self._options.user, "password": self._options.password}
+        more = {**self._options.more, **login_arguments(self._options, effect.broker, effect.may_read_password)}
         self._connection = DriverConnection(self, effect.attempt)
         self._connection.connection = self._container.connect(
             url=str(effect.broker),
@@ -324,6 +353,8 @@ class DriverConnection(Handler):
         """The socket is gone."""
         reason = _reason(event.transport.condition)
         is_login = reason.name == "amqp:unauthorized-access" and bool(event.connection.state & Endpoint.REMOTE_UNINIT)
+        if is_login and _NO_MECHANISM in reason.description:
+            reason = reason._replace(description=f"{reason.description}; {HOW_TO_SAY_PLAIN}")
         self._feed(ev.ConnectionLost(self.attempt, reason, is_login))
 
     def on_link_remote_open(self, event: Any) -> None:

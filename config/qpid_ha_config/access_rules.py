@@ -1,7 +1,7 @@
 """The text of an access control list, read line by line:
 
     group operators alice bob             # names, or @GROUP of one above
-    allow @operators all                  # all actions, on all nodes
+    allow @operators all,administer       # what an application does, on all nodes; and administer the broker
     allow-log carol purge orders.*        # what it allows is logged
     deny all publish orders.internal
     allow authenticated publish,consume,create ${user}.*
@@ -22,7 +22,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.model.access import EVERY_NODE, USER_VARIABLE, AccessRule, NodePattern, PatternKind, Permission, Who
+from qpid_ha_broker.model.access import (
+    APPLICATION,
+    EVERY_NODE,
+    USER_VARIABLE,
+    AccessRule,
+    NodePattern,
+    PatternKind,
+    Permission,
+    Who,
+)
 from qpid_ha_broker.model.user_limits import LimitKind, LimitRule
 from qpid_ha_config.errors import ConfigError, UnreadableConfig, nearest
 from qpid_ha_config.scalars import parse_count, parse_size_bytes
@@ -142,7 +151,9 @@ def _read_rule(words: list[str], groups: Mapping[str, frozenset[str]], place: st
         raise ValueError(f"a rule is `{verb} USER|@GROUP|all|authenticated|anonymous ACTION[,ACTION...] [NODE]`")
     users = _whom(words[1], groups)
     node = _pattern(words[3]) if len(words) == 4 else EVERY_NODE
-    return AccessRule(verb != "deny", verb == "allow-log", users, _actions(words[2]), node, text, place)
+    return AccessRule(
+        verb != "deny", verb == "allow-log", users, _actions(words[2], allows=verb != "deny"), node, text, place
+    )
 
 
 def _whom(word: str, groups: Mapping[str, frozenset[str]]) -> frozenset[str] | Who:
@@ -191,14 +202,17 @@ _VALUES: Final[Mapping[LimitKind, tuple[str, Callable[[str], float]]]] = {
 }
 
 
-def _actions(word: str) -> frozenset[Permission]:
-    names = [action.value for action in Permission]
-    if word == _ALL:
-        return frozenset(Permission)
+def _actions(word: str, *, allows: bool) -> frozenset[Permission]:
+    """`all` allows what an application does with its nodes, and denies everything."""
+    names, found = [action.value for action in Permission], set[Permission]()
     for name in word.split(","):
-        if name not in names:
+        if name == _ALL:
+            found |= APPLICATION if allows else set(Permission)
+        elif name in names:
+            found.add(Permission(name))
+        else:
             raise ValueError(f"there is no action {name!r:.80}; {nearest(name, [*names, _ALL])}")
-    return frozenset(Permission(name) for name in word.split(","))
+    return frozenset(found)
 
 
 def _pattern(word: str) -> NodePattern:

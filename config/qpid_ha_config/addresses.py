@@ -76,6 +76,10 @@ class Address(NamedTuple):
         """Host and port, the same for the same listener."""
         return self.host.lower(), self.port
 
+    def is_same_listener(self, other: Address) -> bool:
+        """Whether both lead to one listener, and in the same way: with TLS or without."""
+        return self.place == other.place and self.is_tls == other.is_tls
+
     def as_user(self, user: str) -> Address:
         """The same place, for `user`."""
         return self._replace(user=user)

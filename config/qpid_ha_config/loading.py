@@ -13,7 +13,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from qpid_ha_config.access_rules import read_file
+from qpid_ha_config.access_rules import parse_entries, read_file
+from qpid_ha_config.certificates import CertificateError, validities
 from qpid_ha_config.configuration import COMMAND_LINE, WrittenSettings
 from qpid_ha_config.defaults import find_file
 from qpid_ha_config.errors import ConfigError, SettingsError
@@ -64,6 +65,10 @@ def _read_all(config_file: Path | None, flags: Mapping[str, object], environment
             if file.has(key):
                 with file.blamed():
                     check_private(key, path)
+        try:
+            check_unchangeable("config", path)
+        except SettingsError as error:
+            raise ConfigError(path, "", error.problem) from None
         file.check_each()
         configuration = configuration.over(file)
     return configuration
@@ -104,6 +109,13 @@ def check_files(settings: BrokerSettings) -> None:
             read_file(settings.access.file)
         except ConfigError as error:
             raise SettingsError("acl.file", str(error)) from None
+    elif settings.access.rules is not None:
+        try:
+            parse_entries(settings.access.rules)
+        except ConfigError as error:
+            raise SettingsError("acl.rules", str(error)) from None
+    if settings.data_dir is not None:
+        check_unshared("data-dir", settings.data_dir)
     if settings.audit.file is not None:
         check_unchangeable("audit.file", settings.audit.file)
         check_unshared("audit.file", settings.audit.file.parent)
@@ -149,6 +161,7 @@ def _check_readable(key: str, file: Path) -> None:
 
 def check_private(key: str, file: Path) -> None:
     """Raise SettingsError for a secret that every user of this machine may read or replace; its group may."""
+    check_place(key, file)
     with contextlib.suppress(OSError):
         found = file.stat()
         if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IRWXO:
@@ -156,17 +169,58 @@ def check_private(key: str, file: Path) -> None:
 
 
 def check_unchangeable(key: str, file: Path) -> None:
-    """Raise SettingsError for a file that every user of this machine may change."""
+    """Raise SettingsError for a file that every user of this machine may change or replace."""
+    check_place(key, file)
     with contextlib.suppress(OSError):
-        if file.stat().st_mode & stat.S_IWOTH:
+        found = file.stat().st_mode
+        if stat.S_ISREG(found) and found & stat.S_IWOTH:
             raise SettingsError(key, f"every user may change {file}: chmod o-w {file}")
+
+
+def check_place(key: str, file: Path) -> None:
+    """Raise SettingsError for a file that every user of this machine may put another one in place of: somewhere on the
+    way to it, also to what a link leads to. Where only owners may rename, as in /tmp, they may not."""
+    for way in dict.fromkeys((file.absolute(), file.resolve())):
+        for directory in way.parents:
+            with contextlib.suppress(OSError):
+                mode = directory.stat().st_mode
+                if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                    problem = f"every user may change what is in {directory}, and so replace {file}"
+                    raise SettingsError(key, f"{problem}: chmod o-w {directory}")
 
 
 def check_unshared(key: str, directory: Path) -> None:
     """Raise SettingsError for a directory in which every user of this machine may replace what the broker relies on."""
+    check_place(key, directory)
     with contextlib.suppress(OSError):
         if directory.stat().st_mode & stat.S_IWOTH:
             raise SettingsError(key, f"every user may change what is in {directory}: chmod o-w {directory}")
+
+
+def certificate_problems(settings: BrokerSettings, now_s: float) -> list[SettingsError]:
+    """Certificates that are not valid now: with them no TLS connection comes about. Of a file with authorities one has
+    to be valid, of the others all. What cannot be read is not looked at."""
+    tls, coordinator, remote = settings.tls, settings.coordinator, settings.remote
+    elsewhere = [*(("remote-nodes", each.login.ca) for each in remote.nodes),
+                 *(("remote-brokers", each.login.ca) for each in remote.brokers)]  # fmt: skip
+    files = [
+        ("tls.certificate", tls.certificate, False),
+        ("tls.ca", tls.ca, True),
+        ("ha.coordinator-certificate", coordinator.certificate, False),
+        ("ha.coordinator-ca", coordinator.ca, True),
+        *((key, file, True) for key, file in elsewhere),
+    ]
+    found = []
+    for key, file, is_of_authorities in files:
+        if file is None:
+            continue
+        with contextlib.suppress(OSError, CertificateError):
+            text = file.read_text(encoding="ascii", errors="replace")
+            problems = [each.problem(now_s) for each in validities(text)]
+            wrong = [problem for problem in problems if problem]
+            if wrong and (not is_of_authorities or len(wrong) == len(problems)):
+                found.append(SettingsError(key, f"{file}: {wrong[0]}"))
+    return found
 
 
 def _check_tls(tls: TlsSettings) -> None:

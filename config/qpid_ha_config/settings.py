@@ -245,6 +245,11 @@ class RemoteSettings:
     proxy_idle_s: float = setting("ha.proxy-idle", duration(0.1, 86400), 30.0, changeable=True)
     """A connection for links of clients to another broker, of the cluster or outside, is kept for so long without."""
 
+    def names(self, address: Address) -> bool:
+        """Whether a broker is one of those that the configuration gives a login for."""
+        named = [*(node.url.addresses for node in self.nodes), *(broker.addresses for broker in self.brokers)]
+        return any(each.is_same_listener(address) for addresses in named for each in addresses)
+
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
@@ -612,6 +617,8 @@ def _check_cluster(settings: BrokerSettings) -> None:
 def _check_cluster_login(ha: HaSettings) -> None:
     if ha.password is not None and ha.password_file is not None:
         raise SettingsError("ha.password", "ha.password-file gives one too; take one of them out")
+    if ha.username == "anonymous":
+        raise SettingsError("ha.username", "anonymous is what who has not logged in is called; choose another user")
     has_password = ha.password is not None or ha.password_file is not None
     if has_password and ha.username is None:
         raise SettingsError("ha.username", "missing; there is a password for it")

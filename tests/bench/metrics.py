@@ -98,7 +98,7 @@ async def _held(directory: Path, tokens: dict[TokenRole, str], queues: int, for_
     found, thresholds = [], gc.get_threshold()
     try:
         for number in range(queues):
-            broker.container.administration.create_queue(f"queue-{number}")
+            broker.container.management.administration.create_queue(f"queue-{number}")
         await asyncio.sleep(1)
         tame_garbage_collector()
         alone_s = await _waits(for_s)

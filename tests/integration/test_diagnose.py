@@ -16,9 +16,9 @@ import pytest
 from admin_tool import qpid_ha
 from certificate_authority import Authority
 from control_broker import ControlBroker, answering
-from qpid_ha_agent.diagnosis.certificates import CertificateError, ends_s
 from qpid_ha_agent.diagnosis.facts import LocalProcess, Supervisor
 from qpid_ha_agent.diagnosis.machine import LookedAt, look_at_machine, read_written
+from qpid_ha_config.certificates import CertificateError, validities
 from running_cluster import RunningCluster
 
 pytestmark = pytest.mark.direct_only("it is about brokers themselves, and asks each of them")
@@ -121,12 +121,12 @@ def test_a_mistake_in_the_address_is_one_of_usage() -> None:
 def test_the_end_of_a_certificate_is_read_as_openssl_made_it(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     valid, _ = authority.issue("valid", days=40)
-    (left_s,) = [end_s - time.time() for end_s in ends_s(valid.read_text())]
+    (left_s,) = [each.ends_s - time.time() for each in validities(valid.read_text())]
     assert abs(left_s - 40 * 86_400) < 600
-    chain = ends_s(valid.read_text() + authority.certificate.read_text())
+    chain = validities(valid.read_text() + authority.certificate.read_text())
     assert len(chain) == 2
     with pytest.raises(CertificateError):
-        ends_s(valid.read_text().replace("MII", "MIJ"))
+        validities(valid.read_text().replace("MII", "MIJ"))
 
 
 def looked_at(config: Path) -> LookedAt:

@@ -17,6 +17,7 @@ from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.ha.states import State
 
 NAMES = ("a", "b", "c")
+NOBODY = "amqp://127.0.0.1:1"
 
 
 def send(url: str, *bodies: str) -> list[Outcome]:
@@ -37,8 +38,10 @@ def browse(url: str) -> list[str]:
 class Elsewhere(InProcessBroker):
     """A standalone broker in another town."""
 
-    def __init__(self, directory: Path, *, may_copy: bool = True) -> None:
-        super().__init__(directory, {"name": "far", "ha.queue-replication": may_copy})
+    def __init__(self, directory: Path, *known: str, may_copy: bool = True) -> None:
+        """`known`: addresses that its configuration has."""
+        remote = [{"url": url} for url in known]
+        super().__init__(directory, {"name": "far", "ha.queue-replication": may_copy, "remote-brokers": remote})
 
     @property
     def bodies(self) -> list[str]:
@@ -60,7 +63,7 @@ async def two_towns(directory: Path) -> AsyncIterator[tuple[InProcessCluster, El
     async with InProcessCluster(directory, *NAMES) as cluster:
         await cluster.form("a")
         await cluster.ask("a", "queues", action="create", name="orders", arguments={"qpid.max_count": 5000})
-        async with Elsewhere(directory) as far:
+        async with Elsewhere(directory, urls(cluster), NOBODY) as far:
             yield cluster, far
 
 
@@ -97,8 +100,9 @@ async def test_what_cannot_be_copied_is_refused_with_the_reason(tmp_path: Path) 
         for params, text in (
             ({"queue": "nothing", "address": urls(cluster)}, "no queue nothing"),
             ({"queue": "orders", "address": cluster.url("b")}, "not primary"),
-            ({"queue": "orders", "address": "amqp://127.0.0.1:1"}, "no primary at"),
-            ({"queue": "orders", "address": far.url}, "in no cluster"),
+            ({"queue": "orders", "address": NOBODY}, "no primary at"),
+            ({"queue": "orders", "address": far.url}, "remote-brokers of this broker's configuration does not have"),
+            ({"queue": "orders", "address": f"{NOBODY},stranger"}, "does not have amqp://stranger:5672, and a copy"),
             ({"queue": "orders", "address": "http://x"}, "address is"),
             ({"queue": "orders"}, "address is"),
             ({"queue": ""}, "name of a queue"),
@@ -114,10 +118,9 @@ async def test_what_cannot_be_copied_is_refused_with_the_reason(tmp_path: Path) 
 async def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    async with (
-        InProcessCluster(tmp_path / "one", "a", "b") as here,
-        InProcessCluster(tmp_path / "two", "x", "y") as there,
-    ):
+    here = InProcessCluster(tmp_path / "one", "a", "b")
+    known = [{"url": here.url("a")}]
+    async with here, InProcessCluster(tmp_path / "two", "x", "y", remote_brokers=known) as there:
         await here.form("a")
         await there.form("x")
         await here.ask("a", "queues", action="create", name="orders")
@@ -137,6 +140,6 @@ async def test_the_primary_of_a_cluster_keeps_a_copy_that_its_backups_have_too(t
 
 @in_event_loop
 async def test_a_standalone_broker_copies_only_where_its_configuration_says_so(tmp_path: Path) -> None:
-    async with Elsewhere(tmp_path, may_copy=False) as far:
+    async with Elsewhere(tmp_path, NOBODY, may_copy=False) as far:
         with pytest.raises(RequestRefused, match=r"ha\.queue-replication"):
-            await far.ask("replicate", queue="orders", address="amqp://127.0.0.1:1")
+            await far.ask("replicate", queue="orders", address=NOBODY)

@@ -51,6 +51,8 @@ IDLE_S = 2.0
 """A connection on which nothing comes for so long is given up."""
 EVERYBODY = parse_entries(["allow all all"]).rules
 """May do everything: addresses are no part of the simulation."""
+PROOF = "of the cluster"
+"""By which brokers know each other: here they have no login."""
 WORKSPACE = Workspace()
 Attached = Callable[["ProxyNode", Connection, proton.Link, LinkEndpoint], None]
 
@@ -174,6 +176,7 @@ class ProxyNode(Node):
         super().prepare(self.container.default.resources)
         self.configuration = self.container.default.configuration
         self.connections = Connections(self.container, self._attach)
+        self.connections.is_proof = lambda proof: proof == PROOF
         self._protocols: dict[Connection, ClientProtocol] = {}
         self._has_news = self.is_in_turn = False
         self.map = ClusterMap()
@@ -186,7 +189,7 @@ class ProxyNode(Node):
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         super().begin(settings, draw, restored)
         self.waiters = CommitWaiters(self.schedule_turn)
-        self.admission: Admission[ClientProtocol] = Admission(AdmissionLimits(10_000, 10_000, 10_000, 10_000))
+        self.admission: Admission[ClientProtocol] = Admission(AdmissionLimits(10_000, 10_000, 10_000, 10_000, 10_000))
         self.notices = NoticeLog()
         self.clients = ClientAccess(self, self.member, self.feed, _nobody_listens)
         addresses = BrokerAddresses(self.name, self.map, self.member, lambda: self.clients.is_serving)
@@ -358,7 +361,9 @@ def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
 
 
 def _engine_for(_address: Address) -> Engine:
-    return _engine()
+    engine = _engine()
+    engine.proof = PROOF
+    return engine
 
 
 def _nobody_listens() -> None:

@@ -368,7 +368,7 @@ class ProxiesWorld:
                 return f"{node.name} still has {len(clients)} clients"
             if node.proxying.count:
                 return f"{node.name} still relays {node.proxying.count} links"
-            held = node.container.unsettled_bytes, node.container.partial_bytes
+            held = node.container.held.unsettled_bytes, node.container.held.partial_bytes
             if held != (0, 0):
                 return f"{node.name} still holds {held} bytes of messages, and has no clients"
             if len(node.resources.default.state.sessions):

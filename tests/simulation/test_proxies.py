@@ -11,7 +11,6 @@ import pytest
 
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.links import relayed_links
-from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
@@ -84,12 +83,6 @@ def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pyte
     monkeypatch.setattr(Proxying, "forget", lambda self, link, closed=True: self._links.pop(link, None))
 
     found_by(monkeypatch, map(draw_proxies_plan, range(5)))
-
-
-def test_what_is_behind_a_refusal_and_taken_all_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(IncomingLink, "_is_in_refused_run", lambda self, delivery: False)
-
-    found_by(monkeypatch, map(draw_proxies_plan, range(10)))
 
 
 def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

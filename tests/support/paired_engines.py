@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.connections.connection import Connection, Connections
 from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.wire.peer_frames import broker_properties
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue import Queue
 
@@ -37,8 +38,13 @@ def take_from(transport: proton.Transport) -> bytes:
 
 def push_into(transport: proton.Transport, data: bytes) -> None:
     """Proton's end hears all of that, no more at once than its buffer holds."""
-    for offset in range(0, len(data), _INPUT_BUFFER):
-        transport.push(data[offset : offset + _INPUT_BUFFER])
+    offset = 0
+    while offset < len(data):
+        size = min(_INPUT_BUFFER, transport.capacity())
+        if size <= 0:  # it hears nothing any more
+            return
+        transport.push(data[offset : offset + size])
+        offset += size
 
 
 class _LoggedIn(proton.Transport):
@@ -57,6 +63,21 @@ class _LoggedIn(proton.Transport):
         return True
 
 
+PROOF = "of the cluster"
+"""By which the brokers of these tests know each other, where they have no login."""
+
+
+BROKER: dict[str, object] = {str(name): value for name, value in broker_properties(PROOF).items()}
+"""Properties of the open of another broker."""
+
+
+def broker_engine() -> Engine:
+    """Of a broker that connects to another one of its cluster."""
+    engine = Engine(proton.Transport(), proton.Connection())
+    engine.proof = PROOF
+    return engine
+
+
 class PairedBroker:
     """A container without a process.
 
@@ -71,6 +92,7 @@ class PairedBroker:
         self.container.default.resources.default.declare_standard_exchanges()
         self.container.now_ms = START_MS
         self.connections = Connections(self.container, attach)
+        self.connections.is_proof = lambda proof: proof == PROOF
         self.batches: list[LogBatch] = []
         self.visits: Counter[str] = Counter()
         self.clients: list[PairedClient] = []

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import proton
-
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import BROKER, PairedBroker, PairedClient, broker_engine
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.relaying.peer_client import PeerClient
 from qpid_ha_broker.amqp.wire.engine import Engine
-from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, Channel
+from qpid_ha_broker.amqp.wire.peer_frames import Channel
 
 SETTINGS = ContainerSettings("primary", "0")
 
@@ -49,7 +47,7 @@ class Backup:
         self.openings = 0
         self.frames: list[bytes] = []
         self.reasons: list[str] = []
-        engine = engine or Engine(proton.Transport(), proton.Connection())
+        engine = engine or broker_engine()
         self._receive: Callable[[bytes], None] = self.frames.append
         told = self._opened, self._received, self.reasons.append
         self.client = PeerClient(engine, "backup", "host", *told, capability)
@@ -96,8 +94,8 @@ class Cluster(PairedBroker):
         return backup
 
     def admin(self) -> PairedClient:
-        """A client whose connection is marked."""
-        client = PairedClient(self, {ADMIN_PROPERTY: True})
+        """A client whose connection is that of another broker."""
+        client = PairedClient(self, BROKER)
         self.settle_down()
         return client
 

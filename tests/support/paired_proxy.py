@@ -12,13 +12,12 @@ from typing import cast
 
 import proton
 
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import PairedBroker, PairedClient, broker_engine
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
-from qpid_ha_broker.amqp.wire.engine import Engine
 
 
 class PairedProxy:
@@ -76,8 +75,7 @@ class PairedProxy:
     def connect_upstream(self) -> None:
         """Open a connection to the primary, and attach there what has no far end."""
         self.accepted = self.primary.accept(self.user)
-        engine = Engine(proton.Transport(), proton.Connection())
-        self.upstream = Upstream(engine, self.name, "primary", lambda: None, self.ended.append)
+        self.upstream = Upstream(broker_engine(), self.name, "primary", lambda: None, self.ended.append)
         self.attach_those_left()
 
     def attach_those_left(self) -> None:

@@ -55,9 +55,14 @@ class PairedRemote:
         self.settle_down()
         return client
 
-    def connect_far(self) -> None:
-        """Open a connection to the other broker, and attach there what has no far end."""
+    def connect_far(self, max_frame_bytes: int = 0) -> None:
+        """Open a connection to the other broker, and attach there what has no far end.
+
+        `max_frame_bytes`: that it takes; 0: any.
+        """
         self.transport = proton.Transport(proton.Transport.SERVER)
+        if max_frame_bytes:
+            self.transport.max_frame_size = max_frame_bytes
         self.far = proton.Connection()
         self.far.container = "there"
         self.far.properties = {proton.symbol("product"): self._product}

@@ -40,6 +40,8 @@ class Node(MemberHarness):
         """Of each change of state."""
         self.not_let_in: set[str] = set()
         """Names of brokers that cannot log in here."""
+        self.has_no_place_for: set[str] = set()
+        """Names of brokers that are refused a connection here."""
         self.clean_end: str | None = None
         """The shutdown under which its store is whole; empty: it is not; None: no shutdown has reached it."""
         self.turn_due = False
@@ -342,6 +344,8 @@ class SmallCluster:
             node.feed(fx.LinkLost(link, "connection refused"))
         elif node.name in other.not_let_in:
             node.feed(fx.LinkLost(link, "amqp:unauthorized-access: Authentication failed", is_login=True))
+        elif node.name in other.has_no_place_for:
+            node.feed(fx.LinkLost(link, "amqp:resource-limit-exceeded: 90 connections of brokers", is_full=True))
         elif not self._is_cut(node.name, name):
             far = next(self._numbers)
             self._links[node.name, link] = (name, far)

@@ -92,7 +92,7 @@ def test_an_aborted_delivery_is_forgotten_and_the_link_goes_on(kind: str, node: 
     assert client.link is not None, "the link ended"
     assert not client.peer.has_ended
     assert broker.queue("q").messages.count == 0
-    assert (client.peer.partial_bytes, client.peer.container.partial_bytes) == (0, 0)
+    assert (client.peer.partial_bytes, client.peer.container.held.partial_bytes) == (0, 0)
     if node == "queue":
         client.say(whole_transfer(0, 1, proton.Message("next").encode()))
         assert broker.queue("q").messages.count == 1

@@ -38,6 +38,35 @@ def test_with_rules_what_none_of_them_matches_is_denied_on_this_machine_too(acti
     assert not allowed(access, ALICE, action)
 
 
+@pytest.mark.parametrize("action", Permission)
+def test_all_allows_what_applications_do_and_denies_everything(action: Permission) -> None:
+    is_of_applications = action not in (Permission.REPLICATE, Permission.ADMINISTER)
+    assert allowed(controlled("allow alice all"), ALICE, action) is is_of_applications
+    assert allowed(controlled("allow-log alice all"), ALICE, action) is is_of_applications
+    assert allowed(controlled("allow alice all,administer"), ALICE, action) is (action is not Permission.REPLICATE)
+    assert not allowed(controlled("deny alice all", "allow all replicate,administer"), ALICE, action)
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_for_everybody"),
+    [
+        ((), False),
+        (("allow all all",), False),
+        (("allow alice administer",), False),
+        (("allow all all,administer",), True),
+        (("allow authenticated administer",), True),
+        (("allow anonymous administer",), True),
+        (("deny anonymous administer", "allow all administer"), True),
+        (("deny all administer", "allow all administer"), False),
+        (("allow all administer orders",), False),
+    ],
+)
+def test_a_rule_by_which_everybody_administers_is_told(rules: tuple[str, ...], is_for_everybody: bool) -> None:
+    access = controlled(*rules) if rules else open_to_all()
+    assert bool(access.for_everybody(Permission.ADMINISTER)) is is_for_everybody
+    assert ("everybody_administers" in access.facts()) is is_for_everybody
+
+
 def test_the_first_rule_that_matches_decides() -> None:
     access = controlled("deny alice publish secret", "allow all publish", "deny all all")
     assert not allowed(access, ALICE, Permission.PUBLISH, "secret")

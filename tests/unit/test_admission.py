@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from qpid_ha_broker.server.clients.admission import (
 )
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 
-LIMITS = AdmissionLimits(clients=3, clients_per_address=2, unopened=4, marked=1)
+LIMITS = AdmissionLimits(clients=3, clients_per_address=2, unopened=4, marked=1, brokers=1)
 
 
 @pytest.fixture
@@ -77,12 +78,15 @@ def test_one_that_has_ended_and_stays_is_the_next_to_go(admission: Admission[str
 
 
 def test_clients_are_limited_in_all_and_by_address_and_brokers_apart_from_them(admission: Admission[str]) -> None:
-    arrive(admission, "10.0.0.1", "a1", "a2", "a3", "broker", "admin")
+    admission.limits = replace(LIMITS, unopened=7)
+    arrive(admission, "10.0.0.1", "a1", "a2", "a3", "broker", "other broker", "admin", "other admin")
     arrive(admission, "10.0.0.2", "b1", "b2")
     said = {key: admission.opened(key, is_marked=False) for key in ("a1", "a2", "a3", "b1", "b2")}
     assert said == {"a1": None, "a2": None, "a3": AdmissionRefusal.ADDRESS, "b1": None, "b2": AdmissionRefusal.CLIENTS}
-    assert admission.opened("broker", is_marked=True) is None
-    assert admission.opened("admin", is_marked=True) is AdmissionRefusal.MARKED
+    assert admission.opened("admin", is_marked=True) is None
+    assert admission.opened("other admin", is_marked=True) is AdmissionRefusal.MARKED
+    assert admission.opened("broker", is_marked=True, is_broker=True) is None  # whose place no administrator takes
+    assert admission.opened("other broker", is_marked=True, is_broker=True) is AdmissionRefusal.BROKERS
     admission.gone("a1")
     assert admission.opened("a3", is_marked=False) is None
 
@@ -91,8 +95,8 @@ def test_clients_are_limited_in_all_and_by_address_and_brokers_apart_from_them(a
 def test_clients_newcomers_and_brokers_fit_into_the_descriptors_beside_those_of_the_store(limit: int) -> None:
     descriptors = Descriptors.of(limit)
     limits = AdmissionLimits.within(descriptors.for_clients, clients=5000, clients_per_address=2500, unopened=1000)
-    assert limits.clients + limits.unopened + limits.marked <= descriptors.for_clients < limit
-    assert min(limits.clients, limits.unopened, limits.marked) >= 1
+    assert limits.clients + limits.unopened + limits.marked + limits.brokers <= descriptors.for_clients < limit
+    assert min(limits.clients, limits.unopened, limits.marked, limits.brokers) >= 1
     if limit >= 20_000:
         assert (limits.clients, limits.unopened) == (5000, 1000)
 
@@ -118,7 +122,7 @@ def test_the_counts_hold_whatever_happens(seed: int) -> None:
             if step == 2:
                 admission.spoke(key, now_s)
             elif step == 3:
-                admission.opened(key, is_marked=chance.random() < 0.2)
+                admission.opened(key, is_marked=chance.random() < 0.2, is_broker=chance.random() < 0.1)
             elif step == 4:
                 admission.ended(key, now_s)
             else:

@@ -69,7 +69,7 @@ def test_each_message_goes_to_who_leads_the_set_of_its_address(sets: Sets) -> No
     assert queued_bodies(sets.here.set("blue").resources.catalog.queues["blue"]) == ["2"]
     assert queued_bodies(sets.there.queue("plain")) == ["3"]
     assert sets.publishers() == ["red", "default"]
-    assert sets.here.container.unsettled_bytes == 0
+    assert sets.here.container.relayed.bytes == 0
 
 
 def test_an_exchange_is_routed_by_who_leads_default(sets: Sets) -> None:
@@ -169,7 +169,7 @@ def test_the_credit_is_a_publishers_and_no_more_is_kept_here(sets: Sets) -> None
     assert sets.link.credit == 0
     sets.connect_upstream()
     assert (sets.link.credit, len(red(sets))) == (limit, limit)
-    assert sets.here.container.unsettled_bytes == 0
+    assert sets.here.container.relayed.bytes == 0
 
 
 def test_who_sends_more_than_it_may_is_ended(sets: Sets) -> None:
@@ -184,7 +184,7 @@ def test_who_sends_more_than_it_may_is_ended(sets: Sets) -> None:
     anonymous.transfer(None, proton.Message("x", address="red").encode(), False, 0)
     sets.settle_down()
     assert condition(sets.link) == "amqp:link:transfer-limit-exceeded"
-    assert sets.here.container.unsettled_bytes == 0
+    assert sets.here.container.relayed.bytes == 0
 
 
 def test_a_full_primary_stops_the_client(sets: Sets) -> None:

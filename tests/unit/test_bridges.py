@@ -298,10 +298,10 @@ def test_what_has_no_answer_when_the_other_broker_is_lost_is_sent_again_marked_a
     paired.connect_far()
     found = take_messages(paired.answer(10))
     assert [(message.body, message.first_acquirer) for _, message in found] == [("b", False), ("c", False)]
-    assert paired.here.container.unsettled_bytes > 0
+    assert paired.here.container.held.unsettled_bytes > 0
     for delivery, _ in found:
         told(paired, delivery, ACCEPTED)
-    assert paired.here.container.unsettled_bytes == 0
+    assert paired.here.container.held.unsettled_bytes == 0
 
 
 def test_a_message_that_went_over_this_bridge_before_ends_here(paired: PairedRemote) -> None:
@@ -334,7 +334,7 @@ def test_a_deleted_queue_ends_its_bridge(paired: PairedRemote) -> None:
     paired.here.container.default.configuration.delete_queue("q")
     paired.settle_down()
     assert ended(paired)
-    assert paired.here.container.unsettled_bytes == 0
+    assert paired.here.container.held.unsettled_bytes == 0
 
 
 def test_when_another_broker_leads_what_was_sent_stays_in_the_queue(paired: PairedRemote) -> None:

@@ -210,7 +210,7 @@ def test_a_connection_that_breaks_with_much_unsettled_gives_it_back_over_several
     broker.container.clock = lambda: next(clock)
     client.vanish()
     acquired = [queue.messages.acquired]
-    assert broker.container.unsettled_bytes == 0
+    assert broker.container.held.unsettled_bytes == 0
     while broker.container.has_work:
         broker.turn()
         acquired.append(queue.messages.acquired)

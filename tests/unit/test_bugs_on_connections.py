@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
 
 import proton
 import pytest
+from pytest_mock import MockerFixture
 
+from event_loops import in_event_loop
 from paired_engines import PairedBroker, PairedClient
 from paired_peers import Cluster
 from paired_proxy import PairedProxy
 from paired_remote import TARGET, PairedRemote
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.bridges import InboundBridge
+from qpid_ha_broker.amqp.links.bridges import InboundBridge, OutboundBridge
 from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.peer_link import PeerReceiver
 from qpid_ha_broker.amqp.links.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.relaying.peer_client import PeerClient
-from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR
+from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Engine, Sender
+from qpid_ha_broker.server.proxies.remote_nodes import RemoteNodes
 from qpid_ha_broker.server.runtime.logs import NoticeLog
+from qpid_ha_config.settings import RemoteSettings
 
 
 class PlannedBug(Exception):
@@ -36,6 +43,11 @@ def name_of(connection: proton.Connection) -> str:
     """Of the condition with which the other end has closed it."""
     condition = connection.remote_condition
     return "" if condition is None else str(condition.name)
+
+
+def name_of_end(link: Any) -> str:
+    """Of the condition with which the broker has ended a link."""
+    return "" if link.remote_condition is None else str(link.remote_condition.name)
 
 
 class Story:
@@ -132,6 +144,21 @@ def test_where_the_end_of_the_connection_fails_too_it_is_closed_all_the_same(mon
     assert len(story.bugs) == 2
 
 
+def test_what_cannot_even_be_discarded_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    client = story.client
+    sender = client.sender("q")
+    (link,) = client.peer.links
+    client.peer.end_link(link, AmqpError(INTERNAL_ERROR, "planned"))
+    for body in ("a", "b"):
+        client.send(sender, proton.Message(body))
+    with monkeypatch.context() as broken:
+        broken.setattr(Engine, "_discard", fail)
+        story.broker.settle_down()
+    assert name_of(client.connection) == INTERNAL_ERROR
+    assert story.other_can_consume() == []
+
+
 def test_a_bridge_on_which_a_bug_comes_up_is_attached_again(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = PairedRemote()
     container = remote.here.container
@@ -220,3 +247,92 @@ def test_a_bug_is_logged_once_with_its_traceback_and_counted_each_time(caplog: p
     with_traceback = [record for record in caplog.records if record.exc_info]
     assert [(record.levelno, record.name) for record in with_traceback] == [(logging.ERROR, "connection")]
     assert notices.bugs_total == 3
+
+
+def test_a_bug_while_messages_are_sent_ends_the_link_and_gives_all_of_them_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    client = story.client
+    client.publish("q", "a", "b", "c")
+    sent = count()
+    send = Sender.send
+
+    def fails_later(sender: Sender, payload: bytes, number: int | None = None) -> Any:
+        return fail() if next(sent) else send(sender, payload, number)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Sender, "send", fails_later)
+        receiver = client.receiver("q", 3)
+    assert name_of_end(receiver) == INTERNAL_ERROR
+    assert len(story.bugs) == 1
+    client.publish("q", "d")
+    assert story.other_can_consume() == ["a", "b", "c", "d"]
+    story.broker.check_invariants()
+
+
+@pytest.mark.parametrize("method", ["confirm", "finish_drain"])
+def test_a_bug_at_the_end_of_a_turn_ends_one_link_and_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    story = Story()
+    client = story.client
+    receiver = client.receiver("q", 0, answers_first=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(OutgoingLink, method, fail)
+        if method == "finish_drain":
+            receiver.drain(1)
+        else:
+            client.publish("q", "a")
+            receiver.flow(1)
+            story.broker.settle_down()
+            for delivery, _ in client.received(receiver):
+                delivery.update(proton.Delivery.ACCEPTED)
+        story.broker.settle_down()
+    assert name_of_end(receiver) == INTERNAL_ERROR
+    assert len(story.bugs) == 1
+    (published,) = client.publish("q", "b")
+    assert published.remote_state == proton.Delivery.ACCEPTED
+    assert story.other_can_consume() == ["b"]
+
+
+def test_a_bridge_on_which_a_bug_comes_up_while_it_sends_is_attached_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = PairedRemote()
+    container = remote.here.container
+    queue = container.default.configuration.declare_queue("orders", {})
+    bridge = OutboundBridge(container.default, queue, TARGET, remote, container)
+    remote.begin(bridge)
+    remote.answer(credit=5)
+    bugs: list[Exception] = []
+    assert remote.upstream is not None
+    remote.upstream.engine.on_fault = bugs.append
+    client = remote.client()
+    with monkeypatch.context() as broken:
+        broken.setattr(OutboundBridge, "_payload", fail)
+        sender = client.sender("amq.fanout")
+        container.default.configuration.bind("amq.fanout", "orders", "", {})
+        client.send_all(sender, "a", "b")
+    assert remote.again == [bridge]
+    assert len(bugs) == 1
+    assert (queue.messages.count, queue.messages.acquired) == (2, 0)
+
+
+@in_event_loop
+async def test_a_bug_on_one_remote_link_keeps_no_other_from_being_attached_again(mocker: MockerFixture) -> None:
+    notices = NoticeLog()
+    container = PairedBroker().container
+    current = SimpleNamespace(name="here", remote=RemoteSettings())
+    host: Any = SimpleNamespace(
+        container=container, notices=notices, schedule_turn=lambda: None, current=lambda: current
+    )
+    nodes = RemoteNodes(host, cast(Any, fail))
+    expired: list[str] = []
+    broken, sound = mocker.Mock(), mocker.Mock()
+    broken.expire, sound.expire = fail, lambda now_s: expired.append("sound")
+    broken.is_attached = sound.is_attached = False
+    place: Any = SimpleNamespace(definition=None, socket=object(), route=None, home=None, retry_s=0.0, since_s=0.0)
+    nodes.directory = cast(Any, SimpleNamespace(is_there=lambda definition: True))
+    nodes._links = {broken: place, sound: place}
+    nodes._tick(1.0)
+    assert expired == ["sound"]
+    assert notices.bugs_total == 1

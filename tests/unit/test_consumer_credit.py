@@ -7,9 +7,8 @@ import pytest
 
 from paired_proxy import PairedProxy
 from paired_remote import PairedRemote
+from qpid_ha_broker.amqp.connections.relayed_memory import FIRST_MESSAGES, LINK_BYTES
 from qpid_ha_broker.amqp.links.consumer_credit import (
-    ASKED_BYTES,
-    ASKED_MESSAGES,
     CLIENT_DRAINED,
     NOTHING_TO_DO,
     ConsumerCredit,
@@ -27,12 +26,14 @@ DRAIN = CreditStep(drains=True)
         (10, 0, Room.THERE_IS, False, CreditStep(credit=10)),
         (10, 9, Room.THERE_IS, False, NOTHING_TO_DO),  # not worth a frame
         (10, 10, Room.THERE_IS, False, NOTHING_TO_DO),
-        (ASKED_MESSAGES + 1, 0, Room.THERE_IS, False, CreditStep(credit=ASKED_MESSAGES)),
+        (FIRST_MESSAGES + 1, 0, Room.THERE_IS, False, CreditStep(credit=FIRST_MESSAGES)),
         (2, 10, Room.THERE_IS, False, DRAIN),
         (2, 10, Room.NONE, False, DRAIN),
         (10, 0, Room.NONE, False, NOTHING_TO_DO),
         (10, 0, Room.NONE, True, NOTHING_TO_DO),
         (10, 0, Room.ANSWERS_FIRST, False, NOTHING_TO_DO),
+        (10, 0, Room.NO_MEMORY, False, NOTHING_TO_DO),
+        (10, 0, Room.NO_MEMORY, True, CLIENT_DRAINED),
         (10, 0, Room.ANSWERS_FIRST, True, CLIENT_DRAINED),
         (10, 4, Room.ANSWERS_FIRST, True, CreditStep(client_drained=True, drains=True)),
         (10, 4, Room.THERE_IS, True, CreditStep(drains=True, credit=6)),
@@ -53,7 +54,7 @@ def test_each_case(wanted: int, asked: int, room: Room, client_drains: bool, ste
 def test_a_drain_that_used_all_credit_may_have_left_messages_and_is_asked_for_again() -> None:
     credit = ConsumerCredit()
     credit.client_drains = True
-    most = ASKED_MESSAGES
+    most = FIRST_MESSAGES
     assert credit.next_step(most + 5, 0, Room.THERE_IS) == CreditStep(drains=True, credit=most)
     assert credit.far_drained(given_up=0) == NOTHING_TO_DO
     assert credit.next_step(5, 0, Room.THERE_IS) == CreditStep(drains=True, credit=5)
@@ -63,11 +64,11 @@ def test_a_drain_that_used_all_credit_may_have_left_messages_and_is_asked_for_ag
 
 def test_large_messages_are_asked_for_few_at_a_time() -> None:
     credit = ConsumerCredit()
-    credit.note_size(ASKED_BYTES // 4)
+    credit.note_size(LINK_BYTES // 4, LINK_BYTES)
     assert credit.next_step(100, 0, Room.THERE_IS) == CreditStep(credit=4)
-    credit.note_size(2 * ASKED_BYTES)
+    credit.note_size(2 * LINK_BYTES, LINK_BYTES)
     assert credit.next_step(100, 0, Room.THERE_IS) == CreditStep(credit=1)
-    credit.note_size(10)
+    credit.note_size(10, LINK_BYTES)
     assert credit.next_step(100, 0, Room.THERE_IS) == CreditStep(credit=100)
 
 

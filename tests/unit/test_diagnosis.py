@@ -152,6 +152,7 @@ CASES: dict[str, Change] = {
     "certificate-expires": with_machine(certificates=(CertificateEnd("/etc/node1.pem", NOW_S + 29 * DAY_S),)),
     "configuration-invalid": with_machine(config_problem="/etc/qpid-ha/qpid-ha.yaml:3: nmae: unknown key"),
     "acl-file-invalid": with_machine(acl_problem="/etc/qpid-ha/acl:7: 'alow': did you mean allow?"),
+    "everybody-administers": with_figures(everybody_administers="/etc/qpid-ha/acl:1: allow all administer"),
     "acl-missing": with_figures(acl_rules="none"),
     "audit-lines-lost": with_figures(audit_lost=3),
     "backup-catches-up": with_broker(3, state="catchup"),
@@ -176,6 +177,12 @@ AS_WELL: dict[str, set[str]] = {
 
 def test_each_finding_has_its_facts() -> None:
     assert set(CASES) == set(KINDS)
+
+
+def test_a_certificate_that_is_not_valid_yet_is_no_better_than_one_that_is_no_more() -> None:
+    ahead = CertificateEnd("/etc/new.pem", NOW_S + 90 * DAY_S, NOW_S + 3 * DAY_S)
+    (finding,) = diagnose(with_machine(certificates=(ahead,))(HEALTHY))
+    assert (finding.key, "not valid before 3 days from now" in finding.text) == ("certificate-expired", True)
 
 
 def test_healthy_brokers_have_nothing_wrong() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from qpid_ha_agent.control import NotAllowed, RequestRefused, TimedOut, Unreachable
 from qpid_ha_agent.diagnosis import questions
-from qpid_ha_agent.diagnosis.certificates import CertificateError, ends_s
 from qpid_ha_agent.diagnosis.checks import diagnose
 from qpid_ha_agent.diagnosis.gathering import Gathered, gather
 from qpid_ha_agent.diagnosis.machine import tail_of
 from qpid_ha_agent.diagnosis.questions import in_parallel
+from qpid_ha_config.certificates import CertificateError, validities
 
 HOSTS = {"node1": "amqp://10.0.0.1:5672", "node2": "amqp://10.0.0.2:5672", "node3": "amqp://10.0.0.3:5672"}
 HANGS = threading.Event()
@@ -174,7 +174,7 @@ def test_what_is_not_done_in_time_is_named_and_not_waited_for() -> None:
 @pytest.mark.parametrize("text", ["", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "-----BEGIN"])
 def test_what_is_no_certificate_is_refused(text: str) -> None:
     with pytest.raises(CertificateError):
-        ends_s(text)
+        validities(text)
 
 
 def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:

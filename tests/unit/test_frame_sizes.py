@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from paired_engines import PairedBroker, PairedClient
 from paired_proxy import paired_broker
+from paired_remote import PairedRemote
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
@@ -139,3 +140,22 @@ def test_an_open_of_ours_is_within_what_every_peer_takes(made: Any) -> None:
     engine = Engine(proton.Transport(), proton.Connection())
     made(engine, f"{'n' * 60}/{'u' * 36}", "host.example.org", lambda: None, lambda reason: None)
     assert len(engine.take_output()) - 8 <= SMALLEST
+
+
+def test_a_link_that_another_broker_has_no_frame_for_is_refused_to_its_client_and_others_go_on() -> None:
+    remote = PairedRemote()
+    remote.cut()
+    client = remote.client()
+    links = []
+    for length in (400, 5):
+        link = client.session.receiver(f"in-{length}")
+        link.source.address = "orders"
+        selector = proton.Described(proton.symbol("apache.org:selector-filter:string"), f"colour = '{'r' * length}'")
+        link.source.filter.put_object({proton.symbol("selector"): selector})
+        links.append(client.attach(link))
+    remote.connect_far(max_frame_bytes=SMALLEST)
+    assert links[0].remote_condition.name == TOO_SMALL
+    remote.answer()
+    assert links[1].remote_source.address == "orders"
+    assert links[1].state & proton.Endpoint.REMOTE_ACTIVE
+    assert remote.ended == ["cut"]

@@ -376,7 +376,7 @@ def test_all_sets_together_reach_the_memory_limit_and_make_room_for_each_other()
     late = client.sender("plain")
     assert late.credit == 0
 
-    broker.container.administration.purge_queue("red")
+    broker.container.management.administration.purge_queue("red")
     broker.settle_down()
 
     assert late.credit == 4
@@ -802,7 +802,7 @@ def test_when_a_set_is_hosted_no_more_its_links_end_and_the_others_go_on(
     assert list(broker.container.sets) == ["default", "blue"]
     catalogs = [hosted.resources.catalog for hosted in broker.container.sets.values()]
     assert broker.container.memory_bytes == sum(catalog.memory_bytes for catalog in catalogs)
-    assert broker.container.unsettled_bytes == 0
+    assert broker.container.held.unsettled_bytes == 0
 
 
 def test_what_is_led_elsewhere_ends_its_writers_and_rolls_back_its_transactions(

@@ -582,6 +582,22 @@ def test_a_backup_that_cannot_log_in_says_so_until_it_can() -> None:
     assert b.member.status.login_problem == ""
 
 
+def test_a_backup_for_which_there_is_no_place_says_so_until_there_is() -> None:
+    cluster = three()
+    b, problem = cluster["b"], "there is no place for this one at the broker at a:5672: amqp:resource-limit-exceeded"
+    for name in "ac":
+        cluster[name].has_no_place_for.add("b")
+    cluster.disconnect("a", "b")
+    cluster.wait(10)
+    assert b.member.status.problem.startswith(problem)
+    assert [notice.startswith(problem) for notice in b.notices].count(True) == 1
+    assert not any("password" in notice for notice in b.notices)
+    cluster["a"].has_no_place_for.clear()
+    cluster.settle()
+    assert b.is_in(State.READY)
+    assert b.member.status.problem == ""
+
+
 def test_a_login_that_was_refused_is_not_told_of_any_more_when_nobody_listens_there() -> None:
     cluster = three()
     cluster["a"].not_let_in.add("b")

@@ -39,7 +39,7 @@ def test_what_is_behind_a_message_that_ends_its_link_is_dropped_and_takes_no_mem
     assert link.remote_condition.name == "amqp:link:message-size-exceeded"
     assert dropped.remote_state == (0 if has_session else proton.Delivery.RELEASED)
     assert broker.queue("q").messages.count == 0
-    assert (container.partial_bytes, container.unsettled_bytes) == (0, 0)
+    assert (container.held.partial_bytes, container.held.unsettled_bytes) == (0, 0)
     again = client.send(client.sender("q"), FINE)
     broker.settle_down()
     assert again.remote_state == proton.Delivery.ACCEPTED

@@ -8,7 +8,7 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedClient
+from paired_engines import PROOF, PairedClient
 from paired_peers import SETTINGS, Backup, Cluster, Peers, condition_of
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED
 from qpid_ha_broker.amqp.wire.engine import Engine
@@ -220,7 +220,9 @@ def test_one_link_is_no_channel(broker: Cluster) -> None:
 def test_a_client_hears_that_the_peer_went_silent(broker: Cluster) -> None:
     transport = proton.Transport()
     transport.idle_timeout = 2
-    backup = Backup(broker, broker.accept(), Engine(transport, proton.Connection()))
+    engine = Engine(transport, proton.Connection())
+    engine.proof = PROOF
+    backup = Backup(broker, broker.accept(), engine)
     backup.settle_down()
     for now_ms in range(1000, 6000, 250):
         backup.client.heartbeat(now_ms)

@@ -41,7 +41,7 @@ def client(broker: PairedBroker) -> PairedClient:
 
 
 def messages_of(broker: PairedBroker) -> QueueMessages:
-    return QueueMessages(broker.container.administration)
+    return QueueMessages(broker.container.management.administration)
 
 
 def rows_of(look: QueueLook) -> list[Facts]:
@@ -130,7 +130,7 @@ def test_what_changes_during_a_look_does_not_disturb_it(broker: PairedBroker, cl
     peek = messages_of(broker).peek("q")
     first = peek.next_entry()
     assert first is not None
-    broker.container.administration.purge_queue("q")
+    broker.container.management.administration.purge_queue("q")
     assert (rows_of(peek), peek.whole) == ([], True)
 
 
@@ -279,8 +279,8 @@ def test_over_the_control_socket_a_look_tells_where_to_go_on_and_a_move_how_many
     broker: PairedBroker, client: PairedClient
 ) -> None:
     client.publish("q", *map(str, range(120)))
-    ask = partial(asked, broker.container.administration, broker.turn)
-    broker.container.administration.create_queue("other")
+    ask = partial(asked, broker.container.management.administration, broker.turn)
+    broker.container.management.administration.create_queue("other")
     answer = ask(action="peek", name="q", count=2)
     assert (answer["name"], answer["set"], answer["replica"], answer["whole"]) == ("q", "default", False, False)
     assert answer["last"] == list(answer["messages"])[-1]["id"]

@@ -8,17 +8,18 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient
+import raw_peer
+from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.connections.relayed_memory import COPIES
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.engine import Engine
-from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY
 from qpid_ha_broker.amqp.wire.relay import PATH, RELAY_CAPABILITY
 from qpid_ha_broker.events.types import GenerationStarted
 
@@ -139,8 +140,50 @@ def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptan
     out = client.sender("q")
     deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
     client.exchange()
-    proxied.cut(deliver=True)  # "c" must not be taken: its number would speak for the refused one
-    assert waiting(proxied) == [proton.Message("a").encode()]
+    proxied.cut(deliver=True)
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+    proxied.connect_upstream()
+    assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+
+
+@pytest.mark.parametrize("fits", [0, 2, 3], ids=["nothing", "each second", "each third"])
+def test_what_is_refused_goes_to_the_primary_once_and_what_is_behind_it_too(
+    monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    proxied.primary.container.default.configuration.declare_queue(
+        "q", {"qpid.max_size": 50_000, "qpid.policy_type": "reject"}
+    )
+    out = client.sender("q")
+    assert proxied.upstream is not None
+    written, take_output = [], proxied.upstream.take_output
+
+    def take_and_count() -> bytes:
+        written.append(len(output := take_output()))
+        return output
+
+    monkeypatch.setattr(proxied.upstream, "take_output", take_and_count)
+    size, count = 60_000, 60
+    are_small = [fits > 0 and number % fits == 0 for number in range(count)]
+    sent = [client.send(out, proton.Message("x" if is_small else "x" * size)) for is_small in are_small]
+    proxied.settle_down()
+    assert [each.remote_state for each in sent] == [ACCEPTED if is_small else REJECTED for is_small in are_small]
+    assert sum(written) < 1.1 * size * count
+
+
+def test_a_refusal_that_nobody_heard_is_known_to_the_next_primary_when_a_later_message_was_taken() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    resources = proxied.primary.container.default
+    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+    out = client.sender("q")
+    deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
+    client.exchange()
+    proxied.cut(deliver=True)
+    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+    resources.configuration.update_queue("q", {"qpid.max_size": 1000, "qpid.policy_type": "reject"})
     proxied.connect_upstream()
     assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
     assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
@@ -171,7 +214,7 @@ def test_a_publisher_whose_messages_are_refused_has_no_more_kept_than_the_primar
         proxied._exchange()
         proxied.proxy.turn()
         client.exchange()
-        assert proxied.proxy.container.unsettled_bytes <= 10 * len(message.encode())
+        assert proxied.proxy.container.relayed.bytes <= COPIES * 10 * len(message.encode())
 
 
 def test_a_consumer_gets_what_it_has_credit_for_and_no_more_leaves_the_primary() -> None:
@@ -540,7 +583,7 @@ def test_an_attach_waits_until_somebody_leads() -> None:
 
 def test_a_broker_may_also_attach_links_that_it_does_not_relay() -> None:
     proxied = PairedProxy()
-    client = PairedClient(proxied.primary, {proton.symbol(ADMIN_PROPERTY): True}, [RELAY_CAPABILITY])
+    client = PairedClient(proxied.primary, BROKER, [RELAY_CAPABILITY])
     link = client.sender("q")
     client.send(link, proton.Message("a"))
     proxied.primary.settle_down()
@@ -650,3 +693,95 @@ def test_what_a_client_has_is_reclaimed_of_the_primary_that_had_ended_the_link()
     delivery.settle()
     proxied.settle_down()
     assert waiting(proxied) == []
+
+
+MB = 1 << 20
+
+
+def large_body(size: int) -> bytes:
+    return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + b"x" * size
+
+
+def small_proxy(limit_bytes: int) -> PairedProxy:
+    """One with so much memory."""
+    return PairedProxy(proxy=PairedBroker(ContainerSettings("proxy", "0", memory_limit_bytes=limit_bytes)))
+
+
+@pytest.mark.parametrize("to", ["q", None], ids=["a queue", "an anonymous relay"])
+def test_a_publisher_whose_messages_are_not_confirmed_takes_no_more_of_a_proxy_than_a_part_of_its_memory(
+    to: str | None,
+) -> None:
+    proxied = small_proxy(32 * MB)
+    client = proxied.client()
+    out = client.sender(to)
+    proxied.primary.container.default.resources.default.log.add_witness("a backup")
+    payload = large_body(100_000) if to else proton.Message(b"x" * 100_000, address="q").encode()
+    most = 0
+    for _ in range(60):
+        if out.state & proton.Endpoint.REMOTE_CLOSED:
+            break
+        for _ in range(min(out.credit, 10)):
+            client.send(out, payload)
+        proxied.settle_down()
+        most = max(most, proxied.proxy.container._used_bytes)
+    assert 0 < most < 20 * MB
+
+
+def test_what_a_publisher_sends_beyond_its_credit_ends_its_link_before_it_fills_a_proxy() -> None:
+    proxied = small_proxy(32 * MB)
+    proxied.primary.container.default.configuration.declare_queue("q", {})
+    proxied.primary.container.default.resources.default.log.add_witness("a backup")
+    peer = proxied.proxy.accept()
+    opened = raw_peer.frame(raw_peer.OPEN, ["raw", "localhost", proton.uint(65536), proton.ushort(10)])
+    peer.receive(raw_peer.AMQP_HEADER + opened + raw_peer.begin() + raw_peer.attach("out", 0, raw_peer.SENDER, "q"))
+    proxied.settle_down()
+    (link,) = peer.links
+    most = 0
+    for number in range(1000):
+        peer.receive(raw_peer.transfer(0, number, large_body(50_000)))
+        most = max(most, proxied.proxy.container._used_bytes)
+    proxied.settle_down()
+    assert link not in peer.links
+    assert most < 16 * MB
+    assert proxied.proxy.container._used_bytes == 0
+
+
+def test_consumers_that_read_nothing_take_no_more_of_a_proxy_than_a_part_of_its_memory() -> None:
+    proxied = small_proxy(32 * MB)
+    publisher = proxied.primary.connect()
+    out = publisher.sender("q")
+    for _ in range(600):
+        publisher.send(out, large_body(100_000))
+    proxied.primary.settle_down()
+    clients = [proxied.client() for _ in range(20)]
+    links = [client.receiver("q", name=f"in-{number}") for number, client in enumerate(clients)]
+    for client, link in zip(clients, links, strict=True):
+        client.peer.take_output = lambda: b""  # type: ignore[method-assign]  # its socket is full
+        link.flow(1000)
+    proxied.settle_down()
+    held = proxied.proxy.container._used_bytes
+    assert 0 < held < 16 * MB
+    for client in clients:
+        del client.peer.take_output
+    proxied.settle_down()
+    assert sum(len(client.received(link)) for client, link in zip(clients, links, strict=True)) > 40
+
+
+def test_a_consumer_goes_on_when_others_have_let_go_of_what_is_relayed() -> None:
+    proxied = small_proxy(1 * MB)
+    publisher = proxied.primary.connect()
+    out = publisher.sender("q")
+    for _ in range(100):
+        publisher.send(out, large_body(50_000))
+    proxied.primary.settle_down()
+    client = proxied.client()
+    link = client.receiver("q", 100)
+    came = 0
+    for _ in range(100):
+        for delivery, _ in client.received(link):
+            came += 1
+            delivery.update(ACCEPTED)
+            delivery.settle()
+        proxied.settle_down()
+    assert came == 100
+    assert proxied.proxy.container.relayed.bytes == 0

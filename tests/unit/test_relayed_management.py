@@ -113,7 +113,9 @@ def test_the_answer_comes_when_the_set_has_committed_it_and_others_do_not_wait_f
 def test_each_client_gets_its_own_answers_and_the_other_broker_is_told_whose_request_it_is(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    identity = property(lambda connection: PeerIdentity("127.0.0.1:9", "alice", connection.is_admin))
+    identity = property(
+        lambda connection: PeerIdentity("127.0.0.1:9", "alice", connection.is_admin, connection.relay.is_broker)
+    )
     monkeypatch.setattr(Connection, "identity", identity)
     other = Desk(managed, managed.client(container="other"))
     managed.desk.ask(1, "READ")

@@ -137,7 +137,7 @@ def test_what_is_accepted_is_forgotten_with_the_commit(proxied: PairedProxy, wor
     assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     assert there(proxied) == ["c"]
     assert settles or [(each.settled, each.remote_state) for each in held] == [(True, ACCEPTED)] * 2
-    assert proxied.proxy.container.unsettled_bytes == 0
+    assert proxied.proxy.container.relayed.bytes == 0
     link.flow(1)
     proxied.settle_down()
     assert worker.client.bodies(link) == ["c"]
@@ -243,9 +243,9 @@ def test_what_waits_takes_of_the_credit() -> None:
     worker.publish(work, *"abcd")
     worker.send("now")
     assert worker.out.credit == 5
-    assert proxied.proxy.container.unsettled_bytes > 0
+    assert proxied.proxy.container.relayed.bytes > 0
     proxied.attach_those_left()
-    assert proxied.proxy.container.unsettled_bytes == 0
+    assert proxied.proxy.container.relayed.bytes == 0
     assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     assert there(proxied) == ["now", *"abcd"]
 

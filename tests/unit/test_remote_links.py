@@ -200,7 +200,7 @@ def test_after_a_loss_what_was_sent_has_failed_and_the_link_goes_on(paired: Pair
     (there,) = take(far)
     told(paired, there, ACCEPTED)
     assert third.remote_state == ACCEPTED
-    assert paired.here.container.unsettled_bytes == 0
+    assert paired.here.container.relayed.bytes == 0
 
 
 def test_a_broker_that_comes_back_with_less_credit_gets_no_more_than_that(
@@ -238,7 +238,7 @@ def test_a_client_that_goes_during_a_loss_leaves_nothing(paired: PairedRemote, c
     client.vanish()
     assert not paired.links
     assert not paired.again
-    assert paired.here.container.unsettled_bytes == 0
+    assert paired.here.container.relayed.bytes == 0
 
 
 # --- consuming
@@ -263,7 +263,7 @@ def test_the_client_settles_first_if_it_says_so(paired: PairedRemote, client: Pa
     ((delivery, _),) = client.received(near)
     told(paired, delivery, state)
     assert (there.remote_state, there.settled) == (state, True)
-    assert paired.here.container.unsettled_bytes == 0
+    assert paired.here.container.relayed.bytes == 0
 
 
 def test_the_client_settles_second_when_the_other_broker_has(paired: PairedRemote, client: PairedClient) -> None:
@@ -353,7 +353,7 @@ def test_after_a_loss_what_the_client_says_changes_nothing(paired: PairedRemote,
     first.settle()
     second.settle()
     client.vanish()
-    assert paired.here.container.unsettled_bytes == 0
+    assert paired.here.container.relayed.bytes == 0
 
 
 def test_a_browser_is_told_of_a_loss(paired: PairedRemote, client: PairedClient) -> None:

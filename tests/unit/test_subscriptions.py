@@ -13,6 +13,7 @@ from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy, paired_broker
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import AFTER, SELECTOR
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.resources import Resources
 from session_clients import open_session
@@ -85,14 +86,28 @@ def test_a_queue_that_has_the_old_name_of_a_subscription_is_not_taken_for_one(
 
 @pytest.mark.parametrize("kind", ["queue", "exchange"])
 def test_what_has_the_name_of_a_subscription_and_is_none_stops_the_subscriber(broker: PairedBroker, kind: str) -> None:
+    """Of a store of an earlier release: now nobody makes one."""
     client = client_of(broker, "shop")
-    assert status(client, "CREATE", {"kind": "fanout"} if kind == "exchange" else {}, type=kind, name=OWN_NAME) == 201
+    declared = ev.QueueDeclared(OWN_NAME, {}) if kind == "queue" else ev.ExchangeDeclared(OWN_NAME, "fanout", {})
+    broker.container.default.resources.default.write(declared)
     for address in ("amq.topic", None):
         link = subscribe(client, address, "orders", durable=address is not None)
         assert condition(link) == "amqp:precondition-failed"
         assert OWN_NAME in link.remote_condition.description
         close(client, link)
     assert status(client, "READ", {}, type=kind, name=OWN_NAME) == 200
+
+
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_nobody_locks_a_subscriber_out_by_making_what_has_the_name_of_the_subscription(
+    broker: PairedBroker, kind: str
+) -> None:
+    stranger, client = client_of(broker, "stranger"), client_of(broker, "shop")
+    assert status(stranger, "CREATE", {"kind": "fanout"} if kind == "exchange" else {}, type=kind, name=OWN_NAME) == 400
+    made = stranger.sender(OWN_NAME) if kind == "queue" else subscribe(stranger, OWN_NAME, capabilities=("topic",))
+    assert condition(made) == "amqp:invalid-field"
+    assert condition(subscribe(client, "amq.topic", "orders", durable=True)) is None
+    assert broker.queue(OWN_NAME).arguments.subscription
 
 
 def test_nobody_can_make_a_queue_a_subscription_by_hand(broker: PairedBroker) -> None:
@@ -114,7 +129,7 @@ def test_a_queue_that_was_made_anew_under_the_name_of_a_temporary_one_is_not_del
     link = subscribe(client, "amq.topic", "orders", durable=True)
     configuration = broker.container.default.configuration
     configuration.delete_queue(OWN_NAME)
-    configuration.declare_queue(OWN_NAME, {})
+    broker.container.default.resources.default.write(ev.QueueDeclared(OWN_NAME, {}))
     close(client, link)
     assert queues(broker) == [OWN_NAME]
 

@@ -47,15 +47,15 @@ def test_memory_of_what_is_sent_and_not_settled_is_counted_until_it_is_answered_
     for _ in range(3):
         client.send(sender, proton.Message(body=b"x" * 10_000))
     receiver = client.receiver("q", 3)
-    held = [broker.container.unsettled_bytes]
+    held = [broker.container.held.unsettled_bytes]
     deliveries = [delivery for delivery, _ in client.received(receiver)]
     deliveries[0].update(proton.Delivery.ACCEPTED)
     deliveries[0].settle()
     broker.settle_down()
-    held.append(broker.container.unsettled_bytes)
+    held.append(broker.container.held.unsettled_bytes)
     receiver.close()
     broker.settle_down()
-    held.append(broker.container.unsettled_bytes)
+    held.append(broker.container.held.unsettled_bytes)
     assert 30_000 < held[0] < 31_000
     assert 20_000 < held[1] < 21_000
     assert held[2] == 0

@@ -353,8 +353,8 @@ class TwoUsers(RuleBasedStateMachine):
         assert not [gone() for gone in self.gone if gone() is not None]
         self.gone.clear()
         if not self.strangers:
-            assert sum(broker.container.partial_bytes for broker in self.brokers) == 0
-            assert sum(broker.container.unsettled_bytes for broker in self.brokers) == 0
+            assert sum(broker.container.held.partial_bytes for broker in self.brokers) == 0
+            assert sum(broker.container.held.unsettled_bytes for broker in self.brokers) == 0
 
     @invariant()
     def queues_agree_with_their_counters(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy, paired_broker
 from paired_transactions import PairedCoordinator, publish
@@ -168,9 +168,10 @@ def test_one_connection_too_many_is_refused_and_the_place_of_one_that_ended_is_f
     assert condition(third.connection) == RESOURCE_LIMIT
     assert "who has not logged in: connections limit: 2 " in reason(third.connection)
     assert "acl.rules, entry 1: limit all connections=2" in reason(third.connection)
-    marked = PairedClient(broker, {"qpid.ha-admin": True})  # as brokers and qpid-ha are
+    marked, other_broker = PairedClient(broker, {"qpid.ha-admin": True}), PairedClient(broker, BROKER)
     broker.settle_down()
-    assert condition(marked.connection) is None
+    assert condition(marked.connection) == RESOURCE_LIMIT  # an administrator is a user, too
+    assert condition(other_broker.connection) is None
     first.vanish()
     broker.settle_down()
     assert condition(broker.connect().connection) is None
@@ -308,7 +309,7 @@ def test_other_users_and_requests_do_not_wait_for_the_rate_of_one(broker: Paired
     while held.send():
         broker.settle_down()
     assert held.sent == 1
-    free = PairedClient(broker, {"qpid.ha-admin": True})
+    free = PairedClient(broker, BROKER)
     broker.settle_down()
     assert free.sender("q").credit == broker.container.settings.publisher_credit
     assert client.sender("$management").credit > 1

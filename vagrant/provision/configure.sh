@@ -54,7 +54,7 @@ sasl:
   users-db: $etc/users.sasldb
   allow-anonymous: ${ALLOW_ANONYMOUS:-true}
 # Who can reach the broker may use it: a lab. See docs/security.md before you do so elsewhere.
-acl:
+acl:  # clients use queues and exchanges, and administer nothing
   rules: [allow $replicator administer, allow all all]
 YAML
 }

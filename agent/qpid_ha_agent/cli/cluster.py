@@ -297,7 +297,10 @@ def history(invocation: Invocation, about: str | None, sets: bool) -> None:
 @common_options
 @click.pass_obj
 def replicate(invocation: Invocation, queue: str | None, remote_broker: str | None, stop: bool) -> None:
-    """Keep a copy here of QUEUE of another cluster, whose addresses are REMOTE-BROKER. Alone: show all copies."""
+    """Keep a copy here of QUEUE of another cluster, whose addresses are REMOTE-BROKER. Alone: show all copies.
+
+    The addresses have to be in remote-brokers of the broker's configuration, which also says who it is there.
+    """
     if queue is None:
         if stop:
             raise click.UsageError("--stop which copy? Name the queue")

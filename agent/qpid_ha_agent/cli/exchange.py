@@ -26,9 +26,7 @@ def exchange() -> None:
 @click.pass_obj
 def list_exchanges(invocation: Invocation) -> None:
     """All exchanges, one per line."""
-    rows = invocation.call("exchanges", action="list")
-    if not isinstance(rows, list):
-        raise unexpected(rows)
+    rows = invocation.rows("exchanges")
     ordered = sorted(rows, key=lambda row: str(row.get("name")))
     if invocation.format == "table":
         ordered = [{**row, "bindings": _count(row.get("bindings"))} for row in ordered]

@@ -24,6 +24,7 @@ from qpid_ha_agent.control import (
     RequestRefused,
     Unreachable,
     call_with_cause,
+    list_in_pages,
 )
 from qpid_ha_config.addresses import ADMIN_PORTS, Address
 from qpid_ha_config.errors import ConfigError
@@ -55,6 +56,11 @@ class Invocation:
                     return call_with_cause(client, method, cause, **others)
                 case given:
                     return client.call(method, **given)
+
+    def rows(self, method: str) -> list[Any]:
+        """All that it lists. Ends the program as `call` does."""
+        with self._failures(method), self.client(USUAL_TIMEOUT_S) as client:
+            return list_in_pages(client, method)
 
     def stream(self, method: str, /, **params: object) -> Iterator[Any]:
         """What the broker answers and goes on telling. Ends the program when it refuses, is silent or stops."""

@@ -94,9 +94,7 @@ def _queue_table(
     invocation: Invocation, column: str, pattern: str | None
 ) -> tuple[Sequence[dict[str, Any]], Sequence[str]]:
     """The queues, sorted, and the columns to show."""
-    rows = invocation.call("queues", action="list")
-    if not isinstance(rows, list):
-        raise unexpected(rows)
+    rows = invocation.rows("queues")
     if pattern is not None:
         rows = [row for row in rows if fnmatchcase(str(row.get("name")), pattern)]
     columns: tuple[str, ...] = COLUMNS

@@ -8,6 +8,7 @@ from typing import Final
 
 from qpid_ha_agent.diagnosis.facts import (
     BrokerState,
+    CertificateEnd,
     DiagnosisFacts,
     LocalProcess,
     MachineState,
@@ -269,6 +270,10 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             text = f"{broker.name} listens at {outside[0]} and has no acl"
             commands = (f"systemctl restart qpidd   # on {broker.name}, with acl in its file: docs/security.md",)
             yield Finding("acl-missing", broker.name, text, commands)
+        if figures.everybody_administers:
+            text = f"whoever reaches {broker.name} may administer it, by {figures.everybody_administers}"
+            there = "" if broker.is_local else f"   # on {broker.name}"
+            yield Finding("everybody-administers", broker.name, text, (f"qpid-ha acl reload{there}",))
         if abs(figures.clock_ahead_s) > CLOCK_S:
             side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
             text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"
@@ -337,7 +342,7 @@ def _machine(facts: DiagnosisFacts) -> Iterator[Finding]:
     if machine.acl_problem:
         yield Finding("acl-file-invalid", machine.name, machine.acl_problem, ("qpid-ha acl reload",))
     for certificate in machine.certificates:
-        yield from _certificate(certificate.path, certificate.ends_s - facts.now_s)
+        yield from _certificate(certificate, facts.now_s)
     yield from _disk(machine)
     for store in machine.stores:
         if not store.is_readable:
@@ -349,9 +354,13 @@ def _machine(facts: DiagnosisFacts) -> Iterator[Finding]:
         yield Finding("messages-discarded", machine.name, text, ("qpid-ha store discarded list",))
 
 
-def _certificate(path: str, left_s: float) -> Iterator[Finding]:
+def _certificate(certificate: CertificateEnd, now_s: float) -> Iterator[Finding]:
+    path, left_s = certificate.path, certificate.ends_s - now_s
     commands = (f"openssl x509 -noout -subject -dates -in {quote(path)}", "qpid-ha tls reload   # once it is renewed")
-    if left_s <= 0:
+    if now_s < certificate.begins_s:
+        text = f"{path} is not valid before {_days(certificate.begins_s - now_s)} from now: is the clock right?"
+        yield Finding("certificate-expired", path, text, commands)
+    elif left_s <= 0:
         yield Finding("certificate-expired", path, f"{path} expired {_days(-left_s)} ago", commands)
     elif left_s < EXPIRES_SOON_S:
         yield Finding("certificate-expires", path, f"{path} expires in {_days(left_s)}", commands)

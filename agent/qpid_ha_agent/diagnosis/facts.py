@@ -31,6 +31,8 @@ class BrokerFigures(NamedTuple):
     audit_lost: int = 0
     """Lines that are missing in its audit log, since the process began."""
     acl_rules: str = ""
+    everybody_administers: str = ""
+    """The rule by which anybody may administer it; empty: there is none."""
     """How many, or `none`; empty: not told."""
     listening: tuple[str, ...] = ()
     memory_bytes: int = 0
@@ -53,6 +55,7 @@ class BrokerFigures(NamedTuple):
             discarded=_number(answer, "discarded"),
             audit_lost=_number(answer, "audit_lost"),
             acl_rules="" if rules is None else str(rules),
+            everybody_administers=_text(answer, "everybody_administers"),
             listening=listening,
             memory_bytes=_number(answer, "memory_bytes"),
             message_clock_ahead_s=_seconds(answer, "message_clock_ahead_s"),
@@ -215,6 +218,7 @@ class CertificateEnd(NamedTuple):
 
     path: str
     ends_s: float
+    begins_s: float = 0.0
 
 
 class LocalProcess(StrEnum):

@@ -95,7 +95,7 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "certificate-expired": FindingKind(
             _C,
-            "a certificate of the configuration is valid no more",
+            "a certificate of the configuration is valid no more, or not yet",
             "new TLS connections fail, of clients and between brokers",
         ),
         "broker-silent": FindingKind(
@@ -205,6 +205,11 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             _W,
             "the file of `acl.file` has a mistake",
             "the rules in force stay, and the broker does not start again",
+        ),
+        "everybody-administers": FindingKind(
+            _W,
+            "a rule of `acl` has everybody administer a broker",
+            "any client may delete everything, and stop the broker: name who may in the rule, then reload",
         ),
         "acl-missing": FindingKind(
             _W,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, find_pid
-from qpid_ha_agent.diagnosis.certificates import CertificateError, ends_s
 from qpid_ha_agent.diagnosis.facts import CertificateEnd, LocalProcess, MachineState, Supervisor
 from qpid_ha_agent.service import DEFAULT_LOG_DIRECTORY
 from qpid_ha_broker.coordination.pause import is_heeded_with
 from qpid_ha_config.access_rules import read_file
+from qpid_ha_config.certificates import CertificateError, validities
 from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.defaults import control_socket
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, UnreadableConfig
@@ -124,12 +124,12 @@ def _certificates(written: WrittenSettings, looked: LookedAt) -> Iterator[Certif
             if path is None:
                 continue
             try:
-                ends = ends_s(path.read_text(encoding="ascii", errors="replace"))
+                found = validities(path.read_text(encoding="ascii", errors="replace"))
             except (OSError, CertificateError) as error:
                 looked.problems[f"{key} {path}"] = getattr(error, "strerror", None) or str(error)
                 continue
-            if len(ends) == 1 or key.endswith("certificate"):
-                yield CertificateEnd(str(path), ends[0])
+            if len(found) == 1 or key.endswith("certificate"):
+                yield CertificateEnd(str(path), found[0].ends_s, found[0].begins_s)
 
 
 def _check_rules(looked: LookedAt, written: WrittenSettings) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -179,6 +180,45 @@ class _GatewayAnswer(NamedTuple):
     may_be_second: bool
 
 
+class EtcdLogin:
+    """The token of one user at one ensemble, which all gateways of a process share. etcd has each login cost a tenth of
+    a second of a processor or more (bcrypt), and answers nobody else meanwhile: so there is one at a time, and whoever
+    waits for it takes what it brought."""
+
+    def __init__(self) -> None:
+        self.token = ""
+        """Empty: there is none yet."""
+        self._busy = threading.Lock()
+
+    def renewed(self, old: str, timeout_s: float, log_in: Callable[[], str]) -> str:
+        """Another token than `old`, by `log_in` unless somebody has got one meanwhile. Raises what that does, and
+        _ServerFailed where another login takes too long."""
+        if not self._busy.acquire(timeout=max(timeout_s, 0.0)):
+            raise _ServerFailed(f"another login takes longer than {timeout_s:g} s", may_have_done=False)
+        try:
+            if self.token == old:
+                self.token = log_in()
+            return self.token
+        finally:
+            self._busy.release()
+
+
+_LOGINS: Final[dict[tuple[object, ...], EtcdLogin]] = {}
+_LOGINS_MUTEX: Final = threading.Lock()
+
+
+def _login_of(settings: CoordinatorSettings) -> EtcdLogin:
+    """The same for all who log in as the same user with the same password, at the same servers in the same way."""
+    servers, file = tuple(sorted(map(str, settings.url.servers))), settings.password_file
+    password = b""
+    if file is not None:
+        with suppress(OSError, ValueError):  # who needs it is told
+            password = hashlib.sha256(read_password_file(file).encode()).digest()
+    key = (servers, settings.username, file, password, settings.tls, settings.ca)
+    with _LOGINS_MUTEX:
+        return _LOGINS.setdefault(key, EtcdLogin())
+
+
 class EtcdGateway:
     """The promise: a call answers or raises CoordinatorError by its deadline, and a server that is slow or dead costs
     one call its time, not each: whoever answered last is asked first. A stream of another server than that one ends.
@@ -194,7 +234,7 @@ class EtcdGateway:
         self._mutex = threading.Lock()
         self._idle: list[requests.Session] = []
         self._streams: set[WatchStream] = set()
-        self._token = ""
+        self._login = _login_of(settings)
         self._is_closed = False
 
     # --- what can be asked
@@ -291,7 +331,7 @@ class EtcdGateway:
 
     def _ask(self, server: Server, path: str, body: Json, timeout_s: float) -> Json:
         """Raises _ServerFailed, EtcdRefused, CoordinatorError."""
-        token = self._token or self._renew_token(server, "", timeout_s)
+        token = self._token(server, timeout_s)
         try:
             return self._post(server, path, body, token, timeout_s)
         except EtcdRefused as refusal:
@@ -310,7 +350,7 @@ class EtcdGateway:
 
     def _open_stream(self, server: Server, path: str, body: Json) -> WatchStream:
         """Raises _ServerFailed, CoordinatorError."""
-        token = self._token or self._renew_token(server, "", ATTEMPT_S)
+        token = self._token(server, ATTEMPT_S)
         session = self._new_session()
         try:
             with _failures_of(self._settings):
@@ -396,20 +436,22 @@ class EtcdGateway:
 
     # --- users
 
-    def _renew_token(self, server: Server, old: str, timeout_s: float) -> str:
-        """Log in, unless another thread has; without a user there is none. Raises _ServerFailed, CoordinatorError."""
+    def _token(self, server: Server, timeout_s: float) -> str:
+        """Empty without a user. Raises _ServerFailed, CoordinatorError."""
         if not self._settings.username:
             return ""
-        with self._mutex:
-            if self._token != old:
-                return self._token
+        return self._login.token or self._renew_token(server, "", timeout_s)
+
+    def _renew_token(self, server: Server, old: str, timeout_s: float) -> str:
+        """Log in, unless somebody else in this process has. Raises _ServerFailed, CoordinatorError."""
+        return self._login.renewed(old, timeout_s, lambda: self._log_in(server, timeout_s))
+
+    def _log_in(self, server: Server, timeout_s: float) -> str:
         body = {"name": self._settings.username, "password": self._password()}
         answer = self._post(server, "/v3/auth/authenticate", body, "", timeout_s)
         token = answer.get("token")
         if not isinstance(token, str) or not token:
             raise CoordinatorError(f"{server} gave no token at a login: is it etcd?")
-        with self._mutex:
-            self._token = token
         return token
 
     def _password(self) -> str:

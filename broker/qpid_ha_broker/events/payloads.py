@@ -13,6 +13,7 @@ _LONG: Final = b"\x70"
 """Constructors of a uint (AMQP 1.0 section 1.6.5)."""
 FORMAT_LENGTHS: Final = {_SHORT: 2, _LONG: 5}
 """Bytes of an encoded format, by the first of them."""
+FORMAT_STARTS: Final = tuple(FORMAT_LENGTHS)
 
 
 def with_format(payload: bytes, message_format: int) -> bytes:
@@ -31,4 +32,4 @@ def without_format(payload: bytes) -> bytes:
 
 def format_of(payload: bytes) -> bytes:
     """The encoded format in front of the message; empty: it is 0."""
-    return payload[: FORMAT_LENGTHS.get(bytes(payload[:1]), 0)]
+    return bytes(payload[: FORMAT_LENGTHS.get(bytes(payload[:1]), 0)])

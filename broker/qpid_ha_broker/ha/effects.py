@@ -92,6 +92,8 @@ class LinkLost(NamedTuple):
     reason: str
     is_login: bool = False
     """The other broker does not let us in as who we are; `reason` is what it said."""
+    is_full: bool = False
+    """The other broker has no place for one more; `reason` is what it said."""
 
 
 class FrameReceived(NamedTuple):

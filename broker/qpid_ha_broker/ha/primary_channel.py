@@ -130,8 +130,9 @@ class PrimaryChannel:
         if self.is_open:
             self.greeting.ended()
 
-    def note_login(self, refusal: str) -> None:
+    def note_refusal(self, refusal: str, *, is_login: bool) -> None:
         """A channel came to its end: `refusal` is why the broker there does not let us in, empty if it was not that.
+        `is_login`: because of who we are; else it has no place for us.
 
         The first address that refuses stays the one that is told of: its sentence is shown to operators, who are not
         helped by one that changes with each attempt.
@@ -141,9 +142,11 @@ class PrimaryChannel:
             if self._refused_at == self.address:
                 self._refused_at, self.login_problem = "", ""
         elif self._refused_at in ("", self.address):
-            text = f"cannot log in to the broker at {self.address}: {refusal}"
+            problem = "cannot log in to" if is_login else "there is no place for this one at"
+            text = f"{problem} the broker at {self.address}: {refusal}"
             if text != before:
-                self._ctx.note("error", f"{text}; are ha.username and its password the same on all brokers?")
+                hint = "; are ha.username and its password the same on all brokers?" if is_login else ""
+                self._ctx.note("error", f"{text}{hint}")
             self._refused_at, self.login_problem = self.address, text
         if self.login_problem != before:
             self._ctx.is_status_stale = True

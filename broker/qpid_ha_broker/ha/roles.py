@@ -359,7 +359,7 @@ class Standby(ActiveRole):
         """Look for the primary again if it was the channel to it."""
         channel = self._parts.channel
         if lost.link == channel.link:
-            channel.note_login(lost.reason if lost.is_login else "")
+            channel.note_refusal(lost.reason if lost.is_login or lost.is_full else "", is_login=lost.is_login)
             channel.note_end()
             self.lose_primary(lost.reason)
 
@@ -554,15 +554,6 @@ class Following(Standby):
         self._verification_s = 0.0
         self._observes = ""
         """Why the primary does not wait for this broker, as it said last; empty: it did not."""
-        self._stream: dict[type, Callable[[Any], None]] = {
-            fr.Batch: self._replica.append,
-            fr.Objects: lambda frame: self._replica.catch_up_objects(frame, welcome),
-            fr.Chunk: self._take_chunk,
-            fr.CaughtUp: self._caught_up,
-            fr.Observe: self._observe,
-            fr.Heartbeat: lambda frame: self._replica.commit(frame.committed_lsn),
-            fr.ClockReading: lambda frame: self._clock.told(frame.now_ms, self._ctx.steady_ms()),
-        }
         self._clock = self._ctx.resource_set.catalog.clock
         self._clock.follow()
 
@@ -606,7 +597,7 @@ class Following(Standby):
             return
         parts.channel.heard()
         try:
-            self._stream[type(frame)](frame)
+            _STREAM[type(frame)](self, frame)
         except STREAM_ERRORS as error:
             ctx.note("error", f"the primary's stream does not fit: {error}; connecting anew")
             self.give_up(str(error))
@@ -741,6 +732,19 @@ class Following(Standby):
         super().check_invariants()
         if self._acknowledged[0] > self._replica.held_lsn:
             raise AssertionError(f"acknowledged LSN {self._acknowledged[0]}, but holds {self._replica.held_lsn}")
+
+
+_STREAM: Final[dict[type, Callable[[Following, Any], None]]] = {
+    fr.Batch: lambda role, frame: role._replica.append(frame),
+    fr.Objects: lambda role, frame: role._replica.catch_up_objects(frame, role._welcome),
+    fr.Chunk: Following._take_chunk,
+    fr.CaughtUp: Following._caught_up,
+    fr.Observe: Following._observe,
+    fr.Heartbeat: lambda role, frame: role._replica.commit(frame.committed_lsn),
+    fr.ClockReading: lambda role, frame: role._clock.told(frame.now_ms, role._ctx.steady_ms()),
+}
+"""What a primary sends. Of the class and not of each role: one begins with every connection to a primary, and with its
+own methods in a table of its own nothing but a collector would free it."""
 
 
 class Candidate(ActiveRole):

@@ -1,5 +1,7 @@
 """Who may do what with which node: rules, the first that matches decides, and what is said of a refusal.
 
+0. Where the broker tells clients something (`model.notices`) nobody else publishes, and who may connect may listen
+   unless a rule denies it: each open tells the same.
 1. The user of the cluster's brokers (`ha.username`) may replicate. Rules for everybody are not for it: only one that
    names it gives it more.
 2. Where there are rules, the first that matches the user, the action and the node decides. None: it is denied.
@@ -17,10 +19,13 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.notices import is_for_notices
 
 USER_VARIABLE: Final = "${user}"
 """In the pattern of a node: who asks, as `user_in_nodes` writes it."""
 ANONYMOUS_LOGIN: Final = "anonymous"
+_ANYBODY: Final = "\0"
+"""A user whom no rule can name."""
 MOST_REMEMBERED: Final = 10_000
 """Decisions; then all are forgotten, so that nobody fills the memory with names."""
 MOST_CHARACTERS: Final = 200
@@ -44,6 +49,10 @@ class Permission(Enum):
     MANAGE = "manage"
     REPLICATE = "replicate"
     ADMINISTER = "administer"
+
+
+APPLICATION: Final = frozenset(Permission) - {Permission.REPLICATE, Permission.ADMINISTER}
+"""What a rule allows by `all`: what applications do with nodes. To be a broker, or to administer this one, is named."""
 
 
 class Subject(NamedTuple):
@@ -206,6 +215,8 @@ class AccessDecision(NamedTuple):
     reason: str
     logs: bool = False
     """To be logged although it is allowed."""
+    is_final: bool = False
+    """No rule could change it."""
 
 
 class Denied(ModelError):
@@ -287,6 +298,8 @@ class AccessControl:
         return decision
 
     def _decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
+        if action is Permission.PUBLISH and is_for_notices(node):
+            return AccessDecision(False, "the broker alone publishes there, and its clients believe it", is_final=True)
         is_broker = bool(self.cluster_user) and subject.user == self.cluster_user
         if is_broker and action is Permission.REPLICATE:
             return AccessDecision(True, "the brokers of the cluster (ha.username) may replicate")
@@ -296,6 +309,8 @@ class AccessControl:
         for rule in self.rules:
             if rule.matches(subject.user, in_nodes, action, node, by_name=is_broker):
                 return AccessDecision(rule.allows, f"{rule.place}: {rule.text}", rule.logs)
+        if action is Permission.CONSUME and is_for_notices(node):
+            return AccessDecision(True, "no rule denies it, and each open tells what is told there")
         if is_broker:
             return AccessDecision(False, "no rule names the user of the cluster's brokers (ha.username)")
         where = f", in which {USER_VARIABLE} is {in_nodes}" if in_nodes != subject.user else ""
@@ -324,10 +339,20 @@ class AccessControl:
             for line in lines.due(self._now_ms()):
                 self._log(level, line)
 
+    def for_everybody(self, action: Permission) -> str:
+        """The rule by which anybody may do that with the broker itself, from wherever; empty: there is none."""
+        for user in ("", _ANYBODY):
+            decision = self._decide(Subject(user, False), action, "")
+            if decision.is_allowed:
+                return decision.reason
+        return ""
+
     def facts(self) -> Mapping[str, object]:
         """For an operator: how many rules there are, and what was denied."""
         rules = "none" if self.rules is None else len(self.rules)
-        return {"acl_rules": rules, "access_denied": self.denied.total()}
+        everybody = self.for_everybody(Permission.ADMINISTER)
+        told = {"everybody_administers": everybody} if everybody else {}
+        return {"acl_rules": rules, "access_denied": self.denied.total(), **told}
 
 
 def _without_rules(subject: Subject, action: Permission, is_broker: bool) -> AccessDecision:
@@ -348,11 +373,14 @@ def refusal_text(subject: Subject, action: Permission, node: str, decision: Acce
     if len(node) > MOST_CHARACTERS:
         node = f"{node[:MOST_CHARACTERS]}..."
     who = _quoted(subject.user) if subject.user else Who.ANONYMOUS.value
+    name = subject.user or "who has not logged in"
+    may_not = f"{name} may not {action.value} {node or 'here'}: {decision.reason}"
+    if decision.is_final:
+        return may_not
     of_node = f" {_quoted(node)}" if node else ""
     line = f"allow {who} {action.value}{of_node}"
     where = "before it" if decision.reason.partition(": ")[2] else "to acl.file, or to acl.rules"
-    name = subject.user or "who has not logged in"
-    return f"{name} may not {action.value} {node or 'here'}: {decision.reason}; to allow it, add `{line}` {where}"
+    return f"{may_not}; to allow it, add `{line}` {where}"
 
 
 def _quoted(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from qpid_ha_broker.events.fields import write_arguments
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError, fresh
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
@@ -70,7 +70,7 @@ class Pending(Generic[Result]):
     def done(self) -> Done[Result] | None:
         """What came of it; None while it goes on. Raises the ModelError for which it was given up."""
         if self._work.failure is not None:
-            raise self._work.failure
+            raise fresh(self._work.failure)
         return None if self._work.written is None else Done(self._result(), self._work.written)
 
     def then(self, change: Callable[[Result], Other]) -> Pending[Other]:
@@ -117,6 +117,14 @@ class Administration:
         """
         there = list(islice(self._catalog.queues.values(), start, None))
         return (self._queue_facts(queue) for queue in there if not queue.deleted)
+
+    def queue_names(self) -> list[str]:
+        """Of all that `queues` has."""
+        return list(self._catalog.queues)
+
+    def exchange_names(self) -> list[str]:
+        """Of all exchanges."""
+        return list(self._catalog.exchanges)
 
     @property
     def queue_count(self) -> int:
@@ -168,11 +176,6 @@ class Administration:
         """All exchanges with their bindings, in the order in which they were made: as `queues`."""
         return map(self._exchange_facts, self._exchanges_from(0))
 
-    @property
-    def exchange_count(self) -> int:
-        """How many exchanges there are."""
-        return len(self._catalog.exchanges)
-
     def exchange_outlines(self, start: int) -> Iterator[Facts]:
         """Those of `exchanges` from number `start` on, with the number of their bindings only."""
         return map(self._exchange_outline, self._exchanges_from(start))
@@ -188,10 +191,6 @@ class Administration:
     def exchange(self, name: object) -> Facts:
         """One exchange with its bindings. Raises NotFound."""
         return self._exchange_facts(self.configuration.exchange(checked_name(name, "name")))
-
-    def has_exchange(self, name: object) -> bool:
-        """Whether there is one of that name, which may be anything."""
-        return isinstance(name, str) and name in self._catalog.exchanges
 
     def create_exchange(self, name: object, kind: object, arguments: object = None) -> Done[Facts]:
         """Make an exchange, or find the same one there, with the number of its bindings.

@@ -17,6 +17,7 @@ from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
 from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.message_reader import MessageReader, NoReader
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, SUBSCRIPTION_NAMES, is_for_notices
 from qpid_ha_broker.model.paged import Body
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -162,6 +163,15 @@ class Catalog:
 
     # --- where messages go
 
+    def alternate(self, name: str) -> Exchange | None:
+        """The alternate exchange of that name; None: there is none, or it is the broker's own."""
+        return None if is_for_notices(name) else self.exchanges.get(name)
+
+    def takes_notices_alone(self, queue: Queue | PlacedQueue) -> bool:
+        """Whether it is the queue of who listens to the broker's notices: nothing else may come into it."""
+        notices = self.exchanges.get(NOTICE_EXCHANGE)
+        return queue.name.startswith(SUBSCRIPTION_NAMES) and notices is not None and bool(notices.count_of(queue.id))
+
     def route(self, exchange: Exchange, key: str, payload: bytes) -> tuple[Queue, ...]:
         """The queues for a message; those of the alternate exchange when the exchange itself has none.
 
@@ -172,7 +182,7 @@ class Catalog:
             raise NotFound(f"exchange {exchange.name} was deleted")
         queues = self._there(exchange.route_message(key, payload))
         if not queues:
-            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
             queues = self._there(alternate.route_message(key, payload)) if alternate is not None else queues
         return queues
 
@@ -196,7 +206,7 @@ class Catalog:
             raise NotFound(f"exchange {exchange.name} was deleted")
         found = self._destinations(exchange.route_message(key, payload))
         if not any(found):
-            alternate = self.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
+            alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
             found = self._destinations(alternate.route_message(key, payload)) if alternate is not None else found
         return found
 

@@ -9,6 +9,7 @@ from qpid_ha_broker.cluster.map import PlacedQueue
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
+from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
 from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT, Binding, Exchange, make_exchange, selector_of
@@ -16,6 +17,7 @@ from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.message_reader import DeathReason
 from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, SUBSCRIPTION_NAMES, is_for_notices
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
@@ -155,7 +157,7 @@ class Configuration:
             if not parsed.means_the_same_as(there.arguments):
                 raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
             return there
-        self._check_new_name(name)
+        self._check_new_name(name, is_subscription=bool(parsed.subscription))
         self._check_set(parsed)
         if parsed.created_by:
             self.check_creator(parsed.created_by)
@@ -164,7 +166,7 @@ class Configuration:
             if naming.set != DEFAULT_SET:
                 raise OtherSet(f"queue {name} belongs to resource set {naming.set}, not to {DEFAULT_SET}: {naming.why}")
         if parsed.alternate_exchange:
-            self._check_dead_letters(self.exchange(parsed.alternate_exchange))
+            self._check_dead_letters(self.exchange(_alternate(parsed.alternate_exchange)))
         _check_outside(self.remote, parsed)
         level = self._level_of(name, parsed)
         queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
@@ -191,7 +193,7 @@ class Configuration:
         ):
             raise InvalidArgument(f"the order of {name} is fixed: delete the queue and create it with other arguments")
         if after.alternate_exchange:
-            self._check_dead_letters(self.exchange(after.alternate_exchange))
+            self._check_dead_letters(self.exchange(_alternate(after.alternate_exchange)))
         if (after.resource_set, after.cluster_primary, after.min_replicas) != (
             before.resource_set,
             before.cluster_primary,
@@ -201,6 +203,7 @@ class Configuration:
         if after.cluster_proxy != before.cluster_proxy:
             raise InvalidArgument(f"what {name} stands for is fixed: delete it and create it with another URL")
         if after.cluster_source != before.cluster_source:
+            _check_takes_others(self._catalog, queue)
             _check_outside(self.remote, after)
         level = self._level_of(name, after) if "qpid.replicate" in changes else queue.replication
         if obstacle := self._levels.obstacle(queue, level, most_moved):
@@ -235,9 +238,9 @@ class Configuration:
         self._note(queue, f"queue {name} deleted; messages in it: {queue.messages.count}")
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
-        if alternate not in self._catalog.exchanges or queue.messages.count <= MOVED_LENGTH:
-            moved = list(queue.messages) if alternate in self._catalog.exchanges else []
-            self._resources.reject(queue, moved, DeathReason.QUEUE_DELETED)
+        moves = self._catalog.alternate(alternate) is not None
+        if not moves or queue.messages.count <= MOVED_LENGTH:
+            self._resources.reject(queue, list(queue.messages) if moves else [], DeathReason.QUEUE_DELETED)
             self._finish(deletion)
         else:
             _lock(queue, f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
@@ -278,7 +281,7 @@ class Configuration:
             return there
         self._check_new_name(name)
         if arguments.get("qpid.alternate_exchange"):
-            alternate = self.exchange(str(arguments["qpid.alternate_exchange"]))
+            alternate = self.exchange(_alternate(str(arguments["qpid.alternate_exchange"])))
             if self._is_for_dead_letters({name}):
                 self._check_dead_letters(alternate)
         try:
@@ -314,6 +317,8 @@ class Configuration:
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
             self._check_placed(source, target)
+        if exchange != NOTICE_EXCHANGE:
+            _check_takes_others(self._catalog, target)
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
@@ -393,11 +398,18 @@ class Configuration:
             text = f"qpid.alternate_exchange is for queues of the set {DEFAULT_SET}, which has the exchanges"
             raise InvalidArgument(f"{text}: declare the queue there, not in {set_name}, or leave it out")
 
-    def _check_new_name(self, name: str) -> None:
+    def _check_new_name(self, name: str, *, is_subscription: bool = False) -> None:
         if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():
             raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
         if name.startswith("$"):
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
+        if name.startswith(SUBSCRIPTION_NAMES[1]) and not is_subscription:
+            text = f"{name} is a name for durable subscriptions, and whose it is could not have its own any more"
+            raise InvalidArgument(f"{text}: use another name, or subscribe to the exchange")
+        exchange, slash, key = name.partition("/")
+        if (slash and exchange in self._catalog.exchanges) or is_for_notices(name):
+            text = f"{name} is the address of the key {key!r} of exchange {exchange}, and links to it go there"
+            raise InvalidArgument(f"{text}: use another name")
         if name in self.remote.names:
             raise AlreadyExists(f"the name {name} is taken: remote-nodes of the configuration has it")
         if name in self._catalog.queues or name in self._catalog.exchanges:
@@ -426,6 +438,19 @@ class Configuration:
         except ValueError as error:
             # Once it is in the log it is too late: every witness would be sent what cannot be written down.
             raise InvalidArgument(str(error)) from error
+
+
+def _alternate(name: str) -> str:
+    """The name of what is to be an alternate exchange. Raises InvalidArgument for the broker's own."""
+    if is_for_notices(name):
+        raise InvalidArgument(f"the broker alone publishes to {name}: use another alternate exchange")
+    return name
+
+
+def _check_takes_others(catalog: Catalog, queue: Queue | PlacedQueue) -> None:
+    """Raises InUse where something else than notices would come to who listens to those."""
+    if catalog.takes_notices_alone(queue):
+        raise InUse(f"{queue.name} is for notices of {NOTICE_EXCHANGE}, and nothing else comes into it: use another")
 
 
 def _check_outside(remote: RemoteNames, arguments: QueueArguments) -> None:

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
+
+Kept = TypeVar("Kept", bound=Exception)
+
+
+def fresh(error: Kept) -> Kept:
+    """An equal one, to raise what somebody keeps, or has in a variable.
+
+    An error that is raised refers to the frames that it comes through, and so to what is in their variables. Where it
+    is there itself, or in an object that is, nothing of all that is freed before a collector runs.
+    """
+    again = type(error).__new__(type(error), *error.args)
+    again.__dict__.update(error.__dict__)
+    return again
 
 
 class ModelError(Exception):

@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from qpid_ha_broker.events.types import DequeueReason
-from qpid_ha_broker.model.errors import InUse, InvalidArgument, ModelError, NotFound, NotPrimary, OtherSet, QueueFull
+from qpid_ha_broker.model.errors import (
+    InUse,
+    InvalidArgument,
+    ModelError,
+    NotFound,
+    NotPrimary,
+    OtherSet,
+    QueueFull,
+    fresh,
+)
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan
@@ -133,7 +142,7 @@ class QueueMove:
                 else:
                     plan.add(targets, message, now_ms, routed=False)
             except ModelError as error:
-                return None, number, error
+                return None, number, fresh(error)
             if plan.displaced or plan.outranked or plan.over_limits:
                 plan.abandon()
                 text = f"queue {self.target.name} is a full ring: for what comes, something would have to go"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.events.types import DequeueReason, Enqueued, ProducerAdvanced
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked, fresh
 from qpid_ha_broker.model.message_reader import MessageReader
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import FullPolicy, Replicate
@@ -107,7 +107,7 @@ class EnqueuePlan:
                 # Who has named the queue is refused, as by any other; who has not is none of its concern.
                 if queue.arguments.policy_type is not FullPolicy.SELF_DESTRUCT or not routed:
                     raise
-                self.overrun[queue] = error
+                self.overrun[queue] = fresh(error)
                 return False
             if dropped is None:
                 self.outranked += 1

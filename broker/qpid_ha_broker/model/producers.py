@@ -99,6 +99,9 @@ class RefusedNumbers:
     def __bool__(self) -> bool:
         return bool(self._total)
 
+    def __contains__(self, producer: bytes) -> bool:
+        return bool(self.get(producer))
+
     def items(self) -> Iterator[tuple[bytes, tuple[int, ...]]]:
         """Of each owner's producers those first that were noted longest ago."""
         for producers in self._by_owner.values():
@@ -390,12 +393,17 @@ class Deduplication:
         if sequence not in since[-1:]:
             self._refused_since.put(producer, (*since, sequence))
 
+    def has_noted(self, producer: bytes) -> bool:
+        """Whether something of it was refused since it has had a message accepted: `take_refused` has it."""
+        return producer in self._refused_since
+
     def take_refused(self, advances: Mapping[bytes, int]) -> list[NumbersRefused]:
         """What is to be written with these: the highest number of each producer that is about to be accepted."""
         events = []
         for producer, sequence in advances.items() if self._refused_since else ():
             highest = self._highest(producer)
             since = self._refused_since.take(producer)
+            self._refused_since.put(producer, tuple(number for number in since if number > sequence))
             refused = sorted({number for number in since if highest < number < sequence})
             if refused:
                 events.append(NumbersRefused(producer, tuple(refused)))

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from qpid_ha_broker.cluster.map import PlacedQueue
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
 
@@ -23,7 +24,7 @@ STANDARD_EXCHANGES = {
     "amq.topic": ExchangeKind.TOPIC,
     "amq.fanout": ExchangeKind.FANOUT,
     "amq.match": ExchangeKind.HEADERS,
-    "amq.qpid": ExchangeKind.DIRECT,
+    NOTICE_EXCHANGE: ExchangeKind.DIRECT,
 }
 """There from the first start, as users of Qpid expect; they cannot be deleted, and are always replicated."""
 

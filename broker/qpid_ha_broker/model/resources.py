@@ -376,7 +376,7 @@ class Resources:
             return self.written
         if self.default.read_only:
             return self._give_back_unwritten(queue, entries)
-        alternate = self.catalog.exchanges.get(queue.arguments.alternate_exchange)
+        alternate = self.catalog.alternate(queue.arguments.alternate_exchange)
         if alternate is None and entries:
             return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:
@@ -490,6 +490,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         if not new:
             return resources.written
     is_plain = not (queue.needs_care or resources.default.is_restricted) and queue.log is resources.default.log
+    is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
     if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
         _enqueue_numbered(resources, queue, new)
         return resources.written

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.paged import Body, BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.work import Task
@@ -122,7 +123,7 @@ def load_bodies(entries: Sequence[Entry]) -> list[bytes]:
     for entry in entries:
         body = next(read) if type(entry.body) is BodyRef else entry.resident_body()
         if isinstance(body, BodyDamaged):
-            raise body
+            raise fresh(body)
         bodies.append(body)
     return bodies
 

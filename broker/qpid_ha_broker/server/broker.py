@@ -36,6 +36,7 @@ from qpid_ha_broker.server.control.control import ControlError, ControlServer, M
 from qpid_ha_broker.server.control.reloaded_files import ReloadedFiles
 from qpid_ha_broker.server.control.remote_control import RemoteControl
 from qpid_ha_broker.server.proxies.proxying import Proxying
+from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
@@ -83,6 +84,10 @@ class Broker:
         self.set_time()
         self.container.limits.turn_after = partial(_turn_after, self)
         self.connections = Connections(self.container, attach)
+        if settings.ha.cluster and not settings.ha.username:
+            secret = ClusterSecret()
+            secret.read()
+            self.connections.is_proof = secret.is_proof
         self.is_stopping = False
         self.failure = ""
         """Why it cannot go on; empty: it can."""
@@ -129,7 +134,7 @@ class Broker:
 
     def _own_methods(self) -> dict[str, Method]:
         """Of the control socket: those that have nothing to do with a cluster."""
-        name, administration = self._settings.name, self.container.administration
+        name, administration = self._settings.name, self.container.management.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
             **self.outside.methods(),

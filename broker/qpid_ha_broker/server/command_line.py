@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +21,14 @@ from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Ca
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
 from qpid_ha_broker.server.control.access_rules import Reread
 from qpid_ha_broker.server.control.control import ControlError
-from qpid_ha_broker.server.control.placements import load_placement
+from qpid_ha_broker.server.control.placements import NoPlacement, load_placement
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_broker.server.runtime.descriptors import raise_descriptor_limit
+from qpid_ha_broker.server.runtime.engines import server_domain
 from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.loading import load_access, load_settings
+from qpid_ha_config.loading import certificate_problems, load_access, load_settings
 from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
@@ -71,7 +73,8 @@ def main(
     try:
         loaded = load_settings(config, given, os.environ)
         if check:
-            load_placement(loaded.replicas.placement)
+            for problem in look_before_start(loaded, time.time()):
+                raise problem
             click.echo(f"qpidd: the settings of {loaded.name} can be used")
         else:
             run(loaded, partial(load_access, config, given, os.environ))
@@ -80,12 +83,46 @@ def main(
         sys.exit(1)
 
 
+def look_before_start(settings: BrokerSettings, now_s: float) -> list[SettingsError]:
+    """What would go wrong beside what `load_settings` has found, without starting anything: `--check` and a start ask
+    the same. Raises SettingsError for what a broker cannot start with; returned is what one starts with all the same.
+    """
+    for key, path in (("data-dir", settings.data_dir), ("log-file", settings.log_file)):
+        if path is not None:
+            _check_writable(key, path, is_directory=key == "data-dir")
+    if any(address.is_tls for address in settings.listen):
+        server_domain(settings.tls)
+    found = certificate_problems(settings, now_s)
+    try:
+        load_placement(settings.replicas.placement)
+    except NoPlacement as problem:
+        found.append(problem)
+    return found
+
+
+def _check_writable(key: str, path: Path, *, is_directory: bool) -> None:
+    """Whether it can be written, or made."""
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if there == path and path.is_dir() is not is_directory:
+        raise SettingsError(key, f"{path} is {'no' if is_directory else 'a'} directory; choose another path")
+    if there != path and not (there.is_dir() and (is_directory or there == path.parent)):
+        raise SettingsError(
+            key, f"cannot make {path}: {there} is {'all that is there' if there.is_dir() else 'a file'}"
+        )
+    if not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0)):
+        raise SettingsError(key, f"cannot write {there}: give it to the user that the broker runs as")
+
+
 def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
     """Run a broker until it is told to stop. `reread_access`: see `Broker`.
 
     Raises SettingsError, StoreError or OSError when it cannot start, BrokerFailed when it had to end by itself.
     """
     configure_logging(settings.log_level, settings.log_file)
+    for problem in look_before_start(settings, time.time()):
+        log.error("the broker starts without this working: %s", problem)
     raise_descriptor_limit()
     if settings.data_dir is not None:
         lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it

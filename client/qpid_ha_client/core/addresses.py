@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -33,6 +34,21 @@ class BrokerAddress(NamedTuple):
         if not 0 < port < 65536:
             raise ValueError(f"port {port} is not from 1 to 65535")
         return cls(scheme, found[1].strip("[]"), port)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the broker has to show a certificate for its host."""
+        return self.scheme == "amqps"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether what is sent there stays on this machine."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -67,6 +83,9 @@ class Backoff(NamedTuple):
 class BrokerList:
     """The promise: while nobody serves, each broker that is known is tried in each round, and rounds get rarer.
 
+    Who names a broker to us decides whether it may get to know our password (`may_read_password`): the application may
+    name any, a broker only over TLS. A notice is a message, which names hosts and vouches for none.
+
     `draw` gives numbers from 0 to 1: clients that begin together do not all begin at the same broker.
     """
 
@@ -76,6 +95,10 @@ class BrokerList:
         self._draw = draw
         self._learned: tuple[BrokerAddress, ...] = ()
         """Those of the last list that a broker told, in the order in which to try them."""
+        self._vouched: frozenset[BrokerAddress] = frozenset()
+        """Named by a broker that had shown a certificate, and will have to show one themselves."""
+        self._refused: set[BrokerAddress] = set()
+        """Not given, and they did not accept our login: nobody makes us go there again."""
         self._redirect: BrokerAddress | None = None
         self._round = self._shuffled(self._given)
         """What is left of this round; the next one to try is first."""
@@ -89,21 +112,42 @@ class BrokerList:
         """All, in the order of the next round: who was told of last comes first, and nobody given is forgotten."""
         return tuple(dict.fromkeys((*self._learned, *self._given)))
 
-    def learn(self, brokers: Iterable[BrokerAddress]) -> None:
-        """A broker's open named these, in an order that it chose for us."""
+    def may_read_password(self, broker: BrokerAddress) -> bool:
+        """Whether `broker` may be sent the password itself, which it could use elsewhere then: as far as who named it
+        goes. Whether others can read it on the way is another question."""
+        if broker in self._given or broker in self._vouched:
+            return True
+        return broker.is_loopback and all(given.is_loopback for given in self._given)
+
+    def learn(self, brokers: Iterable[BrokerAddress], *, over_tls: bool) -> None:
+        """A broker's open named these, in an order that it chose for us. `over_tls`: it had shown its certificate."""
         learned = tuple(dict.fromkeys(self._trusted(brokers)))
         if learned:
             self._learned = learned
+            self._vouched = frozenset(each for each in learned if over_tls and each.is_tls)
 
     def learn_anew(self, brokers: Iterable[BrokerAddress]) -> None:
         """A notice named these; all who listen have got the same."""
-        self.learn(self._shuffled(tuple(brokers)))
+        learned = tuple(dict.fromkeys(self._trusted(self._shuffled(tuple(brokers)))))
+        if learned:
+            self._learned = learned
 
-    def redirect(self, broker: BrokerAddress) -> None:
+    def redirect(self, broker: BrokerAddress, *, over_tls: bool) -> None:
         """What we want is there: it is the next to be tried, unless many have said so of many since the last pause."""
         if self._redirects <= len(self.known):
             for trusted in self._trusted([broker]):
                 self._redirect = trusted
+                if over_tls and trusted.is_tls:
+                    self._vouched |= {trusted}
+
+    def refused(self, broker: BrokerAddress) -> bool:
+        """It does not accept our login. False: it was given, and so it is the login that is wrong."""
+        if broker in self._given:
+            return False
+        self._refused.add(broker)
+        self._learned = tuple(each for each in self._learned if each != broker)
+        self._round = [each for each in self._round if each != broker]
+        return True
 
     def served(self) -> None:
         """The broker that was tried last serves us; when it is lost, the next round begins at once."""
@@ -129,9 +173,8 @@ class BrokerList:
 
     def _trusted(self, brokers: Iterable[BrokerAddress]) -> list[BrokerAddress]:
         """Who asked for nothing but TLS is not led to a broker without it."""
-        if all(broker.scheme == "amqps" for broker in self._given):
-            return [broker for broker in brokers if broker.scheme == "amqps"]
-        return list(brokers)
+        needs_tls = all(broker.is_tls for broker in self._given)
+        return [broker for broker in brokers if broker not in self._refused and (broker.is_tls or not needs_tls)]
 
     def _shuffled(self, brokers: Sequence[BrokerAddress]) -> list[BrokerAddress]:
         left, found = list(brokers), []

@@ -7,7 +7,8 @@ What becomes of messages is in `links`; here is decided which broker is tried, a
    link): there, at once.
 2. Another connection has our session: the end, for whoever reconnects would fight over it.
 3. The session is gone: the application is told what is in doubt, and decides.
-4. The login, or what we ask for, is refused: the end, with the reason. Trying again would not change that.
+4. The login, or what we ask for, is refused: the end, with the reason. Trying again would not change that. A broker
+   that nobody gave us, and that refuses our login, is left out from then on.
 5. Anything else: the next broker.
 """
 
@@ -40,8 +41,8 @@ from qpid_ha_client.core.events import Effect, EndReason, Guarantee, OpenFacts
 from qpid_ha_client.core.links import ClientLinks
 
 SESSIONS: Final = "qpid.sessions"
-KNOWN_HOSTS: Final = "qpid.known-hosts"
-"""Without it, the address of the notices may be a queue that an attach makes."""
+KNOWN_HOSTS: Final = "qpid.known-hosts-of-broker"
+"""Notices come from the broker alone. Without it, whoever may publish could have written them."""
 DEDUPLICATION: Final = "qpid.producer-deduplication"
 TAKEN_TEXT: Final = "the session was resumed on another connection"
 CONNECTION_REDIRECT, CONNECTION_FORCED = "amqp:connection:redirect", "amqp:connection:forced"
@@ -219,7 +220,8 @@ class ClientCore:
                 "qpid.session-resume": self.session.is_established,
                 "qpid.keep-session": self.settings.keep_session,
             }
-        return [ev.OpenConnection(state.attempt, state.broker, properties)]
+        may_read_password = self.brokers.may_read_password(state.broker)
+        return [ev.OpenConnection(state.attempt, state.broker, properties, may_read_password)]
 
     def _time_passed(self, _: ev.DeadlineReached) -> list[Effect]:
         state = self._connection
@@ -274,7 +276,8 @@ class ClientCore:
             self.session.is_established, self.session.confirmed_at_s = True, self._now_s
         elif DEDUPLICATION in facts.capabilities:
             state.guarantee = Guarantee.DEDUPLICATED
-        self.brokers.learn(read_server_list(facts.properties.get("failover-server-list"), state.broker.scheme))
+        named = read_server_list(facts.properties.get("failover-server-list"), state.broker.scheme)
+        self.brokers.learn(named, over_tls=state.broker.is_tls)
         effects.append(ev.Connected(state.broker, state.guarantee))
         if self.settings.listens_for_hosts and KNOWN_HOSTS in facts.capabilities:
             effects.append(ev.ListenForHosts())
@@ -298,17 +301,26 @@ class ClientCore:
         if reason.name in REFUSALS:
             text = f"{self._connection.broker}: {reason.name}: {reason.description}"
             return [ev.CutConnection(event.attempt), *self._end(SessionRefused(text))]
-        scheme = self._connection.broker.scheme if self._connection.broker is not None else "amqp"
-        there = read_host(reason.info, scheme)
-        if there is not None and reason.name in (CONNECTION_REDIRECT, CONNECTION_FORCED):
-            self.brokers.redirect(there)
+        if reason.name in (CONNECTION_REDIRECT, CONNECTION_FORCED):
+            self._redirect(reason)
         return self._leave(f"{reason.name}: {reason.description}")
+
+    def _address_in(self, reason: EndReason) -> BrokerAddress | None:
+        broker = self._connection.broker
+        return None if broker is None else read_host(reason.info, broker.scheme)
+
+    def _redirect(self, reason: EndReason) -> None:
+        """Go where the broker sends us, if it says where."""
+        broker, there = self._connection.broker, self._address_in(reason)
+        if broker is not None and there is not None:
+            self.brokers.redirect(there, over_tls=broker.is_tls)
 
     def _lost(self, event: ev.ConnectionLost) -> list[Effect]:
         if self.phase is ClientPhase.CLOSING:
             return self._end(None)
-        if event.is_login:
-            return self._end(LoginRefused(f"{self._connection.broker}: {event.reason.description}"))
+        broker = self._connection.broker
+        if event.is_login and not (broker is not None and self.brokers.refused(broker)):
+            return self._end(LoginRefused(f"{broker}: {event.reason.description}"))
         return self._go_on(event.reason.description or event.reason.name or "the connection was lost")
 
     def _leave(self, reason: str) -> list[Effect]:
@@ -382,11 +394,10 @@ class ClientCore:
         reason, state = event.reason, self._connection
         if self.phase is not ClientPhase.OPEN or not self.links.detach(event.link):
             return []
-        scheme = "amqp" if state.broker is None else state.broker.scheme
-        there = read_host(reason.info, scheme) if reason.name == LINK_REDIRECT else None
+        there = self._address_in(reason) if reason.name == LINK_REDIRECT else None
         if there is not None:
             if not self.links.is_any_attached:
-                self.brokers.redirect(there)
+                self._redirect(reason)
                 return self._leave(f"{event.link} is at {there}")
             if self._now_s < state.apart_since_s.setdefault(event.link, self._now_s) + APART_S:
                 return self._attach_later(event.link)

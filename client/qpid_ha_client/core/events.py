@@ -226,6 +226,8 @@ class OpenConnection(NamedTuple):
     attempt: int
     broker: BrokerAddress
     properties: Mapping[str, object]
+    may_read_password: bool = True
+    """The broker may be sent the password itself, and not only a proof of it: see `BrokerList.may_read_password`."""
 
 
 class CutConnection(NamedTuple):

@@ -38,6 +38,11 @@ class Cluster:
     def __str__(self) -> str:
         return ", ".join(map(str, self.brokers))
 
+    def may_read_password(self, broker: Address) -> bool:
+        """Whether the password may be said in clear, without TLS: within this machine, and not where a broker of
+        another one has sent us."""
+        return broker.is_loopback and (broker in self.brokers or all(given.is_loopback for given in self.brokers))
+
     @property
     def digest(self) -> str:
         """Tells clusters apart that one query reads: the UUID of one is known to its brokers alone."""

@@ -86,7 +86,7 @@ class BrokerConnection:
             connection.user, connection.password = login.user, login.password
         self._sasl = transport.sasl()
         self._sasl.allowed_mechs(_LOGINS if login.user else "ANONYMOUS")
-        self._sasl.allow_insecure_mechs = broker.is_loopback
+        self._sasl.allow_insecure_mechs = self._cluster.may_read_password(broker)
         return Engine(transport, connection)
 
     def _tls_domain(self) -> proton.SSLDomain:

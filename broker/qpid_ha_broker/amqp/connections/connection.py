@@ -39,7 +39,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, session_of
-from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, SHARED_CAPABILITY, Channel
+from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, OUR_PRODUCT, PROOF_PROPERTY, SHARED_CAPABILITY, Channel
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
@@ -54,8 +54,6 @@ from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.work import Task, used_up
 
-OUR_PRODUCT = "qpid-ha"
-"""As brokers call themselves in their open."""
 OPEN_BYTES = 128
 """Of a frame with our open, what has a fixed length, at most."""
 LAST_WORDS_S = 0.004
@@ -147,6 +145,8 @@ class Connections:
         """None: clients are told where what they ask for is."""
         self.remotes: Remotes | None = None
         """None: there are no nodes of other brokers here."""
+        self.is_proof: Callable[[str], bool] = lambda proof: False
+        """Whether this text is for a broker of the cluster alone to know; asked where brokers have no login."""
         self.open: dict[Connection, Opening] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
         self.made = count(1)
@@ -165,9 +165,9 @@ class Connections:
             self.container.limits.disconnected(connection.links.use)
 
     def limit_refusal(self, connection: Connection) -> AmqpError | None:
-        """Why the user of `connection` may not have one more, if so. What is marked for administration counts for
-        nobody: so do connections of other brokers, which bring links of many users."""
-        if connection.is_admin:
+        """Why the user of `connection` may not have one more, if so. Those of other brokers, which bring links of many
+        users, count for nobody."""
+        if connection.relay.is_broker:
             return None
         limits = self.container.limits
         use = limits.use_of(subject_of(connection).user)
@@ -239,6 +239,8 @@ class ConnectionRelay:
         """Who relays what clients of the peer, a proxy, ask this broker to pass on; None: nobody does."""
         self.remotes = remotes
         """The same, for links to nodes of brokers outside of the cluster."""
+        self.is_broker = False
+        """The peer is one of the cluster, which it has proved: see `PeerIdentity`."""
         self.is_proxy = False
         """Another broker has opened it to relay links of its clients on it."""
         self.pending: dict[Any, AnsweredElsewhere] = {}
@@ -395,7 +397,9 @@ class Connection:
     def identity(self) -> PeerIdentity:
         """Who the peer is."""
         transport = self.engine.transport
-        return PeerIdentity(self.peer, (transport.authenticated and transport.user) or "", self.is_admin)
+        return PeerIdentity(
+            self.peer, (transport.authenticated and transport.user) or "", self.is_admin, self.relay.is_broker
+        )
 
     @property
     def has_ended(self) -> bool:
@@ -430,7 +434,7 @@ class Connection:
         level = "debug" if self.peer_channel is not None else "info"  # of brokers, the cluster's own log tells
         self.log.write(level if usual else "warning", f"closed: {error}")
         if not self.is_open:
-            self._open(failed=True)
+            self.answer_open(failed=True)
         connection = self.engine.connection
         connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
@@ -461,10 +465,12 @@ class Connection:
             self._connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
-                self._open(failed=False)
+                self.answer_open()
             else:
                 self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
-        elif refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
+            return
+        self.log.is_let_in = self.relay.is_broker  # else what is said of it would be lost among strangers' mistakes
+        if refusal.name == CONNECTION_FORCED:  # not before this moment: the peer's open says how
             self.send_away(refusal)
         else:
             self.end(refusal)
@@ -478,6 +484,7 @@ class Connection:
             return error
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         is_ours = isinstance(properties, dict) and properties.get("product") == OUR_PRODUCT
+        self.relay.is_broker = self.is_admin and is_ours and _has_proved(self, self._connections.is_proof, properties)
         self._reads_refusals = is_ours or SOLE_CONNECTION in desired
         self.relay.opened(self.is_admin, desired)
         try:
@@ -485,14 +492,14 @@ class Connection:
         except AmqpError as error:
             return error
         if session is not None:
-            self.session = SessionAttachment(self, session, self.identity.user, partial(self._open, failed=False))
+            self.session = SessionAttachment(self, session, self.identity.user)
             self.engine.answers_late = False
-        self.links.is_limited = self.window.is_limited = not self.relay.is_proxy
+        self.links.is_limited = self.window.is_limited = not (self.relay.is_proxy and self.relay.is_broker)
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
 
-    def _open(self, *, failed: bool) -> None:
-        """Answer the peer's open; `failed`: a close with the reason follows."""
+    def answer_open(self, *, failed: bool = False) -> None:
+        """Answer the peer's open; `failed`: a close with the reason follows. See also `SessionConnection`."""
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
@@ -597,7 +604,7 @@ class Connection:
         """Answer when `wait` has ended. The peer may have given credit meanwhile."""
 
         def told(error: AmqpError | None) -> None:
-            self.links.end_wait(waiting)
+            self.links.end_wait_of(link)  # by its link: a function that refers to what refers to it is freed by nobody
             if error is None:
                 self._attach(link, until_s, is_new=False)
                 self.engine.tell_credit(link)
@@ -605,8 +612,7 @@ class Connection:
                 self._refuse_link(link, error)
             self.touch()
 
-        waiting = WaitingAttach(link, wait, told, until_s)
-        self.links.wait(waiting)
+        self.links.wait(WaitingAttach(link, wait, told, until_s))
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         session = session_of(link) if has_unsent(link) else None
@@ -649,7 +655,17 @@ class Connection:
 
     def _links_have_ended(self) -> None:
         if self._is_lost:
+            self.peer_channel = None  # which has this connection
             self.engine.close()
         elif self.peer_has_closed:
             self.engine.connection.close()
             self.touch()
+
+
+def _has_proved(connection: Connection, is_proof: Callable[[str], bool], properties: Any) -> bool:
+    """Whether who says to be a broker of the cluster is one: by its login, or where there is none by a proof."""
+    expected = connection.container.settings.peer_user
+    if expected:
+        return subject_of(connection).user == expected  # SASL's ANONYMOUS is nobody, whatever it is called
+    proof = properties.get(PROOF_PROPERTY)
+    return isinstance(proof, str) and is_proof(proof)

@@ -88,7 +88,7 @@ def _links(connection: Connection) -> Iterator[Facts]:
 
 
 def _kind(connection: Connection) -> str:
-    if connection.relay.is_proxy:
+    if connection.relay.is_proxy and connection.relay.is_broker:
         return "proxy"
     if connection.peer_channel is not None or connection.is_shared:
         return "broker"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from qpid_ha_broker.amqp.connections.nodes import Nodes, NodeSettings
+from qpid_ha_broker.amqp.connections.relayed_memory import RelayedMemory
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.nodes.directory import OneSet, ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import PORTIONS_S, HostedSet
@@ -126,6 +127,16 @@ class TurnTime:
         return self._container.now_ms + self.wall_ahead_ms
 
 
+@dataclass
+class HeldBytes:
+    """What all connections together hold."""
+
+    partial_bytes: int = 0
+    """In unfinished messages."""
+    unsettled_bytes: int = 0
+    """Sent and not settled: Proton keeps a copy of each message for its link."""
+
+
 class Container:
     """The promise: a set in which nothing happened costs a turn nothing, and no set waits for another one's disk."""
 
@@ -179,10 +190,10 @@ class Container:
         """The same, of connections that carry sub-channels; None: there are none for this broker."""
         self.greeting = Greeting()
         self.sessions = ClientSessions(self)
-        self.partial_bytes = 0
-        """In unfinished messages, of all connections."""
-        self.unsettled_bytes = 0
-        """Sent and not settled: Proton keeps a copy of each message for its link."""
+        self.held = HeldBytes()
+        """By connections, of messages that are in no queue, or besides."""
+        self.relayed = RelayedMemory(lambda: self.settings.memory_limit_bytes)
+        """Of clients' links that go on to other brokers."""
         self._other_bytes = 0
         """Of the messages of all sets but `default`, when they had their last turn."""
         self.waiting: dict[WaitingAttach, None] = {}
@@ -303,6 +314,7 @@ class Container:
         return (
             "ANONYMOUS-RELAY",
             "qpid.known-hosts",
+            "qpid.known-hosts-of-broker",
             *(("qpid.producer-deduplication",) if deduplicates else ()),
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )
@@ -408,6 +420,7 @@ class Container:
         return False
 
     def _tell_starved(self) -> None:
+        self.relayed.tell_starved()
         if self.starved and self._used_bytes < self.settings.memory_limit_bytes * 0.9:
             starved, self.starved = self.starved, {}
             for link in starved:
@@ -426,4 +439,4 @@ class Container:
 
     @property
     def _used_bytes(self) -> int:
-        return self.memory_bytes + self.partial_bytes + self.unsettled_bytes
+        return self.memory_bytes + self.held.partial_bytes + self.held.unsettled_bytes + self.relayed.bytes

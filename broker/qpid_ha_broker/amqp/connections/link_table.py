@@ -162,6 +162,12 @@ class LinkTable:
         self._container.waiting.pop(waiting, None)
         waiting.wait.forget(waiting.told)
 
+    def end_wait_of(self, link: proton.Link) -> None:
+        """The same, by the link that waits."""
+        waiting = self._waiting.get(link._impl)
+        if waiting is not None:
+            self.end_wait(waiting)
+
     def end_waits(self, session: proton.Session | None = None) -> None:
         """Forget the attaches of `session`, or all, that were not answered yet."""
         for waiting in list(self._waiting.values()):
@@ -207,11 +213,10 @@ class LinkTable:
 
     def detached(self, link: proton.Link, *, closed: bool) -> None:
         """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
-        endpoint, waiting = self._attached.get(link._impl), self._waiting.get(link._impl)
+        endpoint = self._attached.get(link._impl)
         if endpoint is not None:
             self.remove(endpoint, lost=False, closed=closed)
-        if waiting is not None:
-            self.end_wait(waiting)
+        self.end_wait_of(link)
         if link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
             _open_to_nowhere(link)
         self._awaiting_detach.pop(link._impl, None)

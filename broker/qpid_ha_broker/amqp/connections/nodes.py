@@ -13,11 +13,12 @@ from qpid_ha_broker.amqp.nodes.own_addresses import OWN, no_such_address
 from qpid_ha_broker.amqp.nodes.sets_administration import HostedSets
 from qpid_ha_broker.amqp.nodes.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE, Filters, Terminus
-from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.access import ANONYMOUS_LOGIN, AccessControl, Permission, Subject, permissions_of_arguments
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind, selector_argument
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import with_creator
 from qpid_ha_broker.model.user_limits import UserLimits
@@ -75,6 +76,8 @@ class Nodes:
 
     def name_of(self, address: str) -> str:
         """The name of the node under `address`, which may have a routing key behind it."""
+        if is_for_notices(address):
+            return NOTICE_EXCHANGE
         if address in self._catalog.queues or address in self._catalog.exchanges:
             return address
         name, slash, _ = address.partition("/")
@@ -112,6 +115,13 @@ class Nodes:
             there, asked = ("a queue", "topic") if is_queue else ("an exchange", "queue")
             text = f"{address} is {there}, and the link asks for a {asked}: leave that capability out, or correct it"
             raise AmqpError(PRECONDITION_FAILED, text)
+        return found
+
+    def find_to_publish(self, address: str, subject: Subject, terminus: Terminus | None = None) -> Target:
+        """As `find`, for who publishes there."""
+        found = self.find(address, subject, terminus)
+        if isinstance(found.node, Queue) and self._catalog.takes_notices_alone(found.node):
+            raise AmqpError(NOT_ALLOWED, f"{address} is for notices of {NOTICE_EXCHANGE}: the broker alone sends them")
         return found
 
     def is_exchange(self, address: str) -> bool:
@@ -165,7 +175,7 @@ class Nodes:
 
     def _existing(self, address: str) -> Target | None:
         default = self._host.default
-        if address in self._catalog.queues:
+        if address in self._catalog.queues and not is_for_notices(address):
             return Target(default, self._catalog.queues[address])
         if address in self._catalog.exchanges:
             return Target(default, self._catalog.exchanges[address])

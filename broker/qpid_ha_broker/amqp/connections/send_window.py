@@ -13,12 +13,14 @@ from qpid_ha_broker.amqp.wire.engine import Sender
 
 CONNECTION_WINDOW_BYTES = 2 * 1024 * 1024
 """What all links of a connection may send together in one turn; each gets a share, and at least one message."""
+REPLY_BYTES = 1024 * 1024
+"""Replies of `$management` that may wait for the client's credit: beyond it, its requests wait."""
 LINK_WINDOW_BYTES = 256 * 1024
 """What may wait in Proton for one session: enough for a full socket, little enough for ten thousand consumers."""
 WIDE_FRAMES = 1 << 20
 """A session that takes so many frames takes whatever may be sent in one turn."""
 HEADER_BYTES = 64
-"""By which a message may grow on its way out."""
+"""By which a message may grow or shrink on its way out."""
 
 
 class NewestSent:
@@ -61,10 +63,15 @@ class SendWindow:
         """Deliveries that the client has not answered; what a turn changes counts at its end."""
         self.waiting_for_answers: dict[LinkEndpoint, None] = {}
         """Consumers that get nothing before the client has answered some of what it has."""
+        self._reply_bytes = 0
+        """Of replies of `$management` that wait for credit."""
+        self._awaiting_replies: dict[LinkEndpoint, None] = {}
+        """Requesters whose requests wait until some of those have gone."""
         self._never_sent: dict[Any, int] = {}
         """By AMQP session: bytes of links that ended before these were sent, which Proton counts as unsent for ever."""
-        self._taken: dict[Any, int] = {}
-        """By AMQP session: frames of its window that messages take which were given to Proton since the last output."""
+        self._taken: dict[Any, tuple[int, int]] = {}
+        """By AMQP session: frames of its window that messages take which were given to Proton since the last output, at
+        most; and their bytes, at least."""
         self.outputs = 0
         """How often output was taken: all that could leave by then has begun to."""
         self._to_count: dict[Any, None] = {}
@@ -77,10 +84,7 @@ class SendWindow:
 
     def room_bytes(self, sender: Sender) -> int:
         """How much more may wait in Proton for the session of `sender`; 0 or less: nothing."""
-        unsent = sender.unsent_bytes
-        if self._never_sent:
-            unsent -= self._never_sent.get(sender.session, 0)
-        room = self.share_bytes - unsent
+        room = self.share_bytes - self._unsent_bytes(sender)
         frames = self._frames_left(sender)
         return room if frames >= WIDE_FRAMES else min(room, (frames + 1) // 2 * sender.frame_bytes)
 
@@ -94,8 +98,17 @@ class SendWindow:
         return self.is_writable and self._frames_left(sender) >= WIDE_FRAMES
 
     def _frames_left(self, sender: Sender) -> int:
+        """What was given to Proton before takes its frames first: of a message that has begun, the rest."""
         frames = sender.window_frames
-        return frames - self._taken.get(sender.session, 0) if self._taken else frames
+        if frames >= WIDE_FRAMES:
+            return frames
+        taken, taken_bytes = self._taken.get(sender.session, (0, 0))
+        rest_bytes = self._unsent_bytes(sender) - taken_bytes
+        return frames - taken - (rest_bytes // sender.frame_bytes + 1 if rest_bytes > 0 else 0)
+
+    def _unsent_bytes(self, sender: Sender) -> int:
+        unsent = sender.unsent_bytes
+        return unsent - self._never_sent.get(sender.session, 0) if self._never_sent else unsent
 
     def admit(self, sender: Sender, count: int, sizes: Iterable[int]) -> int:
         """How many of `count` messages, of these sizes, begin to leave with the next output: the first so many.
@@ -107,13 +120,15 @@ class SendWindow:
         count, frames = min(count, max(sender.credit, 0)), self._frames_left(sender)
         if frames >= WIDE_FRAMES:
             return count
-        taken, admitted, frame_bytes = 0, 0, sender.frame_bytes
+        taken, taken_bytes, admitted, frame_bytes = 0, 0, 0, sender.frame_bytes
         for size in sizes:
             if admitted == count or taken >= frames:
                 break
             taken += 1 + (size + HEADER_BYTES) // frame_bytes
+            taken_bytes += max(size - HEADER_BYTES, 0)
             admitted += 1
-        self._taken[sender.session] = self._taken.get(sender.session, 0) + taken
+        before, before_bytes = self._taken.get(sender.session, (0, 0))
+        self._taken[sender.session] = before + taken, before_bytes + taken_bytes
         return admitted
 
     def left(self) -> None:
@@ -136,6 +151,22 @@ class SendWindow:
         """Another one may get its key."""
         self._to_count.pop(session, None)
         self._never_sent.pop(session, None)
+
+    def count_replies(self, change: int) -> None:
+        """So many bytes of replies more, or less, wait for credit."""
+        self._reply_bytes += change
+        self._container.held.unsettled_bytes += change
+        if change < 0 and self._awaiting_replies and self._reply_bytes < REPLY_BYTES:
+            waiting, self._awaiting_replies = self._awaiting_replies, {}
+            for link in waiting:
+                link.update_window()
+
+    def takes_requests(self, link: LinkEndpoint) -> bool:
+        """Whether what `link` asks is to be carried out now; if not, it is asked for its window when it is."""
+        if self._reply_bytes < REPLY_BYTES:
+            return True
+        self._awaiting_replies[link] = None
+        return False
 
     @property
     def has_enough_unsettled(self) -> bool:
@@ -173,3 +204,4 @@ class SendWindow:
         """It waits no more."""
         self.congested.pop(link, None)
         self.waiting_for_answers.pop(link, None)
+        self._awaiting_replies.pop(link, None)

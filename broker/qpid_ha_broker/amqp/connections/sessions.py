@@ -130,13 +130,13 @@ class ClientSessions:
         """The client has opened with a session: its open is answered, or its connection ended, now or later."""
         refusal = self.take(asking)
         if refusal is not None:
-            asking.connection.end(refusal)
+            asking.end(refusal)
 
     def begin_relayed(self, asking: SessionAttachment, relayed: RelayedSession) -> None:
         """The same, where the broker that leads `default` is asked."""
         refusal = self._unavailable()
         if refusal is not None:
-            asking.connection.end(refusal)
+            asking.end(refusal)
             return
         asking.relayed = relayed
         self._await_answer(asking)
@@ -163,7 +163,7 @@ class ClientSessions:
                 if problem is None:
                     asking.grant()
                 else:
-                    asking.connection.end(problem)
+                    asking.end(problem)
 
         self._default.await_commit(token, "what becomes of the session is being replicated").add(told)
         return None
@@ -234,15 +234,17 @@ class ClientSessions:
         older = self._attached.pop(session.id, None)
         if older is not None:
             older.has_left = True
-            older.connection.end(AmqpError(CONNECTION_FORCED, TAKEN))
+            older.end(AmqpError(CONNECTION_FORCED, TAKEN))
 
     # --- the end of a connection
 
     def left(self, attachment: SessionAttachment, *, ends: bool) -> None:
         """Its connection has ended. `ends`: and the session with it; else it waits."""
         self._opening.pop(attachment, None)
-        if attachment.relayed is not None:
-            attachment.relayed.left(ends=ends)
+        attachment.wait.forget_all()
+        relayed, attachment.relayed = attachment.relayed, None
+        if relayed is not None:
+            relayed.left(ends=ends)
         if attachment.has_left:
             return
         attachment.has_left = True
@@ -273,7 +275,7 @@ class ClientSessions:
             attachment = self._attached.pop(session.id, None)
             if attachment is not None:
                 attachment.has_left = True
-                attachment.connection.end(AmqpError(CONNECTION_FORCED, "an operator has ended the session"))
+                attachment.end(AmqpError(CONNECTION_FORCED, "an operator has ended the session"))
             self.end(session, failed=True)
         return session
 
@@ -344,14 +346,14 @@ class ClientSessions:
             attached, self._attached = self._attached, {}
             for attachment in attached.values():
                 attachment.has_left = True
-                attachment.connection.end(self._elsewhere())
+                attachment.end(self._elsewhere())
 
     def _end_late(self) -> None:
         now_s = self._container.clock()
         self._opening = {each: None for each in self._opening if not each.is_granted}
         for asking in [each for each in self._opening if now_s >= each.until_s]:
             text = "not enough brokers have heard of the session, which takes too long: try again"
-            asking.connection.end(AmqpError(RESOURCE_LOCKED, text if asking.relayed is None else NOT_ANSWERED))
+            asking.end(AmqpError(RESOURCE_LOCKED, text if asking.relayed is None else NOT_ANSWERED))
 
     @property
     def _now_ms(self) -> int:

@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, RemoteOutcome
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.errors import ModelError, fresh
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import Task
@@ -115,7 +115,7 @@ class Transactions:
     def join(self, transaction: SetTransaction, hosted: HostedSet) -> None:
         """Something of `hosted` comes into it. Raises AmqpError when that is not the set of what is in it already."""
         if transaction.failure is not None:
-            raise transaction.failure
+            raise fresh(transaction.failure)
         if transaction.relayed is not None:
             raise _other_set(transaction.relayed.set_name, hosted.name)
         if transaction.hosted is None:
@@ -129,7 +129,7 @@ class Transactions:
     ) -> RelayedTransaction:
         """Something of a set comes into it that another broker leads. `make`: a coordinator there. Raises as `join`."""
         if transaction.failure is not None:
-            raise transaction.failure
+            raise fresh(transaction.failure)
         if transaction.hosted is not None:
             raise _other_set(transaction.hosted.name, set_name)
         relayed = transaction.relayed
@@ -172,7 +172,7 @@ class Transactions:
     def commit(self, transaction: SetTransaction) -> CommitToken:
         """Carry it out; returns what to wait for. Raises AmqpError when that cannot be: it is rolled back."""
         if transaction.failure is not None:
-            raise transaction.failure
+            raise fresh(transaction.failure)
         hosted = transaction.hosted
         if hosted is None:  # there is nothing in it
             return COMMITTED

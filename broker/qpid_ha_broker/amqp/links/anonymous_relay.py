@@ -84,6 +84,9 @@ class SetPublisher(RelayedPublisher):
     def replenish(self) -> None:
         """The client's credit is its link's, for all sets."""
 
+    def end(self, error: AmqpError) -> None:
+        self._anonymous.end(error)
+
     def attached(self, upstream: Upstream, far: proton.Link) -> SetPublisher:
         if upstream.relays_sets:
             super().attached(upstream, far)

@@ -287,7 +287,7 @@ def _publisher(
             connection.container.default, own or nodes.temporary_queue(terminus, subject_of(connection, relay))
         )
     elif terminus.address:
-        target = nodes.find(terminus.address, subject_of(connection, relay), terminus)
+        target = nodes.find_to_publish(terminus.address, subject_of(connection, relay), terminus)
         _check_one_way(connection, target.hosted, terminus.address)
     node = target.node if target is not None else None
     answer_terminus(link.target, link.remote_target, terminus, node, durable=False)

@@ -8,6 +8,7 @@ is lost when either of them ends, and what was under way then may be there twice
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import proton
@@ -146,6 +147,12 @@ class Bridge(LinkEndpoint):
             self.upstream.touch()
 
     # --- the end
+
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        """It is attached again, as after any other end."""
+        if self.upstream is None or self.far is None:
+            raise error
+        self.upstream.engine.link_failed(self.far._impl, error)
 
     def end(self, error: AmqpError) -> None:
         """The queue is no more, or its set is led here no more."""
@@ -414,7 +421,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         super()._left()
         self.credit, self._sender = 0, None
         unanswered, self._unanswered = self._unanswered, {}
-        self._container.unsettled_bytes -= sum([size for _, _, size in unanswered.values()])
+        self._container.held.unsettled_bytes -= sum([size for _, _, size in unanswered.values()])
         self._give_back([entry for entry, _, _ in unanswered.values()], failed=False)
 
     def _give_back(self, entries: list[Entry], *, failed: bool) -> None:
@@ -466,7 +473,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
                 continue
             delivery, tag = sender.send(payload)
             self._unanswered[delivery] = entry, tag, len(payload)
-            self._container.unsettled_bytes += len(payload)
+            self._container.held.unsettled_bytes += len(payload)
         self._touch_far()
 
     def _payload(self, entry: Entry) -> bytes | None:
@@ -501,7 +508,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
             if found is None:
                 continue
             entry, tag, size = found
-            self._container.unsettled_bytes -= size
+            self._container.held.unsettled_bytes -= size
             if self._sender is not None:
                 self._sender.free(tag)
             if entry.holder is not self:
@@ -539,6 +546,10 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         self.credit = 0
 
     # --- the end
+
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        super().bug(error)
+        self._give_back(list(handed_out), failed=False)
 
     def stop(self) -> None:
         """Take nothing more from the queue."""

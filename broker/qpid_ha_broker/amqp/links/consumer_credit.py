@@ -26,15 +26,15 @@ from typing import Final, NamedTuple
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.connections.relayed_memory import FIRST_BYTES, FIRST_MESSAGES
 from qpid_ha_broker.amqp.connections.send_window import NewestSent
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.engine import Disposition, Sender, Transfer
 
 ASKED_MESSAGES: Final = 1000
-"""Most messages that the far end may be sending to one consumer, whatever its credit: a client that stops reading must
-not fill this broker's memory."""
-ASKED_BYTES: Final = 4 * 1024 * 1024
+"""Most messages that the far end may be sending to one consumer, whatever its credit and their size: a client that
+stops reading must not fill this broker's memory."""
 
 
 class Room(Enum):
@@ -45,6 +45,8 @@ class Room(Enum):
     """Its socket, or what waits for it, is full."""
     ANSWERS_FIRST = "answers-first"
     """The client has to answer some of what it has."""
+    NO_MEMORY = "no-memory"
+    """What is relayed here takes all that it may."""
 
 
 class CreditStep(NamedTuple):
@@ -72,7 +74,7 @@ class ConsumerCredit:
         """The far end is to give up what credit it has not used."""
         self.client_drains = False
         """The client wants its credit used or given up now."""
-        self.most = ASKED_MESSAGES
+        self.most = FIRST_MESSAGES
         """That may be on their way here, by the size of those that came last."""
 
     def next_step(self, wanted: int, asked: int, room: Room, limit: int = ASKED_MESSAGES) -> CreditStep:
@@ -89,7 +91,7 @@ class ConsumerCredit:
             return self._drain(0)
         if room is Room.NONE:
             return NOTHING_TO_DO
-        if room is Room.ANSWERS_FIRST:
+        if room in (Room.ANSWERS_FIRST, Room.NO_MEMORY):
             return self._drained_for_now(asked)
         most = min(wanted, self.most, limit)
         if self.client_drains:
@@ -99,7 +101,7 @@ class ConsumerCredit:
         return NOTHING_TO_DO
 
     def _drained_for_now(self, asked: int) -> CreditStep:
-        """A client that must answer first has all that it can get."""
+        """A client that must answer first, or wait for memory, has all that it can get."""
         if not self.client_drains:
             return NOTHING_TO_DO
         self.client_drains = False
@@ -117,10 +119,15 @@ class ConsumerCredit:
             return CLIENT_DRAINED
         return NOTHING_TO_DO
 
-    def note_size(self, largest: int) -> None:
-        """Messages came, of so many bytes at most."""
-        is_large = largest * ASKED_MESSAGES > ASKED_BYTES
-        self.most = max(1, ASKED_BYTES // largest) if is_large else ASKED_MESSAGES
+    def note_size(self, largest: int, link_bytes: int) -> None:
+        """Messages came, of so many bytes at most; `link_bytes` may be under way."""
+        self.most = most_messages(largest, link_bytes)
+
+
+def most_messages(largest: int, link_bytes: int) -> int:
+    """How many may be under way on one link, of so many bytes each; 0: nobody knows."""
+    most = min(ASKED_MESSAGES, link_bytes // largest) if largest else min(FIRST_MESSAGES, link_bytes // FIRST_BYTES)
+    return max(1, most)
 
 
 class CreditedConsumer(LinkEndpoint):
@@ -130,6 +137,8 @@ class CreditedConsumer(LinkEndpoint):
     far: proton.Link | None
     is_open: bool
     _is_stopped = False
+    _largest = 0
+    """Bytes of the largest message of those that came last; 0: none has."""
     _is_drained = False
     """What the client drains is over, but for messages before the flow that says so: they wait for its window."""
 
@@ -141,6 +150,7 @@ class CreditedConsumer(LinkEndpoint):
         self._backlog: deque[Transfer] = deque()
         """What came and the client does not take yet."""
         self._newest = NewestSent(self.connection.window, sender)
+        self.connection.container.relayed.links.add(self)
 
     @property
     def _is_draining(self) -> bool:
@@ -173,6 +183,7 @@ class CreditedConsumer(LinkEndpoint):
             return
         if self._is_drained and not self._tell_drained():
             return
+        self._credit.note_size(self._largest, self.connection.container.relayed.link_bytes)
         # Below 0: credit was taken back for what is on its way to the client. To ask for less than nothing has no end.
         wanted, asked = max(self._sender.credit - len(self._backlog), 0), engine.credit(far) - self._still_to_come
         room = self._room()
@@ -188,7 +199,9 @@ class CreditedConsumer(LinkEndpoint):
         window = self.connection.window
         if self._backlog or not window.is_writable or window.room_bytes(self._sender) <= 0:
             return Room.NONE
-        return Room.ANSWERS_FIRST if window.has_enough_unsettled else Room.THERE_IS
+        if window.has_enough_unsettled:
+            return Room.ANSWERS_FIRST
+        return Room.THERE_IS if self.connection.container.relayed.has_room(self) else Room.NO_MEMORY
 
     def _carry_out(self, far: proton.Link, step: CreditStep) -> None:
         if step.client_drained and self.is_open:
@@ -231,7 +244,7 @@ class CreditedConsumer(LinkEndpoint):
             self._take_all(batch)
         else:
             self._backlog += batch
-            self.connection.container.unsettled_bytes += sum([len(payload) for _, payload, _, _ in batch])
+            self.connection.container.held.unsettled_bytes += sum([len(payload) for _, payload, _, _ in batch])
             self._send_backlog()
         if self.is_open:
             self.connection.touch()
@@ -245,7 +258,7 @@ class CreditedConsumer(LinkEndpoint):
             if size and sender.credit > 0 and not window.admit(sender, 1, (size,)):
                 window.congested[self] = None
                 return
-            self.connection.container.unsettled_bytes -= size
+            self.connection.container.held.unsettled_bytes -= size
             self._take_all([backlog.popleft()])
             self.connection.touch()
 
@@ -260,14 +273,14 @@ class CreditedConsumer(LinkEndpoint):
 
     def _empty_backlog(self) -> deque[Transfer]:
         backlog, self._backlog = self._backlog, deque()
-        self.connection.container.unsettled_bytes -= sum([len(payload) for _, payload, _, _ in backlog])
+        self.connection.container.held.unsettled_bytes -= sum([len(payload) for _, payload, _, _ in backlog])
         return backlog
 
     def _forget_in_backlog(self, batch: list[Disposition]) -> None:
         """The far end has taken messages back without being asked."""
         gone = {delivery for delivery, _, _ in batch}
         self._backlog = deque(each for each in self._empty_backlog() if each[0] not in gone)
-        self.connection.container.unsettled_bytes += sum([len(payload) for _, payload, _, _ in self._backlog])
+        self.connection.container.held.unsettled_bytes += sum([len(payload) for _, payload, _, _ in self._backlog])
 
     def _look_for_credit(self) -> None:
         """The far end has used some of its credit."""
@@ -279,6 +292,11 @@ class CreditedConsumer(LinkEndpoint):
     def _take_all(self, batch: list[Transfer]) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not say what to do with messages")
 
+    def replenish(self) -> None:
+        """There is memory again."""
+        self._ask()
+
     def stop(self) -> None:
         """It ends: ask for nothing more."""
         self._is_stopped = True
+        self.connection.container.relayed.forget(self)

@@ -22,6 +22,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 from qpid_ha_broker.amqp.wire.engine import EachTransfer, Receiving
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked, SessionGranted
+from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.model.log import DEFAULT_SET
 
 
@@ -34,12 +35,12 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
         self.link = link
         self.peer = asked.peer
         self.hosted = connection.container.default
-        attachment = self._attachment = SessionAttachment(self, asked.request, relay.user, self._answer)
+        attachment = self._attachment = SessionAttachment(self, asked.request, relay.user)
         attachment.broker = relay.path[0]
         attachment.id, attachment.epoch = asked.id, asked.epoch
         refusal = connection.container.sessions.take(attachment)
         if refusal is not None:
-            raise self._for_broker(refusal)
+            raise fresh(self._for_broker(refusal))
         self.hosted.links[self] = None
 
     @property
@@ -49,12 +50,6 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
     @property
     def must_end_at_once(self) -> bool:
         return bool(self.hosted.resources.default.read_only)
-
-    def _answer(self) -> None:
-        attachment = self._attachment
-        granted = SessionGranted(attachment.id, attachment.epoch, attachment.timeout_ms, attachment.status)
-        self.link.properties = granted.properties()
-        self.link.open()
 
     def _for_broker(self, error: AmqpError) -> AmqpError:
         """What the client's connection would be told, for the broker that has it."""
@@ -67,6 +62,13 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
     def touch(self) -> None:
         """There is something to write."""
         self.connection.touch()
+
+    def answer_open(self) -> None:
+        """The session is this client's."""
+        attachment = self._attachment
+        granted = SessionGranted(attachment.id, attachment.epoch, attachment.timeout_ms, attachment.status)
+        self.link.properties = granted.properties()
+        self.link.open()
 
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, self._for_broker(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import proton
@@ -32,19 +32,19 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
-from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RUN_BITS, RelayRequest
+from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.log import Commitment, CommitToken, Log
-from qpid_ha_broker.model.producers import relayed_producer
+from qpid_ha_broker.model.producers import REFUSED_MOST, relayed_producer
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import publish_numbered
+from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
-NO_RUN = -1
 RELAYED_MOST = 500
 RELAYED_BYTES = 256 * 1024
 """In one unit of the log, at least one message."""
@@ -118,14 +118,14 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         container, settings = self.connection.container, self.connection.container.settings
         self._parts += data
         self.connection.partial_bytes += len(data)
-        container.partial_bytes += len(data)
+        container.held.partial_bytes += len(data)
         if len(self._parts) > self.max_message_bytes:
             self._too_large(len(self._parts))
         elif self.connection.partial_bytes > settings.max_message_bytes + settings.max_partial_bytes:
             text = f"{self.connection.partial_bytes} bytes of unfinished messages on one connection"
             self.end(AmqpError(RESOURCE_LIMIT, text))
-        elif container.partial_bytes > settings.max_unfinished_bytes:
-            text = f"{container.partial_bytes} bytes of unfinished messages on all connections together"
+        elif container.held.partial_bytes > settings.max_unfinished_bytes:
+            text = f"{container.held.partial_bytes} bytes of unfinished messages on all connections together"
             self.end(AmqpError(RESOURCE_LIMIT, text))
 
     def aborted(self, delivery: Delivery) -> None:
@@ -201,6 +201,10 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
 
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        self.connection.engine.link_failed(self.link._impl, error)
+        self.connection.touch()
+
     def closed(self, *, lost: bool) -> None:
         """The link is gone. What was not confirmed stays unconfirmed: the peer will ask again, or never know."""
         self._has_ended = True
@@ -257,7 +261,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     def _take_parts(self) -> bytes:
         parts, self._parts = bytes(self._parts), bytearray()
         self.connection.partial_bytes -= len(parts)
-        self.connection.container.partial_bytes -= len(parts)
+        self.connection.container.held.partial_bytes -= len(parts)
         return parts
 
     @property
@@ -297,7 +301,6 @@ class IncomingLink(ReceivingLink):
         """What its client called the producer in its last numbered message, and the key of that."""
         self._relayed_by = b""
         """The key of the proxy's producer; empty: this link is not relayed, or not numbered."""
-        self._refused_run = NO_RUN
         self._relayed: list[tuple[Delivery, Message]] = []
         """Numbered by a proxy, and to be written together: a unit of the log costs as much as a message."""
         self._relayed_bytes = 0
@@ -307,7 +310,8 @@ class IncomingLink(ReceivingLink):
             hosted = container.default
         else:
             hosted = container.led_set(relay.set_name)
-        super().__init__(connection, link, container.settings.publisher_credit, hosted)
+        credit = container.settings.publisher_credit
+        super().__init__(connection, link, credit if relay is None else min(credit, REFUSED_MOST), hosted)
         self._target = target
         self.spans_sets = target is None or isinstance(target.node, Exchange)
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
@@ -332,10 +336,6 @@ class IncomingLink(ReceivingLink):
         """Publish one message."""
         whole = self.whole(payload)
         if whole is None:
-            return
-        if self._refused_run != NO_RUN and self._is_in_refused_run(delivery):
-            engine.settle(delivery, engine.RELEASED)
-            self.answered()
             return
         container, hosted = self._container, self.hosted
         message: Message | None = None
@@ -366,8 +366,12 @@ class IncomingLink(ReceivingLink):
             else:
                 waits = (*self._publish(queue, message, hosted.now_ms), delivery)
         except (ModelError, AmqpError) as error:
+            self.flush_accepted()  # what came before it has lower numbers
+            if self._has_ended:
+                self._discard(delivery, settled, state)
+                return
             if message is not None and message.producer and not (settled or state == engine.TRANSACTIONAL):
-                self._note_refused(message)
+                self._note_refused(message.producer, message.sequence)
             self._refuse(delivery, settled, as_amqp(error) if isinstance(error, ModelError) else error)
         else:
             if settled:
@@ -396,28 +400,31 @@ class IncomingLink(ReceivingLink):
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self.answered()
-        if self._relay is not None:
-            if isinstance(error, ServedElsewhere) or self.hosted.read_only:  # to be sent again, there
-                self.end(ServedElsewhere(self._container.directory, self.hosted.name))
-                return
-            if not settled and engine.is_numbered(delivery):
-                self._refused_run = engine.number_of(delivery) >> RUN_BITS
+        is_elsewhere = isinstance(error, ServedElsewhere) or self.hosted.read_only
+        if self._relay is not None and is_elsewhere:  # to be sent again, there
+            self.end(ServedElsewhere(self._container.directory, self.hosted.name))
+            return
         if error.name == RESOURCE_DELETED:
             self.end(error)
         elif settled:
             engine.forget(delivery)
             self.connection.log.note("warning", f"a message sent at most once was refused: {error}")
         else:
-            engine.reject(delivery, error.name, error.description, symbol_map(error.info) if error.info else None)
+            info = dict(error.info or {})
+            if self._relay is not None and (number := engine.number_if_any(delivery)) is not None:
+                self._note_refused(self._relayed_by, number)
+                info[LATE_REFUSAL] = True
+            engine.reject(delivery, error.name, error.description, symbol_map(info) if info else None)
 
-    def _note_refused(self, message: Message) -> None:
-        """Its publisher has numbered it. A later one may be accepted before it hears of this, and be all it hears of.
+    def _note_refused(self, producer: bytes, sequence: int) -> None:
+        """A message that its publisher has numbered, or its proxy. A later one may be accepted before that one hears of
+        this, and be all that it hears of.
 
         Where an exchange or the message says where it goes, that may be for any set which is led here.
         """
         sets = self._container.sets.values() if self.spans_sets else (self.hosted,)
         for hosted in sets:
-            hosted.resources.deduplication.note_refused(message.producer, message.sequence)
+            hosted.resources.deduplication.note_refused(producer, sequence)
 
     # --- messages that another broker relays
 
@@ -453,7 +460,7 @@ class IncomingLink(ReceivingLink):
         return False
 
     def flush_accepted(self) -> None:
-        """Write what was relayed in this turn: all of it, or up to the first message that is refused."""
+        """Write what was relayed in this turn: all of it together, or one by one where some of it is refused."""
         relayed, self._relayed, self._relayed_bytes = self._relayed, [], 0
         if not relayed:
             return
@@ -472,10 +479,6 @@ class IncomingLink(ReceivingLink):
         for delivery, message in relayed:
             if self not in self.hosted.links:  # it has ended
                 return
-            if self._is_in_refused_run(delivery):
-                engine.settle(delivery, engine.RELEASED)
-                self.answered()
-                continue
             try:
                 waits = (*self._publish_anywhere(delivery, message), delivery)
             except (ModelError, AmqpError) as error:
@@ -484,13 +487,6 @@ class IncomingLink(ReceivingLink):
                 self._unconfirmed.append(waits)
                 self.hosted.unconfirmed[self] = None
                 self.hosted.touch()
-
-    def _is_in_refused_run(self, delivery: Delivery) -> bool:
-        """Whether a message was sent before its proxy knew that one before it was refused.
-
-        Were it taken, its number would tell after a failover that the refused one was taken, too.
-        """
-        return engine.is_numbered(delivery) and engine.number_of(delivery) >> RUN_BITS == self._refused_run
 
     def closed(self, *, lost: bool) -> None:
         if not self.hosted.read_only:
@@ -563,7 +559,7 @@ class IncomingLink(ReceivingLink):
         relay, name = self._relay, self.hosted.name
         subject = self.check_may_publish(address)
         try:
-            target = self._container.nodes.find(address, subject)
+            target = self._container.nodes.find_to_publish(address, subject)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:

@@ -33,11 +33,14 @@ from qpid_ha_broker.model.log import COMMITTED, Log
 from qpid_ha_broker.model.transaction import Message
 
 _REQUEST_CREDIT = 100
-_MAX_WAITING_REPLIES = 1000
 
 
 class ManagementLink(ReceivingLink):
-    """The promise: the reply to a command goes out only when the log has committed what the command wrote."""
+    """The promise: the reply to a command goes out only when the log has committed what the command wrote.
+
+    Credit for a request comes back when its reply has gone out, and requests wait while many bytes of replies do: who
+    asks and takes no replies has no more than _REQUEST_CREDIT of them here.
+    """
 
     request_bytes = 16 * 1024
     is_paced = False
@@ -48,6 +51,8 @@ class ManagementLink(ReceivingLink):
         self.is_relayed = relay is not None
         self._relay = relay
         self._waiting: deque[Reply | LaterReply] = deque()
+        self._delayed: deque[tuple[Delivery, bytes]] = deque()
+        """Requests that came while too many bytes of replies wait."""
         self._elsewhere: dict[LaterReply, None] = {}
         """Those that wait for other brokers, each for itself."""
         self._is_closed = False
@@ -67,6 +72,12 @@ class ManagementLink(ReceivingLink):
         whole = self.whole(payload)
         if whole is None:
             return
+        if self._delayed or not (self.is_relayed or self.connection.window.takes_requests(self)):
+            self._delayed.append((delivery, whole))
+        else:
+            self._begin(delivery, whole)
+
+    def _begin(self, delivery: Delivery, whole: bytes) -> None:
         control = self.connection.container.management.control
         if control is not None and (request := read_control_request(whole)) is not None:
             engine.accept_all([delivery])
@@ -75,12 +86,9 @@ class ManagementLink(ReceivingLink):
         self.connection.container.flush_accepted()
         subject, others = subject_of(self.connection, self._relay), None if self._others is None else self._others.ask
         reply = self.connection.container.management.handle(whole, subject, others, self._caller())
-        if isinstance(reply, LaterReply):  # the credit comes with the reply, so that what is under way has a bound
-            self.hosted.unconfirmed[self] = None
-            self.connection.touch()
-        else:
-            self.answered()
+        self._wake()
         if reply is None:
+            self.answered()
             engine.reject(delivery, DECODE_ERROR, "a request needs a reply-to and has to be a message")
             return
         engine.accept_all([delivery])
@@ -88,6 +96,19 @@ class ManagementLink(ReceivingLink):
             self._elsewhere[reply] = None
         elif isinstance(reply, LaterReply) or reply.reply_to is not None:
             self._waiting.append(reply)
+            self._send_committed()  # so that what waits for credit is counted before the next request is looked at
+        else:
+            self.answered()
+
+    def _wake(self) -> None:
+        """It is asked to `confirm` at the end of the turn."""
+        self.hosted.unconfirmed[self] = None
+        self.hosted.touch()
+        self.connection.touch()
+
+    def update_window(self) -> None:
+        """Replies have gone: go on with the requests that wait."""
+        self._wake()
 
     def _caller(self) -> Caller:
         """Who asks, for the audit log: with the brokers by which another one's client comes."""
@@ -107,9 +128,8 @@ class ManagementLink(ReceivingLink):
                 self.connection.log.note("warning", f"may not administer this broker: {answer.description}")
             if self._is_closed:
                 return
-            self.answered()
-            if request.reply_to is not None:
-                self._send(Reply(request.reply_to, write_answer(request, answer), COMMITTED))
+            payload = b"" if request.reply_to is None else write_answer(request, answer)
+            self._send(Reply(request.reply_to, payload, COMMITTED))
 
         identity, relay = self.connection.identity, self._relay
         if relay is not None:  # what the proxy may do, its clients may not
@@ -126,19 +146,22 @@ class ManagementLink(ReceivingLink):
         return super().waits_for(log) or any(reply.written.waits_for(log) for reply in replies)
 
     def confirm(self) -> bool:
-        """Send the replies whose commands are committed; whether some still wait."""
+        """Send the replies whose commands are committed, and go on with what waited for those; whether some wait."""
+        self._send_committed()
+        while self._delayed and self.connection.window.takes_requests(self):
+            self._begin(*self._delayed.popleft())
+            self._send_committed()
+        return super().confirm() or bool(self._waiting or self._elsewhere)
+
+    def _send_committed(self) -> None:
         while self._waiting and (reply := self._next_reply()) is not None and reply.written.is_committed:
             self._waiting.popleft()
-            if reply.reply_to is not None:
-                self._send(reply)
+            self._send(reply)
         for later in list(self._elsewhere):
             reply = later.ready()
             if reply is not None:
                 del self._elsewhere[later]
-                self.answered()
-                if reply.reply_to is not None:
-                    self._send(reply)
-        return super().confirm() or bool(self._waiting or self._elsewhere)
+                self._send(reply)
 
     def _next_reply(self) -> Reply | None:
         """The first of those that wait; None while its command goes on."""
@@ -146,15 +169,19 @@ class ManagementLink(ReceivingLink):
         reply = first.ready()
         if reply is not None and reply is not first:
             self._waiting[0] = reply
-            self.answered()
         return reply
 
     def _send(self, reply: Reply) -> None:
+        """To whom it is for; the credit of its request is due when it has gone."""
+        if reply.reply_to is None:
+            self.answered()
+            return
         client = "" if self._relay is None else self._relay.client
         for handler in self.connection.links:
             if isinstance(handler, ReplyLink) and handler.client == client and reply.reply_to in handler.addresses:
-                handler.send(reply.payload)
+                handler.send(reply.payload, self)
                 return
+        self.answered()
         container = self.connection.container
         try:
             address, subject = reply.reply_to or "", subject_of(self.connection, self._relay)
@@ -169,6 +196,8 @@ class ManagementLink(ReceivingLink):
         """Nobody waits for the replies any more."""
         super().closed(lost=lost)
         self._is_closed = True
+        self._delayed.clear()
+        self.connection.window.forget(self)
         if self._led is not None:
             self._led.forget(self)
         if self._others is not None:
@@ -205,20 +234,30 @@ class ReplyLink(LinkEndpoint, EachDisposition):
         names = (own_address,) if own_address else (link.remote_target.address, name, MANAGEMENT)
         self.addresses = {name for name in names if name}
         self._sender = Sender(link)
-        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING_REPLIES)
+        self._waiting: deque[tuple[bytes, ManagementLink]] = deque()
+        """With who was asked, and is to have credit for the next request."""
 
-    def send(self, payload: bytes) -> None:
+    def send(self, payload: bytes, asked: ManagementLink) -> None:
         """Send a reply, or keep it until there is credit."""
-        self._waiting.append(payload)
+        self._waiting.append((payload, asked))
+        self.connection.window.count_replies(len(payload))
         self.flow()
 
     def flow(self) -> None:
         """The peer changed its credit."""
         while self._waiting and self._sender.credit > 0:
-            self._sender.send_settled(self._waiting.popleft())
+            payload, asked = self._waiting.popleft()
+            self._sender.send_settled(payload)
+            self._gone(payload, asked)
         if self._sender.draining and not self._waiting and not self._sender.drained():
             self.connection.window.congested[self] = None
         self.connection.touch()
+
+    def _gone(self, payload: bytes, asked: ManagementLink) -> None:
+        """A reply does not wait any more."""
+        if asked in asked.connection.links:
+            asked.answered()
+        self.connection.window.count_replies(-len(payload))
 
     def update_window(self) -> None:
         """The peer reads again: see `SendWindow`."""
@@ -232,4 +271,6 @@ class ReplyLink(LinkEndpoint, EachDisposition):
 
     def closed(self, *, lost: bool) -> None:
         """Nobody waits for the replies any more."""
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for payload, asked in waiting:
+            self._gone(payload, asked)

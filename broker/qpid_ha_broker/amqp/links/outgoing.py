@@ -173,7 +173,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
                 delivery, tag = self._sender.send(payload, number)
                 size = len(payload)
                 self._unsettled[delivery] = (entry, tag, size)
-                self._container.unsettled_bytes += size
+                self._container.held.unsettled_bytes += size
         if self._presettled and not self.browsing:
             self.hosted.resources.accept(self.queue, entries)
         self._newest.note(len(entries))
@@ -206,7 +206,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
                 self._answered.append((delivery, state, tag))
         if not self.browsing:
             self._accepted += accepted
-        self._container.unsettled_bytes -= freed
+        self._container.held.unsettled_bytes -= freed
         hosted = self.hosted
         hosted.accepting[self] = None
         if not hosted.is_touched:
@@ -224,7 +224,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         if not settled and state not in _ANSWERS:
             return  # `received`: it is still on its way
         del self._unsettled[delivery]
-        self._container.unsettled_bytes -= size
+        self._container.held.unsettled_bytes -= size
         hosted = self.hosted
         hosted.accepting[self] = None
         if not hosted.is_touched:
@@ -310,7 +310,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         for delivery, (entry, tag, size) in list(self._unsettled.items()):
             if entry in entries:
                 del self._unsettled[delivery]
-                self._container.unsettled_bytes -= size
+                self._container.held.unsettled_bytes -= size
                 answered.append((delivery, engine.ACCEPTED, tag))
         self._unconfirmed.append((token, answered))
         self.hosted.unconfirmed[self] = None
@@ -319,7 +319,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     def _settled(self, delivery: Delivery) -> None:
         _, tag, size = self._unsettled.pop(delivery)
-        self._container.unsettled_bytes -= size
+        self._container.held.unsettled_bytes -= size
         self.hosted.accepting[self] = None
         self.hosted.touch()
         engine.forget(delivery)
@@ -355,7 +355,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         unsettled, self._unsettled = self._unsettled, {}
         self._count_unsettled()
         # In passes over lists: there may be a hundred thousand.
-        container.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
+        container.held.unsettled_bytes -= sum([size for _, _, size in unsettled.values()])
         entries = [] if self.browsing else [entry for entry, _, _ in unsettled.values()]
         for collection in (unsettled, self._sender.take_tags()):
             if collection:

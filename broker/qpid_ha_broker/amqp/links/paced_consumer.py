@@ -9,6 +9,7 @@ one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from qpid_ha_broker.amqp.connections.connection import Connection
@@ -163,6 +164,13 @@ class PacedConsumer(Consumer, LinkEndpoint):
         elif self.window_bytes <= 0:
             self._window.congested[self] = None
 
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        self.connection.engine.link_failed(self.link._impl, error)
+        self.connection.touch()
+        mine = [entry for entry in handed_out if entry.holder is self]
+        if mine:
+            self.hosted.resources.release(self.queue, mine, failed=False)
+
     def _hold_back(self, entries: list[Entry], bodies: list[bytes]) -> None:
         """The client takes no more than what was handed out before: a queue gives these to somebody else."""
         if self.browsing:
@@ -199,7 +207,7 @@ class PacedConsumer(Consumer, LinkEndpoint):
         deliveries = list(self._unsettled)[-count:]
         if lost or self._sender.take_back(deliveries):
             unsent = [self._unsettled.pop(delivery) for delivery in deliveries]
-            self._container.unsettled_bytes -= sum([size for _, _, size in unsent])
+            self._container.held.unsettled_bytes -= sum([size for _, _, size in unsent])
             self._take_unseen([entry for entry, _, _ in unsent if entry.holder is self])
 
     def _take_unseen(self, entries: list[Entry]) -> None:

@@ -1,7 +1,7 @@
 """The node `$ha`: another broker of the cluster has opened a channel to this one, a link in each direction.
 
 Whoever gets a channel may ask for everything that the cluster holds, and may say that it is the primary. So the two
-questions of the door are asked here: does the connection say that it is no client's, and is it the cluster's user.
+questions of the door are asked here: does the connection say that it is no client's, and has it proved that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.nodes.access_checks import subject_of
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -21,7 +20,6 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Sender
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, PeerListener, wrap
-from qpid_ha_broker.model.access import Permission
 
 _ONE_CHANNEL = "this connection has had its channel: open another connection"
 
@@ -49,16 +47,18 @@ def _channel_of(connection: Connection) -> PeerChannel:
 
 
 def check_identity(connection: Connection, subject: str) -> None:
-    """Refuse who is no broker of this cluster what is called `subject`. Raises AmqpError or ModelError."""
+    """Refuse who is no broker of this cluster what is called `subject`. Raises AmqpError."""
     identity = connection.identity
     if not identity.is_admin:
         text = f"{subject} is for brokers of the cluster, whose connections have the property {ADMIN_PROPERTY}=true"
         raise AmqpError(UNAUTHORIZED_ACCESS, text)
-    expected = connection.container.settings.peer_user
-    if expected and identity.user != expected:
+    if identity.is_broker:
+        return
+    if connection.container.settings.peer_user:
         text = f"{identity.user or 'who has not logged in'} is not the user of this cluster's brokers"
-        raise AmqpError(UNAUTHORIZED_ACCESS, f"{text}: set ha.username and its password alike on all of them")
-    connection.container.access.check(subject_of(connection), Permission.REPLICATE, "")
+    else:
+        text = "nothing proves that this is a broker: without ha.username they run as one user of one machine"
+    raise AmqpError(UNAUTHORIZED_ACCESS, f"{text}: set ha.username and its password alike on all of them")
 
 
 class PeerChannel:
@@ -68,7 +68,7 @@ class PeerChannel:
         self.connection = connection
         self.is_open = False
         self._listener = listener
-        self._receiver: PeerReceiver | None = None
+        self._has_receiver = False
         self._sender: Sender | None = None
         self._has_ended = False
 
@@ -98,12 +98,12 @@ class PeerChannel:
 
     def attach_receiver(self, link: proton.Link) -> PeerReceiver:
         """Open our end of `link`. Raises AmqpError for a second one."""
-        if self._has_ended or self._receiver is not None:
+        if self._has_ended or self._has_receiver:
             raise AmqpError(NOT_ALLOWED, _ONE_CHANNEL)
         link.open()
-        self._receiver = PeerReceiver(self, link)
+        self._has_receiver = True
         self._attached()
-        return self._receiver
+        return PeerReceiver(self, link)
 
     def attach_sender(self, link: proton.Link) -> PeerSender:
         """Open our end of `link`. Raises AmqpError for a second one."""
@@ -116,7 +116,7 @@ class PeerChannel:
 
     def _attached(self) -> None:
         self.connection.touch()
-        if self._receiver is not None and self._sender is not None:
+        if self._has_receiver and self._sender is not None:
             self.is_open = True
             self._listener.opened(self)
 

@@ -14,14 +14,14 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer
+from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
@@ -41,7 +41,13 @@ from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, TRANSACTION_ROLLBACK, TRANSFER_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import (
+    RESOURCE_LIMIT,
+    RESOURCE_LOCKED,
+    TRANSACTION_ROLLBACK,
+    TRANSFER_LIMIT,
+    AmqpError,
+)
 from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
     Delivery,
@@ -71,18 +77,19 @@ _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MO
 
 
 class RelayWait(NodeWait):
-    """What one client's attach waits for."""
+    """What one client's attach waits for; `link`, whose it is, is abandoned when the client waits no more."""
 
-    def __init__(self, reason: str, abandoned: Callable[[], None]) -> None:
+    def __init__(self, reason: str, link: RelayedLink) -> None:
         super().__init__(reason)
-        self._abandoned = abandoned
+        self._link = ref(link)
 
     def forget(self, told: Told) -> None:
         """Nobody wants the answer any more, unless it has just been given."""
         waits = len(self)
         super().forget(told)
-        if len(self) < waits:
-            self._abandoned()
+        link = self._link()
+        if len(self) < waits and link is not None:
+            link.abandon()
 
 
 class RelayedLink(LinkEndpoint):
@@ -96,7 +103,7 @@ class RelayedLink(LinkEndpoint):
         self.link = link
         self.set_name = set_name
         self.relayer = relayer
-        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self.abandon)
+        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self)
         self.upstream: Upstream | None = None
         self.far: proton.Link | None = None
         """Attached at the primary; None: not now."""
@@ -278,6 +285,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
         self._most_credit = 0
         """That the primary has given at once."""
+        self._largest = 0
+        """Bytes of the largest message of those that came last; 0: none has."""
+        self._kept_bytes = 0
+        connection.container.relayed.links.add(self)
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
@@ -341,7 +352,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             kept[number] = near, payload
             numbers[far] = number
             number += 1
-        self.connection.container.unsettled_bytes += size
+        self._hold(max([len(payload) for _, payload, _, _ in batch]), size)
         self._touch_far()
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
@@ -370,10 +381,22 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._sent += 1
         number = self._run << RUN_BITS | self._sent
         self._kept[number] = delivery, payload
-        self.connection.container.unsettled_bytes += len(payload)
+        if not self._hold(len(payload), len(payload)):
+            return
         if self._sender is not None and self._run_again is None:
             self._send(self._sender, number)
             self._touch_far()
+
+    def _hold(self, largest: int, size: int) -> bool:
+        """Messages of so many bytes, and of so many at most, are kept. False: too much is, and the link has ended."""
+        relayed = self.connection.container.relayed
+        relayed.hold(size)
+        self._kept_bytes += size
+        self._largest = largest
+        if relayed.is_exceeded and self._kept_bytes > max(relayed.link_bytes, size):
+            text = "is under way through this broker than it has memory for"
+            self.end(AmqpError(RESOURCE_LIMIT, f"more {text}, {self._kept_bytes} bytes of it on this link"))
+        return not self._has_ended
 
     def _send(self, sender: Sender, number: int) -> None:
         self._numbers[sender.send(self._kept[number][1], number)[0]] = number
@@ -385,7 +408,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
 
     def _dropped(self, count: int, size: int) -> None:
         """So many messages, of so many bytes together, are not kept any more."""
-        self.connection.container.unsettled_bytes -= size
+        self.connection.container.relayed.let_go(size)
+        self._kept_bytes -= size
 
     def replenish(self) -> None:
         """Give the client what credit the primary gives."""
@@ -394,8 +418,11 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         left, given = engine.credit(self.link), engine.credit(self.far)
         # What is refused has its credit given back before it is sent again: until then it takes some of it here.
         self._most_credit = max(self._most_credit, given)
-        due = min(given - self._publishes.unsent, self._most_credit - len(self._kept)) - left
-        if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
+        container = self.connection.container
+        most = min(self._most_credit, most_messages(self._largest, container.relayed.link_bytes))
+        due = min(given - self._publishes.unsent, most - len(self._kept)) - left
+        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
+        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
             self._give_credit(due)
 
     def _give_due_credit(self) -> None:
@@ -528,6 +555,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         """The client's link is gone. What is not answered may be there or not, as without a proxy."""
         ReceivingLink.closed(self, lost=lost)
         self._near_ended()
+        self.connection.container.relayed.forget(self)
         kept = bool(self._kept)
         for number in list(self._kept):
             self._drop(number)
@@ -678,7 +706,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
                 largest = size
         self._count(len(batch), total)
         self._newest.note(len(batch))
-        self._credit.note_size(largest)
+        self._largest = largest
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
         """A message for the client; or one that it has, as was reclaimed."""
@@ -707,7 +735,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             held = self._by_far[delivery] = _Held(None, None, delivery, len(payload))
             held.outcome = ACCEPTED
             ACCEPTED.put(delivery)
-            self._credit.note_size(held.size)
+            self._largest = held.size
             self._told_far()
         else:
             near, tag = self._sender.send(payload, number if self._shows_ids else None)
@@ -715,7 +743,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
             self._count(1, size)
             self._newest.note(1)
-            self._credit.note_size(size)
+            self._largest = size
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The primary has confirmed what the client said; or has ended the link, and settles what still comes on it."""
@@ -878,7 +906,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._give_up(held)
 
     def _count(self, messages: int, size: int) -> None:
-        self.connection.container.unsettled_bytes += size
+        self.connection.container.relayed.hold(size)
         self.connection.window.count_unsettled(messages)
 
     # --- the end

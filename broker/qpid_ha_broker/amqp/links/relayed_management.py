@@ -15,6 +15,7 @@ from collections import deque
 from functools import partial
 from itertools import count
 from typing import Any, Final
+from weakref import ref
 
 import proton
 
@@ -43,7 +44,7 @@ from qpid_ha_broker.amqp.wire.engine import (
 )
 from qpid_ha_broker.amqp.wire.relay import RELAY_MANAGEMENT_CAPABILITY, RelayRequest
 from qpid_ha_broker.model.administration import Pending
-from qpid_ha_broker.model.errors import ModelError, Unavailable
+from qpid_ha_broker.model.errors import ModelError, Unavailable, fresh
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 
 FAR_SETS: Final = 16
@@ -77,12 +78,20 @@ class _FarEnd:
     needs_sessions = False
 
     def __init__(self, management: FarManagement, request: RelayRequest) -> None:
-        self.management = management
+        self._management = ref(management)
         self.set_name = request.set_name
         self.path: tuple[str, ...] = request.path
         self.upstream: Upstream | None = None
         """Attached at the primary; None: not now."""
         self._request = request
+
+    @property
+    def management(self) -> FarManagement:
+        """Which has both, and is there as long as one of them is attached or is to be. Raises RuntimeError."""
+        management = self._management()
+        if management is None:
+            raise RuntimeError("a far link to $management is told something when nobody has it any more")
+        return management
 
     def detached(self, error: AmqpError) -> None:
         self.upstream = None
@@ -202,7 +211,7 @@ class FarManagement:
     def ask(self, request: Request, elsewhere: ServedElsewhere) -> Pending[ManagementAnswer]:
         """Have a request carried out. It ends with the primary's answer, with Unavailable, or with `elsewhere`."""
         number = next(self._numbers)
-        asked = self._open[number] = _Asked(write_request(request, MANAGEMENT, number), elsewhere)
+        asked = self._open[number] = _Asked(write_request(request, MANAGEMENT, number), fresh(elsewhere))
         self._unsent.append(number)
         self._limit(number)
         if not self._is_placed:
@@ -277,7 +286,7 @@ class FarManagement:
     def _fail(self, number: int, error: ModelError) -> None:
         asked = self._end(number)
         if asked is not None:
-            asked.failure = error
+            asked.failure = fresh(error)
 
     def _end(self, number: int) -> _Asked | None:
         asked = self._open.pop(number, None)

@@ -12,17 +12,18 @@ from typing import Any, Final, Protocol
 
 import proton
 
-from qpid_ha_broker.amqp.connections.connection import OUR_PRODUCT
 from qpid_ha_broker.amqp.wire.conditions import (
     BUG,
     CONNECTION_FORCED,
     DETACH_FORCED,
+    FRAME_TOO_SMALL,
     INTERNAL_ERROR,
     AmqpError,
     as_told,
 )
-from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
+from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending, answer_bytes, clear_answer
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
+from qpid_ha_broker.amqp.wire.peer_frames import OUR_PRODUCT
 
 MOST_LINKS: Final = 4000
 """On one connection, if the other broker takes so many sessions."""
@@ -135,6 +136,11 @@ class RemoteConnection(OpenedConnection):
         far = end.open_far(self, session, end.far_name or f"{self._container}-{next(self._names)}")
         self._far[end] = far, session
         self._by_link[far._impl] = self._by_session[session._impl] = end
+        size, most = answer_bytes(far), self.engine.peer_frame_bytes
+        if size > most:
+            clear_answer(far)
+            text = f"to attach there takes a frame of {size} bytes, and that broker's max-frame-size is {most}"
+            self.fail_link(end, AmqpError(FRAME_TOO_SMALL, text))
         self.touch()
 
     def detach(self, end: RemoteEnd, *, closed: bool = True) -> None:
@@ -153,7 +159,7 @@ class RemoteConnection(OpenedConnection):
         """The other broker did on this link what it must not: end it there, saying so, and tell `end`."""
         if end in self._far:
             far, session = self._forget(end)
-            far.condition = error.as_condition()
+            far.condition = error.as_condition(self.engine.peer_frame_bytes)
             far.close()
             session.close()
             self.touch()
@@ -252,7 +258,7 @@ class RemoteConnection(OpenedConnection):
 
     def _say_goodbye(self, error: AmqpError | None) -> None:
         if error is not None:
-            self.engine.connection.condition = error.as_condition()
+            self.engine.connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         self.engine.connection.close()
         self.touch()
 

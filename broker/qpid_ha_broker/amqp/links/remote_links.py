@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
+from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer
+from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -107,14 +108,15 @@ class RemoteWait(NodeWait):
 
     def __init__(self, link: RemoteLink) -> None:
         super().__init__(f"the other broker at {link.target.where} is asked for {link.target.node}")
-        self._link = link
+        self._link = ref(link)
 
     def forget(self, told: Told) -> None:
         """Nobody wants the answer any more, unless it has just been given."""
         waits = len(self)
         super().forget(told)
-        if len(self) < waits:
-            self._link.abandon()
+        link = self._link()
+        if len(self) < waits and link is not None:
+            link.abandon()
 
 
 class RemoteLink(LinkEndpoint):
@@ -258,6 +260,9 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         """By what was sent there: what came from the client, the tag, and the size."""
         self._unsent: deque[_Unsent] = deque()
         self._sender: Sender | None = None
+        self._largest = 0
+        """Bytes of the message that came last; 0: none has."""
+        connection.container.relayed.links.add(self)
         self._most_bytes = 0
         """Of one message, as the other broker says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
@@ -301,6 +306,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         if state == engine.TRANSACTIONAL:
             self._refuse_transaction()
             return
+        self._largest = len(whole)
         if settled:
             engine.forget(delivery)
         near = None if settled else delivery
@@ -309,7 +315,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
             self._touch_far()
         else:
             self._unsent.append(_Unsent(near, whole, self.connection.container.clock()))
-            self.connection.container.unsettled_bytes += len(whole)
+            self.connection.container.relayed.hold(len(whole))
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
@@ -319,7 +325,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
             return
         far, tag = sender.send(payload)
         self._unanswered[far] = near, tag, len(payload)
-        self.connection.container.unsettled_bytes += len(payload)
+        self.connection.container.relayed.hold(len(payload))
 
     def _send_unsent(self) -> None:
         sender = self._sender
@@ -330,7 +336,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
 
     def _take_unsent(self) -> _Unsent:
         unsent = self._unsent.popleft()
-        self.connection.container.unsettled_bytes -= len(unsent.payload)
+        self.connection.container.relayed.let_go(len(unsent.payload))
         return unsent
 
     def replenish(self) -> None:
@@ -339,8 +345,11 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
             return
         left = engine.credit(self.link)
         most = min(engine.credit(self.far), self.connection.container.settings.publisher_credit)
+        container = self.connection.container
+        most = min(most, most_messages(self._largest, container.relayed.link_bytes) - len(self._unanswered))
         due = most - left - len(self._unsent)
-        if due > 0 and (due >= GRANT or left < GRANT) and self.connection.container.has_room(self):
+        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
+        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
             self._give_credit(due)
 
     def _give_due_credit(self) -> None:
@@ -377,7 +386,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         near, tag, size = answered
         if self._sender is not None:
             self._sender.free(tag)
-        self.connection.container.unsettled_bytes -= size
+        self.connection.container.relayed.let_go(size)
         _answer(near, outcome)
         self.connection.touch()
         if engine.credit(self.link) < GRANT:
@@ -388,7 +397,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         self._sender = None
         unanswered, self._unanswered = self._unanswered, {}
         for near, _, size in unanswered.values():
-            self.connection.container.unsettled_bytes -= size
+            self.connection.container.relayed.let_go(size)
             if self.is_open:
                 _answer(near, _FAILED)
         if unanswered and self.is_open:
@@ -411,10 +420,11 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         """The client's link is gone. What is not answered may be there or not, as without a broker in between."""
         ReceivingLink.closed(self, lost=lost)
         self.is_open = False
+        self.connection.container.relayed.forget(self)
         while self._unsent:
             self._take_unsent()
         for _, _, size in self._unanswered.values():
-            self.connection.container.unsettled_bytes -= size
+            self.connection.container.relayed.let_go(size)
         self._unanswered.clear()
         self.driver.forget(self)
 
@@ -568,7 +578,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self._by_near[near] = self._by_far[delivery] = held
             self._newest.note(1)
             self._count(1, held.size)
-            self._credit.note_size(held.size)
+            self._largest = held.size
 
     def settlements(self, batch: list[Disposition]) -> None:
         """The other broker has settled messages."""
@@ -656,7 +666,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self._sender.free(held.tag)
 
     def _count(self, messages: int, size: int) -> None:
-        self.connection.container.unsettled_bytes += size
+        self.connection.container.relayed.hold(size)
         self.connection.window.count_unsettled(messages)
 
     # --- the end

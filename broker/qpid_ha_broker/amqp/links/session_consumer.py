@@ -153,7 +153,7 @@ class SessionConsumer(OutgoingLink):
             payload = with_message_id(payload, entry.id)
             delivery, tag = self._sender.send(payload, entry.id if is_relayed else None)
             self._unsettled[delivery] = (entry, tag, len(payload))
-            self._container.unsettled_bytes += len(payload)
+            self._container.held.unsettled_bytes += len(payload)
             entry.acquired_before = True
         self._newest.note(len(entries))
 

@@ -14,7 +14,8 @@ for the client's delivery is here, and is as at the primary:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
+from weakref import ref
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.incoming import ACCEPTED_OUTCOME
@@ -34,6 +35,16 @@ _LINK_LOST: Final = AmqpError(
 _LINK_CLOSED: Final = AmqpError(
     TRANSACTION_ROLLBACK, "a link was closed while messages of the transaction waited to be sent; it is rolled back"
 )
+
+
+LinkKind = TypeVar("LinkKind")
+
+
+def _still_there(link: LinkKind | None) -> LinkKind:
+    """What its parts refer to weakly, so that no collector is needed when it ends. Raises RuntimeError without one."""
+    if link is None:
+        raise RuntimeError("a link is asked for when it has ended, and nothing of it was under way")
+    return link
 
 
 class TransactedLink(Protocol):
@@ -82,10 +93,12 @@ class _Publish:
         self.far: Delivery | None = None
         self.tag: Any = None
         self._publishes = publishes
+        self._link = publishes.link
+        """Which is there while one of its messages is under way."""
 
     @property
     def upstream(self) -> Upstream | None:
-        return self._publishes.link.upstream
+        return self._link.upstream
 
     def send(self, far_id: bytes) -> None:
         self._publishes.send(self, far_id)
@@ -100,14 +113,22 @@ class _Publish:
 
 
 class RelayedPublishes:
-    """Of one publisher's link: what came in transactions and is not answered. No numbers: nothing is sent again."""
+    """Of one publisher's link: what came in transactions and is not answered. No numbers: nothing is sent again.
+
+    It is asked by its link, or by a message that holds the link.
+    """
 
     def __init__(self, link: PublishingLink) -> None:
-        self.link = link
+        self._link = ref(link)
         self._unsent: dict[_Publish, None] = {}
         self._by_far: dict[Delivery, _Publish] = {}
         self._leave: Callable[[], None] | None = None
         """The client's link is gone, and this is to be called when all is answered."""
+
+    @property
+    def link(self) -> PublishingLink:
+        """Whose it is."""
+        return _still_there(self._link())
 
     @property
     def unsent(self) -> int:
@@ -136,7 +157,7 @@ class RelayedPublishes:
         if settled:
             engine.forget(delivery)
         work = _Publish(self, relayed, None if settled else delivery, near_id, payload)
-        connection.container.unsettled_bytes += len(payload)
+        connection.container.relayed.hold(len(payload))
         self._unsent[work] = None
         relayed.add(work)
 
@@ -156,7 +177,7 @@ class RelayedPublishes:
         self._unsent.pop(work, None)
         if work.far is not None:
             self._by_far.pop(work.far, None)
-        self.link.connection.container.unsettled_bytes -= len(work.payload)
+        self.link.connection.container.relayed.let_go(len(work.payload))
         near, work.near = work.near, None
         self.link.transacted()
         if self._leave is not None and self.is_idle:
@@ -247,6 +268,8 @@ class RelayedAccept:
     def __init__(self, accepts: RelayedAccepts, transaction: RelayedTransaction, held: HeldMessage) -> None:
         self.transaction = transaction
         self._accepts = accepts
+        self._link = accepts.link
+        """Which is there until the transaction is over."""
         self._held = held
         self._is_settled = False
         self.is_sent = False
@@ -254,7 +277,7 @@ class RelayedAccept:
     @property
     def upstream(self) -> Upstream | None:
         """None also while the message is to be reclaimed; whether it ever is, that shows."""
-        return None if self._held.far is None and self._counts else self._accepts.link.upstream
+        return None if self._held.far is None and self._counts else self._link.upstream
 
     @property
     def _counts(self) -> bool:
@@ -264,7 +287,7 @@ class RelayedAccept:
     def settle(self) -> None:
         """The client has settled, before the transaction is over or with its answer."""
         self._is_settled = True
-        self._accepts.link.client_settled(self._held)
+        self._link.client_settled(self._held)
         if self.is_sent and self._held.far is not None:
             engine.forget(self._held.far)
             self._let_go()
@@ -272,7 +295,7 @@ class RelayedAccept:
     def send(self, far_id: bytes) -> None:
         self.is_sent = True
         self._accepts.sent(self)
-        far, upstream = self._held.far, self._accepts.link.upstream
+        far, upstream = self._held.far, self._link.upstream
         if far is None or upstream is None or not self._counts:
             return
         engine.set_local_data(far, engine.TRANSACTIONAL, [far_id, ACCEPTED_OUTCOME], settle_now=self._is_settled)
@@ -290,26 +313,31 @@ class RelayedAccept:
             return
         held.accepted = None
         if is_committed:
-            self._accepts.link.committed(held)
+            self._link.committed(held)
         elif self._is_settled and held.far is not None:  # it was not sent: what the primary would do now
             FAILED.put(held.far)
             engine.forget(held.far)
-            self._accepts.link.primary_settled(held)
+            self._link.primary_settled(held)
         elif self._is_settled:
-            self._accepts.link.primary_settled(held)
+            self._link.primary_settled(held)
 
     def _let_go(self) -> None:
         self._held.accepted = None
-        self._accepts.link.primary_settled(self._held)
+        self._link.primary_settled(self._held)
 
 
 class RelayedAccepts:
-    """Of one consumer's link: what was accepted in transactions."""
+    """Of one consumer's link: what was accepted in transactions. It is asked by its link, or by what holds the link."""
 
     def __init__(self, link: ConsumingLink) -> None:
-        self.link = link
+        self._link = ref(link)
         self._unsent: dict[RelayedAccept, None] = {}
         self._leave: Callable[[], None] | None = None
+
+    @property
+    def link(self) -> ConsumingLink:
+        """Whose it is."""
+        return _still_there(self._link())
 
     def answered(self, held: HeldMessage, delivery: Delivery, settled: bool) -> Outcome | None:
         """The client's answer to a message within a transaction: an outcome that counts at once, or None."""

@@ -29,7 +29,7 @@ def subject_of(peer: AskingPeer, relay: RelayRequest | None = None) -> Subject:
 
 def marked_refusal(peer: AskingPeer, access: AccessControl) -> AmqpError | None:
     """Why the connection may not be marked for administration, if it is: that is for administrators and brokers."""
-    if not peer.identity.is_admin:
+    if not peer.identity.is_admin or peer.identity.is_broker:
         return None
     subject = subject_of(peer)
     if access.decide(subject, Permission.REPLICATE, "").is_allowed:

@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import chain, islice
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from qpid_ha_broker.model.log import CommitToken, LogBatch
 from qpid_ha_broker.model.message_clock import SteadyTime
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.model.work import Task, used_up
 
@@ -193,7 +195,7 @@ class HostedSet:
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
         while self._withheld and self._withheld[0].written.is_committed:
             consumer, entries, _ = self._withheld.popleft()
-            consumer.deliver(entries)
+            _deliver(consumer, entries)
         wall_ms = host.steady.wall_ms()
         resources.default.log.note_time(wall_ms)
         resources.local.log.note_time(wall_ms)
@@ -213,14 +215,15 @@ class HostedSet:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
         while self._withheld_of_sessions and self._withheld_of_sessions[0].written.is_committed:
             consumer, entries, _ = self._withheld_of_sessions.popleft()
-            consumer.deliver(entries)
+            _deliver(consumer, entries)
         if self._commit_waits:
             self._tell_commit_waits()
         if self.unconfirmed:
             unconfirmed, self.unconfirmed = self.unconfirmed, {}
-            self.unconfirmed |= {link: None for link in unconfirmed if link.confirm()}
+            self.unconfirmed |= {link: None for link in unconfirmed if _asked(link, link.confirm, has_ended=False)}
         if self.draining and not (self.resources.has_work or self._withheld or self._withheld_of_sessions):
-            self.draining = {link: None for link in self.draining if not link.finish_drain()}
+            draining, self.draining = self.draining, {}
+            self.draining |= {link: None for link in draining if not _asked(link, link.finish_drain, has_ended=True)}
 
     def flush_accepted(self) -> None:
         """Carry out what consumers have accepted in this turn: due before anything that asks how full a queue is."""
@@ -360,6 +363,22 @@ def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
     for link in used_up(links):
         link.end(error)
         yield
+
+
+def _asked(link: LinkEndpoint, ask: Callable[[], bool], *, has_ended: bool) -> bool:
+    """What `link` answers; `has_ended`: the answer of one on which a bug comes up, and which ends with it."""
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001 # see `LinkEndpoint.bug`
+        link.bug(error)
+        return has_ended
+
+
+def _deliver(consumer: Consumer, entries: list[Entry]) -> None:
+    try:
+        consumer.deliver(entries)
+    except Exception as error:  # noqa: BLE001 # see `LinkEndpoint.bug`
+        _endpoint(consumer).bug(error, entries)
 
 
 def _endpoint(consumer: Consumer) -> LinkEndpoint:

@@ -15,6 +15,9 @@ class PeerIdentity(NamedTuple):
     """Who it has proved to be; empty: nobody."""
     is_admin: bool
     """Marked for administration: let in everywhere, also where clients are not served."""
+    is_broker: bool = False
+    """Another broker of the cluster, which it has proved: by the login of the cluster's brokers, or where they have
+    none, by the secret of those of this machine."""
 
     @property
     def text(self) -> str:

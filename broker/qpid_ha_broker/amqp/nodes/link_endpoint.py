@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import proton
 
 from qpid_ha_broker.amqp.nodes.link_state import LinkState
@@ -10,6 +12,7 @@ from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.model.access import Access
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.sequence import Entry
 
 
 class LinkEndpoint:
@@ -90,3 +93,10 @@ class LinkEndpoint:
 
     def replenish(self) -> None:
         """Give the peer credit that is due."""
+
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        """A bug came up at one of these calls: the link ends, and all others have their turn.
+
+        `handed_out`: what it was to send. Raises `error` where nobody counts bugs: see `Engine.on_fault`.
+        """
+        raise error

@@ -145,6 +145,7 @@ class Management:
         """As whose a queue counts that is made for somebody; the container sets it."""
         self._name = name
         self.access = access
+        self.administration = administration
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
         self._types: dict[str, EntityType] = {each.name: each for each in entity_types}
         self._short_names = {each.short_name: each.name for each in entity_types}

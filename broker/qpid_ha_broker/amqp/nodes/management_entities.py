@@ -59,6 +59,13 @@ class EntityType(ABC):
             return [(self.actions[operation], str(_name_of_new(request, self._body(request, self.settable)) or ""))]
         return [(self.actions[operation], target_of(request))]
 
+    def _of_arguments(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
+        """Of the nodes to which, or from which, it is to move messages by itself."""
+        if operation not in ("CREATE", "UPDATE"):
+            return []
+        arguments = self._body(request, self.settable).get("arguments")
+        return permissions_of_arguments(arguments) if isinstance(arguments, dict) else []
+
     @property
     @abstractmethod
     def count(self) -> int:
@@ -139,11 +146,7 @@ class QueueType(EntityType):
 
     def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
         """Beside the queue itself also what it is to move messages to or from."""
-        needed = super().needs(operation, request)
-        if operation in ("CREATE", "UPDATE"):
-            arguments = self._body(request, self.settable).get("arguments")
-            needed += permissions_of_arguments(arguments) if isinstance(arguments, dict) else []
-        return needed
+        return super().needs(operation, request) + self._of_arguments(operation, request)
 
     @property
     def count(self) -> int:
@@ -206,9 +209,13 @@ class ExchangeType(EntityType):
     settable = ("kind", "arguments")
     parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"DELETE": ("if_unused",)}
 
+    def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
+        """Beside the exchange itself also what it passes messages on to that it leads nowhere."""
+        return super().needs(operation, request) + self._of_arguments(operation, request)
+
     @property
     def count(self) -> int:
-        return self._administration.exchange_count
+        return len(self._administration.exchange_names())
 
     def rows_from(self, start: int) -> Iterator[Facts]:
         return map(self._entity, self._administration.exchange_outlines(start))

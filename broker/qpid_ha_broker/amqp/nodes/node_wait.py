@@ -33,6 +33,10 @@ class NodeWait:
         """`told` waits no more."""
         self._waiting.pop(told, None)
 
+    def forget_all(self) -> None:
+        """Nobody waits any more."""
+        self._waiting.clear()
+
     def ready(self) -> None:
         """The node is there, or it is known by now who has it: let all attach again."""
         self._end(None)

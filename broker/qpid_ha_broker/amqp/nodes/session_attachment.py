@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
+from weakref import ref
 
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
@@ -20,6 +21,9 @@ class SessionConnection(Protocol):
     def touch(self) -> None:
         """There is something to write."""
 
+    def answer_open(self) -> None:
+        """Answer the client's open, or the broker that asks for it."""
+
     def end(self, error: AmqpError) -> None:
         """Close it."""
 
@@ -32,14 +36,11 @@ class RelayedAttachment(Protocol):
 
 
 class SessionAttachment:
-    """A session on one connection."""
+    """A session on one connection, which has this, and not the other way round: it may outlive its connection."""
 
-    def __init__(
-        self, connection: SessionConnection, request: SessionRequest, user: str, answer: Callable[[], None]
-    ) -> None:
-        """`answer`: answers the client's open, or the broker that asks for it."""
-        self.connection = connection
-        self.answer = answer
+    def __init__(self, connection: SessionConnection, request: SessionRequest, user: str) -> None:
+        self._connection = ref(connection)
+        self.peer = connection.peer
         self.request = request
         self.user = user
         self.id = 0
@@ -77,6 +78,14 @@ class SessionAttachment:
     def grant(self) -> None:
         """It is this connection's: tell the client."""
         self.is_granted = True
-        self.answer()
-        self.connection.touch()
+        connection = self._connection()
+        if connection is not None:
+            connection.answer_open()
+            connection.touch()
         self.wait.ready()
+
+    def end(self, error: AmqpError) -> None:
+        """Close its connection, if that is still there."""
+        connection = self._connection()
+        if connection is not None:
+            connection.end(error)

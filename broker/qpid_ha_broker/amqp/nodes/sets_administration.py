@@ -87,6 +87,16 @@ class SetsAdministration(Administration):
             start = max(start - count, 0)
         return chain.from_iterable(found)
 
+    def queue_names(self) -> list[str]:
+        """As `Administration.queue_names`."""
+        names: list[str] = []
+        for set_name, hosted in self._sets():
+            if hosted is None or self._is_elsewhere(set_name, hosted):
+                names += self._catalog.map.queues_of(set_name)
+            else:
+                names += hosted.administration.queue_names()
+        return names
+
     @property
     def queue_count(self) -> int:
         """How many queues there are."""

@@ -11,7 +11,7 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Engine, Sender
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
-from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, wrap
+from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, FrameIntake, broker_properties, wrap
 from qpid_ha_broker.amqp.wire.values import listed
 
 
@@ -46,7 +46,7 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
         connection = self.engine.connection
         connection.container = name
         connection.hostname = self.hostname
-        connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
+        connection.properties = broker_properties(self.engine.proof)
         if self._capability:
             connection.desired_capabilities = [proton.symbol(self._capability)]
         connection.open()
@@ -173,7 +173,7 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
 
     def _say_goodbye(self, error: AmqpError) -> None:
         connection = self.engine.connection
-        connection.condition = error.as_condition()
+        connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
 
     def _end(self, reason: str) -> None:

@@ -53,7 +53,7 @@ class RelayedSession(EachDisposition):
         request = attachment.request
         asked = SessionAsked(
             request.name, request.timeout_ms, request.must_resume, attachment.id, attachment.epoch,
-            attachment.connection.peer,
+            attachment.peer,
         )  # fmt: skip
         relayed = RelayRequest(self.path, f"{id(attachment):x}", self._container, attachment.user)
         far: proton.Link = session.sender(name)
@@ -90,7 +90,7 @@ class RelayedSession(EachDisposition):
         if not self._has_left:
             self._has_left = attachment.has_left = True
             is_forced = attachment.is_granted or error.name == LINK_STOLEN
-            attachment.connection.end(AmqpError(CONNECTION_FORCED, error.description) if is_forced else error)
+            attachment.end(AmqpError(CONNECTION_FORCED, error.description) if is_forced else error)
 
     def lost(self) -> None:
         """The connection to the broker that leads `default` is gone: the session waits there, or is told again."""

@@ -79,7 +79,8 @@ class RelayedTransaction:
     def __init__(self, coordinator: FarCoordinator, near: NearTransaction) -> None:
         self.set_name = coordinator.set_name
         self._coordinator = coordinator
-        self._near = near
+        self._near: NearTransaction | None = near
+        """The client's, which has this one; None: this one has ended."""
         self._state = _State.DECLARING
         self._far_id = b""
         self._waiting: deque[RelayedWork] = deque()
@@ -162,7 +163,8 @@ class RelayedTransaction:
         if self._state in (_State.DISCHARGING, _State.ENDED):
             return
         failure = AmqpError(TRANSACTION_ROLLBACK, error.description)
-        self._near.failure = failure
+        if self._near is not None:
+            self._near.failure = failure
         if self._far_id:
             self._coordinator.send_discharge(None, self._far_id, fails=True)
         discharge, waiting = self._discharge, self._waiting
@@ -189,7 +191,7 @@ class RelayedTransaction:
 
     def _over(self, *, is_committed: bool) -> None:
         self._state = _State.ENDED
-        self._discharge = None
+        self._discharge = self._near = None
         sent, self._sent = self._sent, {}
         self._coordinator.forget(self)
         for work in sent:

@@ -15,7 +15,7 @@ import proton
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError, as_told
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
-from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY
+from qpid_ha_broker.amqp.wire.peer_frames import broker_properties
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
@@ -89,7 +89,7 @@ class Upstream(OpenedConnection):
         connection = engine.connection
         connection.container = name
         connection.hostname = hostname
-        connection.properties = {proton.symbol(ADMIN_PROPERTY): True, proton.symbol("product"): "qpid-ha"}
+        connection.properties = broker_properties(engine.proof)
         desired = (*_WITHOUT, RELAY_CAPABILITY, RELAY_SETS_CAPABILITY, RELAY_SESSIONS_CAPABILITY)
         connection.desired_capabilities = [proton.symbol(name) for name in desired]
         connection.open()
@@ -219,10 +219,11 @@ class Upstream(OpenedConnection):
         relayed = self._near.pop(link._impl, None)
         error = as_told(link.remote_condition, RESOURCE_DELETED, "the broker there has ended the link")
         self.engine.detach(link)
-        link.close()
         if relayed is not None:
+            link.close()
             del self._far[relayed]
             relayed.detached(error)
+        # Else we have ended it before. Proton never lets go of a link that is closed after a detach: see `docs`.
         link.free()  # and with it what is unsettled, of which the one above may want to read the numbers
 
     # --- the end
@@ -232,7 +233,7 @@ class Upstream(OpenedConnection):
         self._end(str(error))
 
     def _say_goodbye(self, error: AmqpError) -> None:
-        self.engine.connection.condition = error.as_condition()
+        self.engine.connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         self.engine.connection.close()
         self.touch()
 

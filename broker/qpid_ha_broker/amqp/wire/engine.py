@@ -33,7 +33,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 from qpid_ha_broker.amqp.wire.message_format import FormatWriter
 from qpid_ha_broker.amqp.wire.peer_input import PeerInput, named_link
 from qpid_ha_broker.amqp.wire.values import value_of
-from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, without_format
+from qpid_ha_broker.events.payloads import FORMAT_STARTS, without_format
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 
 ACCEPTED: int = lib.PN_ACCEPTED
@@ -198,6 +198,8 @@ class Engine:
         self.answers_late = True
         """What publishers send on a link that has ended is answered as released. False: they send again what was not
         answered, and one of these may have been taken before."""
+        self.proof = ""
+        """Of a connection to another broker of the cluster: by what that one knows us; empty: by our login."""
         self.dropped: Callable[[Delivery], object] = _nobody
         """Told of what comes in a transaction for a link that has ended on our side."""
         self.on_fault: OnFault | None = None
@@ -342,6 +344,9 @@ class Engine:
         if self.on_fault is not None:
             self.on_fault(error)
         if self._is_broken:
+            event = _peek(self._collector)
+            if event and _type_of(event) == _DELIVERY:  # not even to be discarded
+                _pop(self._collector)
             return
         self._is_broken = True
         for links in (self._receiving, self._sending, self._consuming):
@@ -352,8 +357,8 @@ class Engine:
             connection.condition = proton.Condition(INTERNAL_ERROR, BUG)
             connection.close()
 
-    def _link_failed(self, pointer: Any, error: Exception) -> None:
-        """A bug on one link: the others go on, if that one can be ended. Raises `error` if not."""
+    def link_failed(self, pointer: Any, error: Exception) -> None:
+        """A bug came up on one link: the others go on, if that one can be ended. Raises `error` if not."""
         if self.on_fault is None or not self.end_failed(pointer):
             raise error
         for links in (self._receiving, self._sending, self._consuming):
@@ -375,7 +380,7 @@ class Engine:
             if sending is not None:
                 return self._tell_answered(pointer, delivery, sending, most), False
         except Exception as error:  # noqa: BLE001 # see `on_fault`; the event, if it is still there, is then discarded
-            self._link_failed(pointer, error)
+            self.link_failed(pointer, error)
             return 1, True
         self._discard(pointer, delivery)
         _pop(self._collector)
@@ -484,7 +489,7 @@ class Engine:
             elif pointer in self._consuming:
                 self._consuming[pointer].drained()
         except Exception as error:  # noqa: BLE001 # see `on_fault`
-            self._link_failed(pointer, error)
+            self.link_failed(pointer, error)
 
     def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
@@ -623,12 +628,17 @@ def _link(event: Any) -> proton.Link:
     return named_link(lib.pn_event_link(event))
 
 
+def _new_link(event: Any) -> proton.Link:
+    _beyond.pop(lib.pn_event_link(event), None)  # of a link that is no more, and was at the same place
+    return _link(event)
+
+
 _EVENTS: dict[int, Callable[[Engine, Any, Handler], None]] = {
     lib.PN_CONNECTION_REMOTE_OPEN: lambda engine, event, handler: handler.opened(),
     lib.PN_CONNECTION_REMOTE_CLOSE: lambda engine, event, handler: handler.closed(),
     lib.PN_SESSION_REMOTE_OPEN: lambda engine, event, handler: handler.session_opened(_session(event)),
     lib.PN_SESSION_REMOTE_CLOSE: lambda engine, event, handler: handler.session_closed(_session(event)),
-    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_link(event)),
+    lib.PN_LINK_REMOTE_OPEN: lambda engine, event, handler: handler.link_attached(_new_link(event)),
     lib.PN_LINK_REMOTE_CLOSE: lambda engine, event, handler: handler.link_detached(_link(event), True),
     lib.PN_LINK_REMOTE_DETACH: lambda engine, event, handler: handler.link_detached(_link(event), False),
     lib.PN_LINK_FLOW: Engine._tell_flow,
@@ -860,7 +870,7 @@ class Sender:
         else:
             known, tag = None, self._number or self._new_number()
             self._number_text[:] = b"%016x" % number
-        if payload[:1] in FORMAT_LENGTHS:
+        if payload[:1] in FORMAT_STARTS:
             payload = self._formatted(payload, tag)
         link = self._link
         delivery = _new_delivery(link, tag)
@@ -887,7 +897,7 @@ class Sender:
         link, tags, sent = self._link, self._tags, []
         for payload in payloads:
             tag = tags.pop() if tags else self._new_tag()
-            if payload[:1] in FORMAT_LENGTHS:
+            if payload[:1] in FORMAT_STARTS:
                 payload = self._formatted(payload, tag)
             delivery = _new_delivery(link, tag)
             _write(link, payload, len(payload))
@@ -902,7 +912,7 @@ class Sender:
         for payload in payloads:
             text[:] = b"%016x" % number
             number += 1
-            if payload[:1] in FORMAT_LENGTHS:
+            if payload[:1] in FORMAT_STARTS:
                 payload = self._formatted(payload, tag)
             deliveries.append(_new_delivery(link, tag))
             _write(link, payload, len(payload))

@@ -5,7 +5,7 @@ What both ends of a peer channel have in common. What is in a frame is nobody's 
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import proton
 
@@ -15,6 +15,10 @@ from qpid_ha_broker.amqp.wire.sections import APPLICATION_PROPERTIES, section_at
 
 ADDRESS: Final = "$ha"
 ADMIN_PROPERTY: Final = "qpid.ha-admin"
+PROOF_PROPERTY: Final = "qpid.ha-proof"
+"""Of the open: a text by which a broker without a login shows that it is one of the cluster."""
+OUR_PRODUCT: Final = "qpid-ha"
+"""As brokers call themselves in their open."""
 SHARED_CAPABILITY: Final = "qpid.ha-sets"
 """Desired by who opens a connection that carries sub-channels, and offered by a broker that knows what they are."""
 
@@ -24,6 +28,14 @@ MAX_FRAME_BYTES: Final = 132 * 1024 * 1024
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
+
+
+def broker_properties(proof: str) -> dict[Any, Any]:
+    """Of the open of a broker to another one. `proof` empty: it is known by its login."""
+    properties: dict[str, object] = {ADMIN_PROPERTY: True, "product": OUR_PRODUCT}
+    if proof:
+        properties[PROOF_PROPERTY] = proof
+    return {proton.symbol(name): value for name, value in properties.items()}
 
 
 class Channel(Protocol):

@@ -7,7 +7,7 @@ A socket passes through three states:
    that has most, of them first those that have sent nothing, the oldest first. Nobody goes before an honest client
    would have had time to get on (`SILENT_S`, `TALKING_S`); until then whoever comes next waits in the kernel.
 2. *served*: its open was let in. It never goes for another one. Clients are counted in all and by address; those
-   marked for administration, among them the other brokers of the cluster, are counted apart.
+   marked for administration are counted apart, and so are other brokers of the cluster: nobody else takes their places.
 3. *ended*: it was served or refused, and its peer has not gone yet. It counts as unopened.
 """
 
@@ -37,16 +37,29 @@ class AdmissionLimits:
     clients_per_address: int
     unopened: int
     marked: int
-    """Connections marked for administration."""
+    """Connections marked for administration, but those of brokers."""
+    brokers: int
+    """Connections of other brokers of the cluster."""
 
     @classmethod
     def within(
-        cls, usable_descriptors: int, *, clients: int, clients_per_address: int, unopened: int, marked: int = 256
-    ) -> AdmissionLimits:
+        cls, usable_descriptors: int, *, clients: int, clients_per_address: int, unopened: int, marked: int = 256,
+        brokers: int = 256,
+    ) -> AdmissionLimits:  # fmt: skip
         """As asked for, as far as clients, newcomers and brokers have descriptors at the same time."""
         unopened = min(unopened, max(usable_descriptors // 4, 1))
-        marked = min(marked, max(usable_descriptors // 8, 1))
-        return cls(min(clients, max(usable_descriptors - unopened - marked, 1)), clients_per_address, unopened, marked)
+        marked = min(marked, max(usable_descriptors // 16, 1))
+        brokers = min(brokers, max(usable_descriptors // 8, 1))
+        clients = min(clients, max(usable_descriptors - unopened - marked - brokers, 1))
+        return cls(clients, clients_per_address, unopened, marked, brokers)
+
+
+class _Kind(Enum):
+    """What those are counted as that are served."""
+
+    CLIENT = "client"
+    MARKED = "marked"
+    BROKER = "broker"
 
 
 class AdmissionRefusal(Enum):
@@ -55,6 +68,7 @@ class AdmissionRefusal(Enum):
     CLIENTS = "max-connections"
     ADDRESS = "max-connections-per-address"
     MARKED = "connections marked for administration"
+    BROKERS = "connections of other brokers"
 
 
 @dataclass(slots=True)
@@ -76,11 +90,12 @@ class Admission(Generic[Key]):
         self._by_address: dict[str, tuple[dict[Key, float], dict[Key, float]]] = {}
         """Of those: the silent ones and the talking ones of each address, with the time of their last progress, which
         is their order."""
-        self._served: dict[Key, tuple[str, bool]] = {}
-        """Address, and whether it is marked."""
+        self._served: dict[Key, tuple[str, _Kind]] = {}
+        """With their addresses."""
         self._clients: Counter[str] = Counter()
-        """Served and not marked, by address."""
-        self._marked = 0
+        """Served clients, by address."""
+        self._others: Counter[_Kind] = Counter()
+        """Served, and no clients."""
 
     @property
     def unopened(self) -> list[Key]:
@@ -108,24 +123,28 @@ class Admission(Generic[Key]):
             self._leave(key)
             self._enter(key, found.address, found.accepted_s, now_s, has_spoken=True)
 
-    def opened(self, key: Key, *, is_marked: bool) -> AdmissionRefusal | None:
-        """Its AMQP open came: serve it, unless a limit is reached."""
+    def opened(self, key: Key, *, is_marked: bool, is_broker: bool = False) -> AdmissionRefusal | None:
+        """Its AMQP open came: serve it, unless a limit is reached. `is_broker`: which it has proved."""
         found = self._unopened.get(key)
         if found is None:
             return None
         limits = self.limits
-        if is_marked and self._marked >= limits.marked:
-            return AdmissionRefusal.MARKED
-        if not is_marked and self._clients.total() >= limits.clients:
-            return AdmissionRefusal.CLIENTS
-        if not is_marked and self._clients[found.address] >= limits.clients_per_address:
-            return AdmissionRefusal.ADDRESS
+        kind = _Kind.BROKER if is_broker else _Kind.MARKED if is_marked else _Kind.CLIENT
+        match kind:
+            case _Kind.BROKER if self._others[kind] >= limits.brokers:
+                return AdmissionRefusal.BROKERS
+            case _Kind.MARKED if self._others[kind] >= limits.marked:
+                return AdmissionRefusal.MARKED
+            case _Kind.CLIENT if self._clients.total() >= limits.clients:
+                return AdmissionRefusal.CLIENTS
+            case _Kind.CLIENT if self._clients[found.address] >= limits.clients_per_address:
+                return AdmissionRefusal.ADDRESS
         self._leave(key)
-        self._served[key] = (found.address, is_marked)
-        if is_marked:
-            self._marked += 1
-        else:
+        self._served[key] = (found.address, kind)
+        if kind is _Kind.CLIENT:
             self._clients[found.address] += 1
+        else:
+            self._others[kind] += 1
         return None
 
     def ended(self, key: Key, now_s: float) -> None:
@@ -142,9 +161,9 @@ class Admission(Generic[Key]):
         found = self._served.pop(key, None)
         if found is None:
             return
-        address, is_marked = found
-        if is_marked:
-            self._marked -= 1
+        address, kind = found
+        if kind is not _Kind.CLIENT:
+            self._others[kind] -= 1
         elif self._clients[address] > 1:
             self._clients[address] -= 1
         else:
@@ -170,7 +189,7 @@ class Admission(Generic[Key]):
             fail("an address has an entry and no socket")
         if self._unopened.keys() & self._served.keys():
             fail("a socket is both served and unopened")
-        if self._clients.total() + self._marked != len(self._served):
+        if self._clients.total() + self._others.total() != len(self._served):
             fail("the served are counted wrongly")
         if any(count <= 0 for count in self._clients.values()):
             fail("an address has an entry and no client")

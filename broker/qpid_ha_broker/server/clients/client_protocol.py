@@ -142,12 +142,12 @@ class ClientProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._unread_bytes = 0
         if self.connection is not None:
-            self.connection.window.pause()
+            self.connection.engine.guard(self.connection.window.pause)
 
     def resume_writing(self) -> None:
         self._unread_bytes = None
         if self.connection is not None:
-            self.connection.window.resume()
+            self.connection.engine.guard(self.connection.window.resume)
             self.connection.touch()
             self._broker.schedule_turn()
 
@@ -209,7 +209,9 @@ class ClientProtocol(asyncio.Protocol):
             return AmqpError(CONNECTION_FORCED, "the broker is stopping")
         if self._broker.loading is not None:
             return self._broker.loading.refusal()
-        refusal = self._broker.admission.opened(self, is_marked=connection.is_admin)
+        refusal = self._broker.admission.opened(
+            self, is_marked=connection.is_admin, is_broker=connection.relay.is_broker
+        )
         if refusal is None:
             return None
         limits = self._broker.admission.limits
@@ -218,7 +220,9 @@ class ClientProtocol(asyncio.Protocol):
             AdmissionRefusal.ADDRESS: f"{limits.clients_per_address} clients are connected from this address, and "
             "max-connections-per-address allows no more",
             AdmissionRefusal.MARKED: f"{limits.marked} connections are marked for administration, and there can be no"
-            " more",
+            " more: qpid-ha connections list says whose they are",
+            AdmissionRefusal.BROKERS: f"{limits.brokers} connections of other brokers are here, and there can be no"
+            " more: qpid-ha connections list says whose they are; raise LimitNOFILE",
         }[refusal]
         return AmqpError(RESOURCE_LIMIT, text)
 

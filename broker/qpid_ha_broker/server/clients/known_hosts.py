@@ -17,6 +17,7 @@ import proton
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.notices import NOTICE_EXCHANGE
 from qpid_ha_broker.model.transaction import Message
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_config.addresses import Address, parse_brokers
@@ -24,7 +25,6 @@ from qpid_ha_config.settings import HaSettings
 
 log = logging.getLogger("cluster")
 
-NOTICE_EXCHANGE: Final = "amq.qpid"
 NOTICE_KEY: Final = "cluster"
 HOSTS_PROPERTY: Final = "qpid.known.hosts"
 NOTICE_TTL_MS: Final = 60_000

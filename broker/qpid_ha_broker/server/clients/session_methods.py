@@ -75,4 +75,4 @@ def _where(container: Container, session: int) -> dict[str, object]:
     attachment = container.sessions.attachment_of(session)
     if attachment is None:
         return {"client": None, "broker": None}
-    return {"client": attachment.connection.peer, "broker": attachment.broker or container.settings.name}
+    return {"client": attachment.peer, "broker": attachment.broker or container.settings.name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from qpid_ha_broker.amqp.connections.connection import Connections
 from qpid_ha_broker.model.access import AccessControl, Permission, Subject
@@ -19,6 +20,8 @@ from qpid_ha_config.settings import AccessSettings
 log = logging.getLogger("access")
 
 
+FOR_APPLICATIONS: Final = "allow authenticated all"
+"""The rule by which who has logged in may do with queues what applications do, and does not administer."""
 Reread = Callable[[], AccessSettings]
 """Reads the configuration again. Raises SettingsError or OSError."""
 
@@ -43,12 +46,16 @@ class AccessRules:
         self._put_in_force(_read(settings.access))
         outside = [address for address in settings.listen if not address.is_loopback]
         if access.rules is None and outside:
-            text = "there is no acl: clients that do not connect from this machine are refused everything at %s; to"
-            log.warning(f"{text} allow it to all who log in, set acl.rules to [allow authenticated all]", outside[0])
+            text = "there is no acl: clients that do not connect from this machine are refused everything at %s; to let"
+            log.warning(f"{text} all who log in use all queues, set acl.rules to [{FOR_APPLICATIONS}]", outside[0])
 
     def _put_in_force(self, read: AccessList | None) -> None:
         self._access.change(None if read is None else read.rules, self._cluster_user)
         self._limits.change(() if read is None else read.limits, self._cluster_user)
+        rule = self._access.for_everybody(Permission.ADMINISTER)
+        if rule:
+            text = "everybody may administer this broker, by %s: name who may, and for applications write `%s`"
+            log.warning(text, rule, FOR_APPLICATIONS)
 
     def methods(self) -> dict[str, Method]:
         """Of the control socket."""

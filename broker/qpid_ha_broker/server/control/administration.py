@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from heapq import nsmallest
+from inspect import isawaitable
+from typing import Any, Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.nodes.queue_messages import QueueLook, QueueMessages
 from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
@@ -21,6 +24,10 @@ from qpid_ha_broker.server.control.placements import load_placement
 from qpid_ha_broker.server.runtime.slices import SLICE_S
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import BrokerSettings
+
+PAGE_ROWS_MAX: Final = 1000
+SORTED_AT_ONCE: Final = 5000
+"""Names among which those of a page are looked for while everybody else waits."""
 
 Params = dict[str, object]
 WaitDone = Callable[[Outcome[Any]], Awaitable[object]]
@@ -129,7 +136,9 @@ def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
         return administration.purge_queue(name).then(lambda count: {"name": name, "purged": count})
 
     return {
-        "list": AdminAction((), administration.queues),
+        "list": AdminAction(
+            ("limit", "after"), _pages(administration.queues, administration.queue_names, administration.queue)
+        ),
         "read": AdminAction(("name",), administration.queue),
         "create": AdminAction(("name", "arguments"), create),
         "update": AdminAction(("name", "arguments"), administration.update_queue),
@@ -143,7 +152,7 @@ def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
 
 def _exchange_actions(administration: Administration) -> dict[str, AdminAction]:
     def create(name: object, kind: object, arguments: object = None) -> Done[object]:
-        is_new = not administration.has_exchange(name)
+        is_new = name not in administration.exchange_names()
         made = administration.create_exchange(name, kind, arguments)
         return Done({**administration.exchange(name), "created": is_new}, made.written)
 
@@ -154,13 +163,49 @@ def _exchange_actions(administration: Administration) -> dict[str, AdminAction]:
         return administration.unbind(name, queue, key)
 
     return {
-        "list": AdminAction((), administration.exchanges),
+        "list": AdminAction(
+            ("limit", "after"), _pages(administration.exchanges, administration.exchange_names, administration.exchange)
+        ),
         "read": AdminAction(("name",), administration.exchange),
         "create": AdminAction(("name", "kind", "arguments"), create),
         "delete": AdminAction(("name", "if_unused"), administration.delete_exchange),
         "bind": AdminAction(("name", "queue", "key", "arguments"), bind),
         "unbind": AdminAction(("name", "queue", "key"), unbind),
     }
+
+
+def _pages(
+    everything: Callable[[], Iterator[object]], names: Callable[[], list[str]], facts_of: Callable[[str], object]
+) -> Callable[..., object]:
+    """A list, or with `limit` a page of it, by names: those behind `after`, and in `next` where to go on."""
+
+    def rows(page: Sequence[str]) -> Iterator[object]:
+        for name in page:
+            with suppress(ModelError):  # it is gone since, or on its way to another broker
+                yield facts_of(name)
+
+    async def page(limit: int, after: str) -> object:
+        there = names()
+        if len(there) > SORTED_AT_ONCE:
+            first = await asyncio.to_thread(_first_names, there, after, limit + 1)
+        else:
+            first = _first_names(there, after, limit + 1)
+        return {"rows": rows(first[:limit]), "next": first[limit - 1] if len(first) > limit else None}
+
+    def listed(limit: object = None, after: object = "") -> object:
+        if limit is None and after == "":
+            return everything()
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= PAGE_ROWS_MAX:
+            raise ControlError(INVALID_PARAMS, f"limit is how many rows to list, from 1 to {PAGE_ROWS_MAX}")
+        if not isinstance(after, str):
+            raise ControlError(INVALID_PARAMS, "after is the name behind which to go on: `next` of the last page")
+        return page(limit, after)
+
+    return listed
+
+
+def _first_names(names: Iterable[str], after: str, count: int) -> list[str]:
+    return nsmallest(count, (name for name in names if name > after))
 
 
 async def _seen(look: QueueLook) -> object:
@@ -193,6 +238,8 @@ async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_do
         outcome = action.call(**given)
         if isinstance(outcome, QueueLook):
             return await _seen(outcome)
+        if isawaitable(outcome):
+            return await outcome
         return await wait_done(outcome) if isinstance(outcome, Done | Pending) else outcome
     except ModelError as error:
         raise _refused(error) from None

@@ -108,6 +108,11 @@ def audited_request(method: str, params: Mapping[str, object]) -> tuple[str, dic
     return None if names is None else (f"{method} {action[:80]}", audited(params, names))
 
 
+def only_looks(method: str, params: Mapping[str, object]) -> bool:
+    """Whether the request changes nothing: who has asked may go, and then nobody needs the answer."""
+    return audited_request(method, params) is None
+
+
 def _told(method: str, params: Mapping[str, object], names: AuditedParameters) -> dict[str, object]:
     told = audited(params, names)
     if method == "set" and "value" in told and not _may_be_told(params.get("key")):

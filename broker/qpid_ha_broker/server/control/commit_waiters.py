@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qpid_ha_broker.model.administration import Done, Outcome, Result
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.errors import ModelError, fresh
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.control.control import REFUSED, ControlError
@@ -44,7 +44,7 @@ class CommitWaiters:
             try:
                 done = outcome.done()
             except ModelError as error:
-                waiter.set_exception(error)
+                waiter.set_exception(fresh(error))
                 continue
             if done is not None and done.written.is_committed:
                 waiter.set_result(done.result)

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import re
+import select
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
@@ -22,7 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qpid_ha_broker.model.audit import AuditResult, Caller
+from qpid_ha_broker.server.control.audited_requests import only_looks
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
+from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_config.errors import nearest
 
@@ -39,6 +42,8 @@ REFUSED = -32000
 NOT_ALLOWED = -32001
 TOO_MANY_CONNECTIONS = -32002
 
+LOOK_INTERVAL_S = 0.25
+"""Between two looks whether the caller of a request is still there."""
 MAX_DEPTH = 16
 """Of the lists and objects of a request: four would do."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -120,6 +125,7 @@ class ControlServer:
     """Who keeps the audit log; None: nobody."""
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By method and reason: how many requests were refused that a broker can carry out."""
+    _refusals: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(logger))
     _server: asyncio.Server | None = None
     _socket_identity: tuple[int, int] = (0, 0)
     _socket_gid: int = -1
@@ -178,10 +184,10 @@ class ControlServer:
         peer_socket: socket.socket = writer.get_extra_info("socket")
         peer = PeerCredentials.of(peer_socket)
         if not peer.may_administer(self._socket_gid):
-            logger.warning("pid=%d uid=%d may not use the control socket: refused", peer.pid, peer.uid)
+            self._refusals.warning("pid=%d uid=%d may not use the control socket: refused", peer.pid, peer.uid)
             return ControlError(NOT_ALLOWED, f"uid {peer.uid} may not administer this broker: join the socket's group")
         if len(self._connections) >= self.limits.connections:
-            logger.warning("pid=%d is connection %d: refused", peer.pid, self.limits.connections + 1)
+            self._refusals.warning("pid=%d is connection %d: refused", peer.pid, self.limits.connections + 1)
             return ControlError(TOO_MANY_CONNECTIONS, f"{self.limits.connections} control connections are open already")
         return None
 
@@ -195,7 +201,7 @@ class ControlServer:
             if line == b"":
                 return
             self._connections[task] = True
-            reply, goes_on, stream = await self.answer(line, caller)
+            reply, goes_on, stream = await self._answer_who_waits(line, caller, writer)
             try:
                 if reply is not None:
                     await self._send(writer, reply)
@@ -207,6 +213,25 @@ class ControlServer:
                     stream.close()
             if not goes_on:
                 return
+
+    async def _answer_who_waits(
+        self, line: bytes | None, caller: Caller, writer: asyncio.StreamWriter
+    ) -> ControlAnswer:
+        """What one request comes to. Where it only looks and its caller goes, it ends: raises ConnectionError."""
+        looks = True
+
+        def note(method: str, params: dict[str, object]) -> None:
+            nonlocal looks
+            looks = only_looks(method, params)
+
+        work = asyncio.get_running_loop().create_task(self.answer(line, caller, note))
+        try:
+            while not (await asyncio.wait((work,), timeout=LOOK_INTERVAL_S))[0]:
+                if looks and _has_hung_up(writer):
+                    raise ConnectionResetError("the caller has gone")
+            return work.result()
+        finally:
+            work.cancel()
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: Stream) -> None:
         """Until the caller closes its side, or there is nothing more to tell. What it sends meanwhile means nothing."""
@@ -309,6 +334,13 @@ def _reason(error: ControlError) -> str:
     if isinstance(reason, str):
         return reason
     return {INVALID_PARAMS: "invalid", NOT_ALLOWED: "not-allowed"}.get(error.code, "refused")
+
+
+def _has_hung_up(writer: asyncio.StreamWriter) -> bool:
+    """Whether the caller has closed its end. Who has only ended what it says may wait for the answer."""
+    poll = select.poll()
+    poll.register(writer.get_extra_info("socket").fileno(), 0)
+    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 async def _until_gone(reader: asyncio.StreamReader) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qpid_ha_broker.model.audit import AuditChannel, Caller
+from qpid_ha_broker.server.runtime.socket_directory import make_socket_directory
 from qpid_ha_config.errors import SettingsError
 
 _KEY = "control-socket"
@@ -62,7 +63,7 @@ def bind_control_socket(path: Path) -> socket.socket:
 
     What a dead broker left there is replaced; a live one is an error that names it.
     """
-    _make_directory(path.parent)
+    make_socket_directory(_KEY, path.parent)
     _remove_stale(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous_umask = os.umask(0o777 & ~_MODE)
@@ -76,21 +77,6 @@ def bind_control_socket(path: Path) -> socket.socket:
     listening.listen(_BACKLOG)
     listening.setblocking(False)
     return listening
-
-
-def _make_directory(directory: Path) -> None:
-    """A directory that we make is ours alone, but root's under /run: members of the socket's group pass there.
-
-    One that somebody else made where everybody may (/tmp) is a trap: its owner could put another socket there.
-    """
-    mode = 0o755 if directory.is_relative_to("/run") and os.geteuid() == 0 else 0o700
-    try:
-        directory.mkdir(mode=mode, exist_ok=True)
-        status, above = directory.stat(), directory.parent.stat()
-    except OSError as error:
-        raise SettingsError(_KEY, f"cannot make {directory}: {error.strerror}") from None
-    if above.st_mode & stat.S_IWOTH and status.st_uid not in (0, os.geteuid()):
-        raise SettingsError(_KEY, f"the directory {directory} belongs to somebody else; choose another one")
 
 
 def _remove_stale(path: Path) -> None:

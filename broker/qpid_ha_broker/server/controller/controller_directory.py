@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.wire.conditions import as_amqp
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.ha.effects import MemberStatus
-from qpid_ha_broker.model.errors import ModelError, Unavailable, error_of
+from qpid_ha_broker.model.errors import ModelError, Unavailable, error_of, fresh
 from qpid_ha_broker.server.controller.controller_client import ControllerClient, ControllerGone
 from qpid_ha_broker.server.controller.map_directory import MapDirectory
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
@@ -68,7 +68,7 @@ class ControllerDirectory(MapDirectory):
         try:
             decision.decide(await self._told(method, asked))
         except ModelError as error:
-            decision.fail(error)
+            decision.fail(fresh(error))
         self._broker.schedule_turn()
 
     async def _told(self, method: str, asked: Mapping[str, Any]) -> Mapping[str, object]:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -24,14 +25,17 @@ from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
 from qpid_ha_broker.model.audit import AuditChannel, Caller
-from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlError, Stream, note_line
+from qpid_ha_broker.server.control.audited_requests import only_looks
+from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
 from qpid_ha_broker.server.http.http_roles import needed_role
+from qpid_ha_broker.server.http.http_slots import RETRY_AFTER_S, RequestSlots
 from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
 from qpid_ha_broker.server.http.metrics_source import MetricsSource, process_pieces
 from qpid_ha_broker.server.http.page_files import PAGE_HEADERS, PREFIX, PageFile, read_page_files
 from qpid_ha_broker.server.http.queue_lists import QueueLists
 from qpid_ha_broker.server.http.state_news import LISTENERS_MAX, StateNews, event_text
+from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_config.tokens import TokenEntry, TokenRole
 
@@ -45,6 +49,9 @@ BODY_LIMIT_S: Final = 10.0
 ANSWER_LIMIT_S: Final = 60.0
 """For an answer to be taken; a stream may take as long as it wants."""
 CHUNK_BYTES: Final = 64 * 1024
+_RETRY: Final = {"Retry-After": str(RETRY_AFTER_S)}
+HEALTH: Final = frozenset({"/live", "/ready", "/primary", "/replica", "/in-sync"})
+"""Answered also where there is no room for anybody else."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JSON: Final = "application/json"
 
@@ -68,6 +75,16 @@ class HttpRefusal(Exception):
         self.headers = headers
 
 
+@dataclass(slots=True)
+class _RpcCall:
+    """A request of JSON-RPC that is carried out."""
+
+    work: asyncio.Task[ControlAnswer]
+    looks: bool = True
+    """It changes nothing, as far as is known: when its caller goes, it ends. Of any other nobody could know how much of
+    it was done: it goes on, as through the control socket."""
+
+
 class AdminPort:
     """The promise: whoever has no token for it learns nothing but what load balancers ask, and changes nothing."""
 
@@ -77,7 +94,11 @@ class AdminPort:
         self._tokens = TokenFile(broker.current().admin.tokens, time.monotonic)
         self._wrong = WrongTokens(time.monotonic)
         self._source = MetricsSource(broker)
-        self._connections = HttpConnections(self._handle, broker.current)
+        self._wrong_log = RateLimitedLog(log)
+        self._connections = HttpConnections(self._handle, broker.current, self._wrong_log.flush)
+        self._slots = RequestSlots()
+        self._begun: set[asyncio.Task[ControlAnswer]] = set()
+        """Requests of JSON-RPC that are carried out."""
         self._answers: Counter[tuple[str, str]] = Counter()
         self._scrape: asyncio.Task[list[bytes]] | None = None
         self._news = StateNews(broker)
@@ -126,14 +147,17 @@ class AdminPort:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
+        in_reserve = isinstance(connection, HttpConnection) and connection.in_reserve
         if isinstance(connection, HttpConnection):
             connection.busy = True
         page = self._pages.get(request.path)
         try:
+            if in_reserve and request.path not in HEALTH:
+                raise HttpRefusal(503, "too many connections are open: try again", _RETRY)
             response = await self._answer(request, page)
         except HttpRefusal as refusal:
             response = _json(refusal.status, {"error": refusal.problem}, refusal.headers)
-            if request.can_read_body:  # what is left of it nobody reads
+            if request.can_read_body or in_reserve:  # what is left of it nobody reads
                 response.force_close()
         except (ConnectionError, asyncio.CancelledError):
             raise
@@ -167,7 +191,7 @@ class AdminPort:
         entry = self._tokens.find(token.strip())
         if entry is None:
             address = request.remote or "?"
-            log.warning("a wrong token came from %s", address)
+            self._wrong_log.warning("a wrong token came from %s", address)
             if not await self._wrong.punish(address):
                 raise HttpRefusal(429, "too many wrong tokens: try again later", {"Retry-After": "5"})
             raise HttpRefusal(401, "nobody has this token", challenge)
@@ -230,6 +254,22 @@ class AdminPort:
         if request.content_type != _JSON:
             raise HttpRefusal(415, f"send Content-Type: {_JSON}")
         body = await _body(request)
+        self._take_slot(entry)
+        call = self._begin(request, entry, body)
+        try:
+            reply, _, stream = await asyncio.shield(call.work)
+            if stream is None:
+                return web.Response(status=204, headers=_HEADERS) if reply is None else await _send(request, reply)
+        except asyncio.CancelledError:
+            if call.looks:
+                call.work.cancel()
+            raise
+        finally:
+            call.work.add_done_callback(lambda _: self._slots.give_back(entry.name))
+        return await self._stream(request, reply or b"", stream)
+
+    def _begin(self, request: web.BaseRequest, entry: TokenEntry, body: bytes) -> _RpcCall:
+        """A request of JSON-RPC is carried out, whoever waits for it."""
 
         def permit(method: str, params: dict[str, object]) -> None:
             role = needed_role(method, params)
@@ -237,15 +277,20 @@ class AdminPort:
                 asked = " ".join(filter(None, (method[:80], str(params.get("action", ""))[:80])))
                 problem = f"{entry.name} has the role {entry.role}, and {asked} takes {role}"
                 raise ControlError(NOT_ALLOWED, problem)
+            call.looks = only_looks(method, params)
 
         caller = Caller(AuditChannel.HTTP, entry.name, request.remote or "")
-        # What was begun goes on when its caller goes: as through the control socket.
-        reply, _, stream = await asyncio.shield(self._broker.control.answer(body, caller, permit))
-        if stream is not None:
-            return await self._stream(request, reply or b"", stream)
-        if reply is None:
-            return web.Response(status=204, headers=_HEADERS)
-        return web.Response(body=reply, content_type=_JSON, headers=_HEADERS)
+        answering = self._broker.control.answer(body, caller, permit)
+        call = _RpcCall(asyncio.get_running_loop().create_task(answering))
+        self._begun.add(call.work)
+        call.work.add_done_callback(self._begun.discard)
+        return call
+
+    def _take_slot(self, entry: TokenEntry) -> None:
+        """For a request that is under way from now on. Raises HttpRefusal when there are too many."""
+        refusal = self._slots.take(entry.name)
+        if refusal is not None:
+            raise HttpRefusal(refusal.status, refusal.problem, _RETRY)
 
     async def _stream(self, request: web.BaseRequest, reply: bytes, stream: Stream) -> web.StreamResponse:
         """A line for the answer, and one for each note, until the caller goes or there is nothing more to tell."""
@@ -289,12 +334,16 @@ class AdminPort:
 
     async def _queues(self, request: web.BaseRequest) -> web.StreamResponse:
         _check_same_site(request)
-        await self._authorize(request, TokenRole.VIEWER)
+        entry = await self._authorize(request, TokenRole.VIEWER)
         try:
             asked = QueueListing.read(request.query)
         except ListingError as error:
             raise HttpRefusal(400, str(error)) from None
-        return _json(200, await self._queue_lists.page(asked))
+        self._take_slot(entry)
+        try:
+            return _json(200, await self._queue_lists.page(asked))
+        finally:
+            self._slots.give_back(entry.name)
 
     # --- metrics
 
@@ -390,6 +439,18 @@ async def _body(request: web.BaseRequest) -> bytes:
         raise HttpRefusal(413, f"a request has at most {BODY_BYTES_MAX} bytes") from None
     except TimeoutError:
         raise HttpRefusal(408, f"the whole request has to be here within {BODY_LIMIT_S:g} s") from None
+
+
+async def _send(request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+    """JSON, in pieces: one that is not taken within ANSWER_LIMIT_S ends with its connection."""
+    response = web.StreamResponse(headers={**_HEADERS, "Content-Type": _JSON})
+    response.content_length = len(body)
+    async with asyncio.timeout(ANSWER_LIMIT_S):
+        await response.prepare(request)
+        for start in range(0, len(body), CHUNK_BYTES):
+            await response.write(body[start : start + CHUNK_BYTES])
+        await response.write_eof()
+    return response
 
 
 def _json(status: int, document: Mapping[str, Any], headers: Mapping[str, str] = {}) -> web.Response:

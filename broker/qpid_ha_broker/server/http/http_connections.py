@@ -25,6 +25,8 @@ from qpid_ha_config.settings import BrokerSettings, TlsSettings
 log = logging.getLogger("http")
 
 CONNECTIONS_MAX: Final = 128
+RESERVE: Final = 16
+"""Beyond those, for load balancers: who asks for anything else there is refused."""
 SILENCE_S: Final = 10.0
 """From the connection, or the last answer, to the end of a request's head."""
 HANDSHAKE_S: Final = 5.0
@@ -37,12 +39,27 @@ _NO_ROOM: Final = (
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
+class HttpRequest(web.BaseRequest):
+    """A request whose answer does not say which versions of Python and aiohttp have made it."""
+
+    async def _prepare_hook(self, resp: web.StreamResponse) -> None:
+        await super()._prepare_hook(resp)
+        resp.headers.popall("Server", None)
+
+
+def _make_request(
+    message: Any, payload: Any, protocol: web.RequestHandler, writer: Any, task: asyncio.Task[None]
+) -> HttpRequest:
+    return HttpRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
 class HttpConnection(web.RequestHandler):
     """One connection, and whether it is at work."""
 
-    __slots__ = ("busy", "owner", "quiet_since_s", "served")
+    __slots__ = ("busy", "coming", "in_reserve", "owner", "quiet_since_s", "served")
 
-    def __init__(self, owner: HttpConnections, server: web.Server) -> None:
+    def __init__(self, owner: HttpConnections, server: web.Server, coming: asyncio.Task[Any] | None) -> None:
+        """`coming`: makes it."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), keepalive_timeout=SILENCE_S, access_log=None,  # type: ignore[arg-type]  # it stands for no such log
             lingering_time=1.0,
@@ -51,6 +68,9 @@ class HttpConnection(web.RequestHandler):
         self.owner = owner
         self.busy = False
         """A request is being answered."""
+        self.coming = coming
+        self.in_reserve = False
+        """It has one of the places that are kept for load balancers."""
         self.served = 0
         self.quiet_since_s = time.monotonic()
 
@@ -73,6 +93,8 @@ class HttpConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """The answer to what is no request of HTTP. aiohttp would log it, and quote what may be a token."""
         log.debug("a request that cannot be read was answered with %d (%s)", status, type(exc).__name__)
+        if exc is not None:
+            exc.__traceback__ = None  # aiohttp keeps the error in a variable of a frame in it: a cycle for each
         if request.writer.output_size > 0:
             raise ConnectionError("a part of another answer is sent already")
         problem = "this is no request of HTTP that is taken here" if status < 500 else "a bug"
@@ -88,17 +110,29 @@ class HttpConnection(web.RequestHandler):
 
 
 class HttpConnections:
-    """The promise: at most CONNECTIONS_MAX at a time, and one that is silent, or slow to ask, goes."""
+    """The promise: at most CONNECTIONS_MAX at a time, and RESERVE for load balancers; one that is silent, or slow to
+    ask, goes, at once when somebody else comes.
 
-    def __init__(self, handler: Callable[[web.BaseRequest], object], current: Callable[[], BrokerSettings]) -> None:
+    So who only connects keeps nobody out: whoever asks at once is answered, for it takes RESERVE others to make it go.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], object],
+        current: Callable[[], BrokerSettings],
+        each_second: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`each_second`: called while it is open, about so often."""
         self.open: dict[HttpConnection, None] = {}
         self.refused_total = 0
         self.addresses: list[str] = []
         """Those in use, with the real port where 0 was asked."""
         self._current = current
-        self._server = web.Server(handler, handler_cancellation=True)  # type: ignore[arg-type]
+        self._each_second = each_second
+        self._server = web.Server(handler, request_factory=_make_request, handler_cancellation=True)  # type: ignore[arg-type]
         self._places: list[socket.socket] = []
-        self._coming = 0
+        self._coming: dict[asyncio.Task[None], float] = {}
+        """Those that do not speak TLS yet, or are not made yet, with the time since when: the oldest is the first."""
         self._tasks = BackgroundTasks()
         self._tls: ssl.SSLContext | None = None
         self._tls_files: object = None
@@ -128,6 +162,8 @@ class HttpConnections:
     async def close(self) -> None:
         """Accept nobody any more, and end what is open."""
         self._tasks.cancel()
+        for coming in self._coming:
+            coming.cancel()
         for place in self._places:
             asyncio.get_running_loop().remove_reader(place)
             place.close()
@@ -145,23 +181,43 @@ class HttpConnections:
             except OSError:  # it went away while it waited, or there are no descriptors: the next turn tries again
                 return
             connection.setblocking(False)
-            if len(self.open) + self._coming >= CONNECTIONS_MAX and not self._make_room():
+            if self._count >= CONNECTIONS_MAX and not self._make_room() and self._count >= CONNECTIONS_MAX + RESERVE:
                 self.refused_total += 1
                 with suppress(OSError):
                     if not is_tls:
                         connection.send(_NO_ROOM)
                 connection.close()
                 continue
-            self._coming += 1
-            self._tasks.start(self._take(connection, is_tls))
+            coming = asyncio.get_running_loop().create_task(self._take(connection, is_tls))
+            self._coming[coming] = time.monotonic()
+            coming.add_done_callback(self._has_come)
+
+    @property
+    def _count(self) -> int:
+        return len(self.open) + len(self._coming)
+
+    def _has_come(self, coming: asyncio.Task[None]) -> None:
+        self._coming.pop(coming, None)
 
     def _make_room(self) -> bool:
-        """Whether one could go that has had its answers: the one that has been quiet longest."""
-        idle = [each for each in self.open if each.served and not each.busy]
-        if not idle:
+        """Whether one could go. First who has not asked for anything, then who has had its answers, in both cases the
+        one that has been quiet longest."""
+        quiet = [each for each in self.open if not each.busy]
+        silent = min((each for each in quiet if not each.served), key=lambda each: each.quiet_since_s, default=None)
+        coming = next(iter(self._coming), None)
+        if coming is not None and (silent is None or self._coming[coming] < silent.quiet_since_s):
+            del self._coming[coming]
+            coming.cancel()
+            self.refused_total += 1
+            return True
+        longest = silent or min(quiet, key=lambda each: each.quiet_since_s, default=None)
+        if longest is None:
             return False
-        longest = min(idle, key=lambda each: each.quiet_since_s)
         self.open.pop(longest)
+        if not longest.served:
+            self.refused_total += 1
+            if longest.transport is not None:
+                longest.transport.write(_NO_ROOM)
         longest.force_close()
         return True
 
@@ -169,19 +225,24 @@ class HttpConnections:
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
-                lambda: HttpConnection(self, self._server),
+                lambda: HttpConnection(self, self._server, asyncio.current_task()),
                 connection,
                 ssl=self._tls if is_tls else None,
                 ssl_handshake_timeout=HANDSHAKE_S if is_tls else None,
             )
         except (OSError, ssl.SSLError):  # the peer was quicker, or speaks no TLS that is let in
             connection.close()
-        finally:
-            self._coming -= 1
+        except asyncio.CancelledError:  # somebody else has its place
+            connection.close()
+            raise
 
     def opened(self, connection: HttpConnection) -> None:
         """It can ask."""
+        coming, connection.coming = connection.coming, None
+        if coming is not None:
+            self._coming.pop(coming, None)
         self.open[connection] = None
+        connection.in_reserve = len(self.open) > CONNECTIONS_MAX
 
     # --- looking after them
 
@@ -191,6 +252,7 @@ class HttpConnections:
             late_s = time.monotonic() - SILENCE_S
             for connection in [each for each in self.open if not each.busy and each.quiet_since_s < late_s]:
                 connection.force_close()
+            self._each_second()
             if self._tls is not None:
                 self._renew_tls(self._tls)
 

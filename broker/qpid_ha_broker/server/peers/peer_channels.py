@@ -39,7 +39,7 @@ class OutgoingChannel:
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._is_reading = False
+        self._is_reading = self._has_connected = False
         self.may_read: Callable[[], bool] = lambda: True
         """Asked after each piece that was read. Until it says yes again, the other end has to wait."""
 
@@ -72,7 +72,8 @@ class OutgoingChannel:
         except (ValueError, SettingsError) as error:
             self.fail(str(error))
         finally:
-            if client is not None and self._transport is None:
+            self._opening = None
+            if client is not None and not self._has_connected:
                 client.engine.close()
 
     # --- the owner's calls
@@ -139,7 +140,7 @@ class OutgoingChannel:
 
     def connected(self, client: PeerClient, transport: asyncio.Transport) -> None:
         """There is a connection."""
-        self._client, self._transport = client, transport
+        self._client, self._transport, self._has_connected = client, transport, True
         if self._listener is None:
             transport.abort()
         self.flush()
@@ -170,7 +171,7 @@ class OutgoingChannel:
 
     def disconnected(self, error: Exception | None) -> None:
         """The connection is gone."""
-        client, self._client = self._client, None
+        client, self._client, self._transport = self._client, None, None
         if client is not None:
             client.lost(str(error) if error else "the connection was closed")
             client.engine.close()

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.peer_link import PeerChannel
-from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
@@ -162,7 +162,8 @@ class PeerLinks:
             return
         link = self._links.pop(number)
         if link.is_known:
-            self._feed(fx.LinkLost(number, reason, is_login=reason.startswith(UNAUTHORIZED_ACCESS)))
+            is_login, is_full = reason.startswith(UNAUTHORIZED_ACCESS), reason.startswith(RESOURCE_LIMIT)
+            self._feed(fx.LinkLost(number, reason, is_login=is_login, is_full=is_full))
 
     # --- what the core wants
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.ha.effects import Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 
 log = logging.getLogger("coordinator")
@@ -86,7 +87,7 @@ class RecordRequests:
             try:
                 finish = partial(outcome.set_result, call())
             except (CoordinatorError, OSError) as error:  # raised again where it is waited for
-                finish = partial(outcome.set_exception, error)
+                finish = partial(outcome.set_exception, fresh(error))
             with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
                 loop.call_soon_threadsafe(settle, finish)
 

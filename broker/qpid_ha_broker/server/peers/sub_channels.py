@@ -286,6 +286,9 @@ class Multiplexer:
     def lost(self, reason: str) -> None:
         """The connection is gone, and all sub-channels with it: those that were opened first are told first."""
         self._has_ended = True
+        peer = self.peer()
+        # The connection has this: without a collector neither is freed as long as this has the connection.
+        self.peer, self._put_first, self._connection_bytes = lambda: peer, _nothing, int
         sub_channels, self._sub_channels = self._sub_channels, {}
         self._pending, self._pending_bytes = [], 0
         self._unread.clear()
@@ -293,3 +296,7 @@ class Multiplexer:
             listener = sub_channel.ended()
             if listener is not None:
                 listener.closed(sub_channel, reason)
+
+
+def _nothing() -> None:
+    """There is nobody to tell."""

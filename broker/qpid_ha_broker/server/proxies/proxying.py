@@ -217,10 +217,12 @@ class Proxying:
         self._broker.schedule_turn()
 
     async def _tick_until_unused(self) -> None:
-        while self._links or self._sockets:
-            await asyncio.sleep(TICK_S)
-            self._tick(asyncio.get_running_loop().time())
-        self._is_ticking = False
+        try:
+            while self._links or self._sockets:
+                await asyncio.sleep(TICK_S)
+                self._tick(asyncio.get_running_loop().time())
+        finally:  # if it is a bug that ends this, the next link begins it anew
+            self._is_ticking = False
 
     def _look(self) -> None:
         """Attach each link where its set is led."""

@@ -49,7 +49,7 @@ class ConfiguredRemotes(RemoteNames):
     def login_at(self, address: Address) -> RemoteLogin | None:
         """Of `remote-brokers`; None: it is not among them."""
         for broker in self._settings.brokers:
-            if any(each.place == address.place and each.is_tls == address.is_tls for each in broker.addresses):
+            if any(each.is_same_listener(address) for each in broker.addresses):
                 return broker.login
         return None
 

@@ -384,7 +384,8 @@ class RemoteNodes:
     async def _tick_until_unused(self) -> None:
         while self._links or self._of_socket:
             await asyncio.sleep(TICK_S)
-            self._tick(time.monotonic())
+            with self._host.notices.bugs_noted():  # or nothing would be attached again for ever
+                self._tick(time.monotonic())
         self._is_ticking = False
 
     def _tick(self, now_s: float) -> None:
@@ -392,17 +393,18 @@ class RemoteNodes:
         for link, place in list(self._links.items()):
             if link not in self._links:
                 continue
-            if not self.directory.is_there(place.definition):
-                link.refuse(AmqpError(RESOURCE_DELETED, f"{link.target.name} was deleted"))
-                continue
-            link.expire(clock_s)
-            if link.is_attached:
-                self.found(link)
-                place.redirects = 0
-                if now_s - place.since_s > STEADY_S:
-                    place.pause_s = TICK_S
-            elif place.socket is None and now_s >= place.retry_s:
-                self._place(link)
+            with self._host.notices.bugs_noted():
+                if not self.directory.is_there(place.definition):
+                    link.refuse(AmqpError(RESOURCE_DELETED, f"{link.target.name} was deleted"))
+                    continue
+                link.expire(clock_s)
+                if link.is_attached:
+                    self.found(link)
+                    place.redirects = 0
+                    if now_s - place.since_s > STEADY_S:
+                        place.pause_s = TICK_S
+                elif place.socket is None and now_s >= place.retry_s:
+                    self._place(link)
         self._tend_sockets(now_s)
         self._host.schedule_turn()
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import proton
 
 from qpid_ha_broker.amqp.wire.engine import Engine, OnFault, Workspace, restrict_tls
+from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.loading import check_files
+from qpid_ha_config.loading import certificate_problems, check_files
 from qpid_ha_config.remote_nodes import RemoteLogin
 from qpid_ha_config.settings import BrokerSettings, TlsSettings, read_password_file
 
 _SASL_SERVICE = "qpid-ha"
-_LOGINS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1 PLAIN"
+_PROOFS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1"
+"""Of a password, which they do not tell."""
+_LOGINS = f"{_PROOFS} PLAIN"
 _PEER_FRAME_BYTES = 64 * 1024
 """Of an AMQP frame from another broker. Proton moves its buffers often: larger ones cost it more per byte."""
 
@@ -126,6 +130,8 @@ class Engines:
         """
         settings = self._current()
         check_files(settings)
+        for problem in certificate_problems(settings, time.time()):
+            raise problem
         listeners = [factory for factory in self._factories if factory.is_tls]
         for factory, domain in [(factory, server_domain(settings.tls)) for factory in listeners]:
             factory.use_domain(domain)
@@ -164,7 +170,7 @@ class PeerEngines:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
         ha = settings.ha
-        return client_engine(
+        engine = client_engine(
             user=ha.username or "",
             password=ha.read_password() or "",
             mechanism=ha.mechanism or "",
@@ -175,6 +181,8 @@ class PeerEngines:
             workspace=self._workspace,
             on_fault=self._on_fault,
         )
+        engine.proof = proof_for(ha.username, address)
+        return engine
 
 
 class RemoteEngines:
@@ -188,16 +196,34 @@ class RemoteEngines:
     def __call__(self, address: Address, login: RemoteLogin) -> Engine:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
+        mechanisms, in_clear = remote_mechanisms(settings, address, login)
         return client_engine(
             user=login.user,
             password="" if login.password_file is None else _password_in(login.password_file),
+            mechanism=mechanisms,
             domain=_verifying_domain(settings.tls, login.ca) if address.is_tls else None,
             hostname=address.host,
-            insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
+            insecure_plain=in_clear,
             idle_timeout_s=settings.idle_timeout_s,
             workspace=self._workspace,
             on_fault=self._on_fault,
         )
+
+
+def proof_for(user: str | None, address: Address) -> str:
+    """For a broker of a cluster of this machine that has no login. Raises SettingsError."""
+    return "" if user or not address.is_loopback else ClusterSecret().proof()
+
+
+def remote_mechanisms(settings: BrokerSettings, address: Address, login: RemoteLogin) -> tuple[str, bool]:
+    """The SASL mechanisms by which to log in at `address`, and whether the password may be said there in clear, without
+    TLS. A broker that the configuration does not name, to which another one has sent us, gets a proof of the password
+    and never the password: it could log in with that at those that are named."""
+    if not login.user:
+        return "ANONYMOUS", False
+    if not settings.remote.names(address):
+        return _PROOFS, False
+    return f"{_PROOFS} PLAIN", address.is_loopback or settings.sasl.allow_insecure_plain
 
 
 def _password_in(file: Path) -> str:
@@ -237,7 +263,8 @@ def client_engine(
 ) -> Engine:
     """An engine that connects. With a user it never falls back to being nobody.
 
-    `hostname`: what the peer's certificate has to say. `mechanism` empty: the strongest that the peer offers.
+    `hostname`: what the peer's certificate has to say. `mechanism`: one, or several, of which the strongest
+    that the peer offers is used; empty: any.
     """
     transport = proton.Transport()
     transport.max_frame_size = _PEER_FRAME_BYTES

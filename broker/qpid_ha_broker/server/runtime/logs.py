@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import logging.handlers
+import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -94,8 +96,17 @@ class Output(_SaysWhatIsMissing, logging.StreamHandler[TextIO]):
     """stderr: of a broker that a resource manager has started, this is a file, too."""
 
 
+LOG_MODE = 0o640
+"""Of a log file that we make: in it are names of users, queues and addresses."""
+
+
 class LogFile(_SaysWhatIsMissing, logging.handlers.WatchedFileHandler):
     """A log file; what the disk does not take goes to stderr, and the broker goes on."""
+
+    def _open(self) -> TextIOWrapper:
+        """Called by the base class. A file that is there keeps its mode."""
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, LOG_MODE)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
 
     _fails = _failed_before = False
 
@@ -205,6 +216,14 @@ class NoticeLog:
         else:
             self._seen[place] = None
             logging.getLogger("connection").error("%s", text, exc_info=error)
+
+    @contextlib.contextmanager
+    def bugs_noted(self) -> Iterator[None]:
+        """What is done in it may fail by a bug, and whoever does it goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 # whatever it is, it is logged and counted
+            self.fault(error)
 
     def log(self, notices: Iterable[LogNotice]) -> None:
         """Write them, or have them counted by the next line."""

@@ -25,8 +25,9 @@ class OutsideBrokers:
     """All of it, as the broker sees it."""
 
     def __init__(self, broker: OutsideHost) -> None:
-        self.copies = QueueCopies(broker)
-        self.remotes = RemoteNodes(broker, RemoteEngines(broker.current, broker.notices.fault))
+        engines = RemoteEngines(broker.current, broker.notices.fault)
+        self.remotes = RemoteNodes(broker, engines)
+        self.copies = QueueCopies(broker, self.remotes.directory.configured, engines)
         self.bridges = Bridges(broker, self.remotes)
         self.unused = UnusedNodes(broker, self.remotes, random.random)
         broker.connections.remotes = self.remotes

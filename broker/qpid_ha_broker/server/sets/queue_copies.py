@@ -2,6 +2,9 @@
 
 A copy tries its addresses in turn until it finds the primary of the other cluster, and begins again whenever it loses
 it. Copies live as long as this process writes to its log; what they have copied is in that log.
+
+Who asks for a copy names brokers that `remote-brokers` of the configuration has, and this broker logs in there as that
+says. Anywhere else it would tell a stranger a password: that of the cluster's own brokers is for those alone.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import logging
 import time
 from typing import Protocol
 
+from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import FrameError
@@ -20,10 +24,13 @@ from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
-from qpid_ha_broker.server.runtime.engines import PeerEngines
+from qpid_ha_broker.server.proxies.remote_names import ConfiguredRemotes
+from qpid_ha_broker.server.proxies.remote_nodes import MakeRemoteEngine
+from qpid_ha_broker.server.runtime.engines import proof_for
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_config.addresses import Address, parse_peers, show_addresses
+from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.kinds import PEERS
 
 log = logging.getLogger("copies")
@@ -176,11 +183,22 @@ class CopyLink:
 class QueueCopies:
     """All copies that this broker keeps, by queue."""
 
-    def __init__(self, broker: CopyHost) -> None:
+    def __init__(self, broker: CopyHost, configured: ConfiguredRemotes, make_engine: MakeRemoteEngine) -> None:
         self._broker = broker
-        self._dialler = Dialler(broker.current().name, PeerEngines(broker.current, broker.notices.fault))
+        self._configured = configured
+        self._make_engine = make_engine
+        self._dialler = Dialler(broker.current().name, self._engine)
         self._links: dict[str, CopyLink] = {}
         self._ticker: asyncio.Task[None] | None = None
+
+    def _engine(self, address: Address) -> Engine:
+        """Raises SettingsError for one that the configuration does not name."""
+        login = self._configured.login_at(address)
+        if login is None:
+            raise SettingsError("remote-brokers", f"it does not have {address}")
+        engine = self._make_engine(address, login)
+        engine.proof = proof_for(login.user, address)
+        return engine
 
     async def replicate(self, params: Params) -> object:
         """Without params: all copies. `queue` and `address`: begin one. `queue` and `stop`: end it."""
@@ -207,6 +225,7 @@ class QueueCopies:
     async def _begin(self, name: str, url: object) -> object:
         addresses = self._addresses(url)
         self._check_allowed()
+        self._check_known(addresses)
         there = self._links.get(name)
         if there is not None and not there.copy.ended:
             text = f"queue {name} is already replicated from {there.copy.source}"
@@ -243,6 +262,13 @@ class QueueCopies:
         if not addresses:
             raise ControlError(INVALID_PARAMS, f"address is {PEERS.expected}")
         return addresses
+
+    def _check_known(self, addresses: tuple[Address, ...]) -> None:
+        unknown = [address for address in addresses if self._configured.login_at(address) is None]
+        if unknown:
+            text = f"remote-brokers of this broker's configuration does not have {show_addresses(unknown)}, and a copy"
+            text += " comes from brokers that it names: add it there, with the user and password-file to log in with,"
+            raise ControlError(REFUSED, f"{text} and restart", {"reason": "not-allowed"})
 
     def _check_allowed(self) -> None:
         if not self._broker.membership.clients.is_serving:

@@ -1,4 +1,4 @@
-"""Until when certificates in PEM form are valid, without a library for X.509: two fields of its DER are read.
+"""From when until when certificates in PEM form are valid, without a library for X.509: two fields of DER are read.
 
 Shapes: RFC 5280, section 4.1 (TBSCertificate, Validity); X.690, 8.1 (tag, length, contents). Pure.
 """
@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 _BLOCK: Final = re.compile(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
@@ -19,13 +19,26 @@ class CertificateError(Exception):
     """The text has no certificate, or one that cannot be read."""
 
 
-def ends_s(pem: str) -> list[float]:
-    """Of each certificate in it, the first second in which it is not valid any more, since the epoch.
+class Validity(NamedTuple):
+    """When a certificate is valid, in seconds since the epoch."""
 
-    Raises CertificateError.
-    """
+    begins_s: float
+    ends_s: float
+    """The first second in which it is not valid any more."""
+
+    def problem(self, now_s: float) -> str:
+        """Why it is not valid at `now_s`, with the date; empty: it is."""
+        if now_s < self.begins_s:
+            return f"it is not valid before {_shown(self.begins_s)}: correct the clock of this machine, or wait"
+        if now_s >= self.ends_s:
+            return f"it expired at {_shown(self.ends_s - 1)}: renew it"
+        return ""
+
+
+def validities(pem: str) -> list[Validity]:
+    """Of each certificate in it. Raises CertificateError."""
     try:
-        found = [_end_s(base64.b64decode("".join(block.split()), validate=True)) for block in _BLOCK.findall(pem)]
+        found = [_validity(base64.b64decode("".join(block.split()), validate=True)) for block in _BLOCK.findall(pem)]
     except (ValueError, IndexError, binascii.Error) as error:
         raise CertificateError(f"it holds a certificate that cannot be read: {error}") from None
     if not found:
@@ -33,7 +46,11 @@ def ends_s(pem: str) -> list[float]:
     return found
 
 
-def _end_s(der: bytes) -> float:
+def _shown(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _validity(der: bytes) -> Validity:
     """Raises ValueError, IndexError."""
     certificate = _contents(der, 0, _SEQUENCE)
     signed = _contents(certificate, 0, _SEQUENCE)
@@ -41,7 +58,7 @@ def _end_s(der: bytes) -> float:
     for _ in ("serial number", "signature", "issuer"):
         at = _after(signed, at)
     validity = _contents(signed, at, _SEQUENCE)
-    return _time_s(validity, _after(validity, 0))
+    return Validity(_time_s(validity, 0), _time_s(validity, _after(validity, 0)) + 1)
 
 
 def _time_s(data: bytes, at: int) -> float:
@@ -50,8 +67,8 @@ def _time_s(data: bytes, at: int) -> float:
     if tag == _UTC_TIME:  # two digits of the year: 50 is 1950
         text = f"{'19' if text[:2] >= '50' else '20'}{text}"
     elif tag != _GENERALIZED_TIME:
-        raise ValueError("its end is no time")
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp() + 1
+        raise ValueError("its validity is no time")
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _contents(data: bytes, at: int, wanted: int) -> bytes:
