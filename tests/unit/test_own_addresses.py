@@ -8,7 +8,7 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient, queued_bodies
+from paired_engines import BROKER, PairedBroker, PairedClient, queued_bodies
 from paired_links import condition
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.nodes.own_addresses import ADDRESSES, AskedOf
@@ -90,7 +90,7 @@ def test_another_broker_attaches_to_what_is_for_it(who: AskedOf, address: str, p
     broker.container.peers = Listener()
     put_in_force(broker, RULES[rules])
     capabilities = (RELAY_CAPABILITY,) if who is AskedOf.RELAYING_BROKER else ()
-    peer = PairedClient(broker, {proton.symbol("qpid.ha-admin"): True}, capabilities)
+    peer = PairedClient(broker, BROKER, capabilities)
     broker.settle_down()
     properties: dict[Any, Any] = {}
     if capabilities:

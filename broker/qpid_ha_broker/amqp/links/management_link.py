@@ -17,6 +17,7 @@ from qpid_ha_broker.amqp.nodes.management import LaterReply, Reply
 from qpid_ha_broker.amqp.nodes.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.nodes.management_messages import (
     MANAGEMENT,
+    REQUEST_BYTES,
     UNAUTHORIZED,
     ManagementAnswer,
     Request,
@@ -42,7 +43,7 @@ class ManagementLink(ReceivingLink):
     asks and takes no replies has no more than _REQUEST_CREDIT of them here.
     """
 
-    request_bytes = 16 * 1024
+    request_bytes = REQUEST_BYTES
     is_paced = False
 
     def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest | None = None) -> None:

@@ -34,7 +34,7 @@ from qpid_ha_broker.amqp.links.transacted_links import (
 )
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
-from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
+from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT, REQUEST_BYTES
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.nodes.terminus import read_filters, read_terminus
 from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
@@ -285,7 +285,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
         self._most_credit = 0
         """That the primary has given at once."""
-        self._largest = 0
+        self._largest = 0 if self.is_paced else REQUEST_BYTES
         """Bytes of the largest message of those that came last; 0: none has."""
         self._kept_bytes = 0
         connection.container.relayed.links.add(self)

@@ -8,7 +8,7 @@ whom.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import proton
 
@@ -17,6 +17,8 @@ from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 
 MANAGEMENT = "$management"
+REQUEST_BYTES: Final = 16 * 1024
+"""Of a request, at most."""
 OK, CREATED, ACCEPTED, NO_CONTENT, TEMPORARY_REDIRECT = 200, 201, 202, 204, 307
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, CONFLICT, PRECONDITION_FAILED = 400, 401, 404, 409, 412
 NOT_IMPLEMENTED, UNAVAILABLE = 501, 503
