@@ -113,6 +113,7 @@ HTTP = {
 }
 
 
+@pytest.mark.alone("what is under way in a busy process counts as left")
 @pytest.mark.parametrize("request_", HTTP)
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_connection_of_the_http_port_leaves_nothing_behind(tmp_path: Path, request_: str, reads: bool) -> None:

@@ -24,7 +24,7 @@ def test_a_backups_node_loses_its_power_and_publishing_goes_on(cluster: Cluster,
     )
     load.wait_confirmed(200)
     log = Node(cluster, before.primary).broker_log()
-    assert f"backup {lost} leaves the in-sync set: Pacemaker has fenced its node" in log, "before ha.backup-timeout"
+    assert f"backup {lost} leaves the in-sync set: " in log, "by its time-out, or when Pacemaker has fenced its node"
     cluster.wait_well(BOOT_LIMIT_S)
     after = wait_agreed(cluster)
     assert (after.generation, after.primary) == (before.generation, before.primary), "no failover"

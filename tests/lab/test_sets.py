@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from lab.blackout import BOOT_LIMIT_S
 from lab.cluster import Cluster
 from lab.load import Load
 from lab.on_node import Node
 
-GONE: Final = "has failed: Pacemaker has stopped it, or fenced its node; it leads"
 
-
-def wait_told(cluster: Cluster, node: str, line: str) -> None:
-    """Until its broker's log has it."""
-    cluster.wait(lambda: line in Node(cluster, node).broker_log(), f"{node} says: {line}")
+def wait_failed(cluster: Cluster, by: str, failed: str, sets: int) -> None:
+    """Until the controller on `by` has said that `failed` is gone, and led so many sets: it may have looked itself, or
+    been told by Pacemaker."""
+    line = re.compile(rf"broker {failed} has failed: .*; it leads {sets} sets")
+    cluster.wait(lambda: line.search(Node(cluster, by).broker_log()), f"{by} says that {failed} has failed")
 
 
 def orders(cluster: Cluster, node: str) -> Mapping[str, Any]:
@@ -42,7 +43,7 @@ def test_a_node_in_standby_is_drained_and_one_that_was_fenced_has_failed_at_once
     successor = cluster.wait_promoted()
     cluster.wait(lambda: orders(cluster, successor)["primary"], "the set is led")
     assert orders(cluster, successor)["generation"] == generation + 1
-    wait_told(cluster, successor, f"broker {controller} {GONE} 0 sets")
+    wait_failed(cluster, successor, controller, 0)
     assert is_draining(cluster, successor, controller)
 
     cluster.unstandby(controller)
@@ -56,7 +57,7 @@ def test_a_node_in_standby_is_drained_and_one_that_was_fenced_has_failed_at_once
     cluster.wait(lambda: cluster.state(successor) == "down", "it is fenced")
     third = cluster.wait_promoted(*(node for node in lab.plan.members if node != successor))
     cluster.wait(lambda: orders(cluster, third)["primary"] not in ("", successor), "the set is led by another broker")
-    wait_told(cluster, third, f"broker {successor} {GONE} 1 sets")
+    wait_failed(cluster, third, successor, 1)
     cluster.wait_well(BOOT_LIMIT_S)
     cluster.ask(third, "sets", action="delete", name="orders")
     load.wait_confirmed(100)

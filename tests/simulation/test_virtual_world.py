@@ -14,6 +14,7 @@ from qpid_ha_broker.ha.effects import (
     LinkOpened,
     PeersAnswered,
     RecordWritten,
+    SilentPeer,
 )
 from qpid_ha_broker.ha.frames import Heartbeat, Question, Topic
 from simulation.channel import Delivery
@@ -145,7 +146,8 @@ def test_a_question_ends_at_its_limit_and_says_who_has_not_answered() -> None:
     network.ask(one, Ask(question, ("n1:5672", "n2:5672"), 0.5))
     schedule.run_until(1.0)
 
-    assert one.heard == [PeersAnswered(5, (), ("n1:5672", "n2:5672"))]
+    silent = (SilentPeer("n1:5672", "it said nothing"),)
+    assert one.heard == [PeersAnswered(5, (), ("n1:5672", "n2:5672"), silent)]
 
 
 def test_the_register_takes_one_of_two_writers() -> None:

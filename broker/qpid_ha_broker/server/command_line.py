@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -111,6 +112,8 @@ def _check_writable(key: str, path: Path, *, is_directory: bool) -> None:
         raise SettingsError(
             key, f"cannot make {path}: {there} is {'all that is there' if there.is_dir() else 'a file'}"
         )
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        raise SettingsError(key, f"cannot write {there}: {os.strerror(errno.EROFS)}; look at the kernel's log")
     if not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0)):
         raise SettingsError(key, f"cannot write {there}: give it to the user that the broker runs as")
 
