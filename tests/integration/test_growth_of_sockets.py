@@ -21,7 +21,7 @@ from qpid_ha_config.tokens import TokenRole
 
 pytestmark = pytest.mark.alone("counts objects of the whole process, in which other tests leave threads at work")
 
-ROUNDS = 10
+ROUNDS = 12
 HTTP_HEAD = "HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer {}\r\n"
 
 
