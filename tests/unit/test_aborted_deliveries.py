@@ -10,6 +10,7 @@ import pytest
 from paired_engines import PairedBroker
 from paired_proxy import PairedProxy, paired_broker
 from paired_remote import TARGET, PairedRemote
+from paired_transactions import TRANSACTIONAL, PairedCoordinator
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links.bridges import InboundBridge
@@ -126,26 +127,20 @@ def test_an_aborted_delivery_of_a_transaction_is_no_part_of_it() -> None:
     broker = PairedBroker()
     broker.container.default.configuration.declare_queue("q", {})
     client = broker.connect()
-    coordinator = client.session.sender("coordinator")
-    coordinator.target.type = proton.Terminus.COORDINATOR
-    client.attach(coordinator)
-    declare = proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), []))
-    (declared,) = client.send_all(coordinator, declare)
-    number = bytes(declared.remote.data[0])
+    coordinator = PairedCoordinator(client)
+    number = coordinator.declare()
     sender = client.sender("q")
     taken_back = sender.delivery("a")
     taken_back.local.data = [number]
-    taken_back.update(0x34)
+    taken_back.update(TRANSACTIONAL)
     sender.stream(HALF)
     broker.settle_down()
     taken_back.abort()
     kept = client.send(sender, proton.Message("kept"))
     kept.local.data = [number]
-    kept.update(0x34)
+    kept.update(TRANSACTIONAL)
     broker.settle_down()
-    discharge = proton.Described(proton.symbol("amqp:discharge:list"), [number, False])
-    (discharged,) = client.send_all(coordinator, proton.Message(body=discharge))
-    assert discharged.remote_state == proton.Delivery.ACCEPTED
+    assert coordinator.discharge(number).remote_state == proton.Delivery.ACCEPTED
     assert client.bodies(client.receiver("q", 10)) == ["kept"]
 
 
@@ -155,16 +150,12 @@ def test_an_aborted_delivery_for_a_link_that_the_broker_has_ended_fails_no_trans
     configuration.declare_queue("q", {})
     configuration.declare_queue("gone", {})
     client = broker.connect()
-    coordinator = client.session.sender("coordinator")
-    coordinator.target.type = proton.Terminus.COORDINATOR
-    client.attach(coordinator)
-    declare = proton.Message(body=proton.Described(proton.symbol("amqp:declare:list"), []))
-    (declared,) = client.send_all(coordinator, declare)
-    number = bytes(declared.remote.data[0])
+    coordinator = PairedCoordinator(client)
+    number = coordinator.declare()
     sender, other = client.sender("gone"), client.sender("q")
     taken_back = sender.delivery("a")
     taken_back.local.data = [number]
-    taken_back.update(0x34)
+    taken_back.update(TRANSACTIONAL)
     sender.stream(HALF)
     broker.settle_down()
     taken_back.abort()
@@ -172,11 +163,9 @@ def test_an_aborted_delivery_for_a_link_that_the_broker_has_ended_fails_no_trans
     client.peer.end_link(link, AmqpError(DETACH_FORCED, "a test"))
     kept = client.send(other, proton.Message("kept"))
     kept.local.data = [number]
-    kept.update(0x34)
+    kept.update(TRANSACTIONAL)
     broker.settle_down()
-    discharge = proton.Described(proton.symbol("amqp:discharge:list"), [number, False])
-    (discharged,) = client.send_all(coordinator, proton.Message(body=discharge))
-    assert discharged.remote_state == proton.Delivery.ACCEPTED
+    assert coordinator.discharge(number).remote_state == proton.Delivery.ACCEPTED
 
 
 def _take_back(remote: PairedRemote, link: Any, times: int) -> None:
