@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from live_objects import no_collector
 from model_support import Core, bodies, message
 from paired_engines import PairedBroker
 from qpid_ha_broker.events.types import Scalar
@@ -20,12 +21,10 @@ from qpid_ha_broker.model.transaction import Message
 SPENT = Budget(lambda: 0.0, 0.0)
 
 
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+@pytest.fixture(name="no_collector")
+def without_collector() -> Iterator[None]:
+    with no_collector():
+        yield
 
 
 def entries_in_memory() -> int:
