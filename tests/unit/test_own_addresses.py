@@ -149,3 +149,16 @@ def test_a_session_under_rules_is_only_its_users(proxied: PairedProxy) -> None:
     first = open_session(proxied, user="alice")  # type: ignore[arg-type]
     second = open_session(proxied, user="mallory")  # type: ignore[arg-type]
     assert (refusal(first), refusal(second)) == (None, UNAUTHORIZED_ACCESS)
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+def test_links_to_the_management_that_are_relayed_outlive_a_change_of_the_rules(publishes: bool) -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    link = link_to(client, "$management", publishes=publishes)
+    proxied.settle_down()
+    assert condition(link) is None
+    put_in_force(proxied.proxy, RULES["with rules about queues"])
+    assert proxied.proxy.connections.check_access() == 0
+    proxied.settle_down()
+    assert condition(link) is None

@@ -9,7 +9,7 @@ from typing import Final
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
-from qpid_ha_broker.amqp.nodes.own_addresses import OWN, no_such_address
+from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
 from qpid_ha_broker.amqp.nodes.sets_administration import HostedSets
 from qpid_ha_broker.amqp.nodes.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE, Filters, Terminus
@@ -217,7 +217,7 @@ class Nodes:
             raise ServedElsewhere(directory, hosted.name, address)
 
     def _create(self, address: str, subject: Subject, terminus: Terminus | None) -> Queue | Exchange:
-        if address.startswith(OWN):
+        if is_own(address):
             raise no_such_address(address)
         if terminus is not None and NO_CREATE in terminus.capabilities:
             raise AmqpError(NOT_FOUND, f"there is no queue or exchange {address}")

@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
-from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, own_address
+from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, is_own, own_address
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import (
     AFTER,
@@ -72,7 +72,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
         raise AttachWaits(session.wait)
     relay = _read_relay(connection, link)
     own = _own_address(link, relay)
-    access = None if own is not None else _access(connection, link, relay)
+    access = _access(connection, link, relay)
     if access is not None:
         connection.container.access.check(*access)
     if own is None and connection.relay.remotes is not None:
@@ -96,7 +96,7 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
 def _access(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Access | None:
     """What the peer has to be allowed, or the client at another broker; None: nothing yet, or it is asked later.
 
-    That is of what comes on the link, as on an anonymous relay or for a coordinator.
+    That is of what comes on the link, as on an anonymous relay, for a coordinator or to an address of the broker's own.
     """
     subject = subject_of(connection, relay)
     terminus = read_terminus(link.remote_source if link.is_sender else link.remote_target)
@@ -104,7 +104,7 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
         if link.is_sender and connection.is_admin and relay is None:
             return None  # for replies
         return Access(subject, Permission.CREATE, TEMPORARY)
-    if terminus.coordinator or not terminus.address:
+    if terminus.coordinator or not terminus.address or is_own(terminus.address):
         return None
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming

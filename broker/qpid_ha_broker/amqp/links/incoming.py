@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
-from qpid_ha_broker.amqp.nodes.own_addresses import OWN, no_such_address
+from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -549,7 +549,7 @@ class IncomingLink(ReceivingLink):
         """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there, and
         AmqpError where nobody can: a message cannot be sent to the broker's own addresses, only a link be attached."""
         container, subject = self._container, self._subject
-        if address.startswith(OWN):
+        if is_own(address):
             raise no_such_address(address)
         container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
         return subject

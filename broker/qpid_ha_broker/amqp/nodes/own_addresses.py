@@ -48,13 +48,18 @@ ADDRESSES: Final[Mapping[str, OwnAddress]] = {
 }
 
 
+def is_own(address: str) -> bool:
+    """Whether that is an address of the broker's own, be there something or not: no rule is about it."""
+    return address.startswith(OWN)
+
+
 def own_address(address: str, *, publishes: bool, is_for_another: bool) -> OwnAddress | None:
     """The row for a link to `address`; None: it is no address of the broker's own, and rules say who may use it.
 
     `is_for_another`: another broker, which has shown that it is one, attaches it for its client. Raises AmqpError for
     what is not there, and for who may not have it.
     """
-    if not address.startswith(OWN):
+    if not is_own(address):
         return None
     row = ADDRESSES.get(address)
     fits = {AskedOf.BROKER: not is_for_another, AskedOf.RELAYING_BROKER: is_for_another, AskedOf.EACH_REQUEST: True}

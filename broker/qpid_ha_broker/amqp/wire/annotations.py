@@ -15,11 +15,11 @@ import proton
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.wire.sections import (
     MAX_NUMBERED_PAIRS,
-    MESSAGE_ANNOTATIONS,
+    NUMBERED,
     PRODUCER,
     SEQUENCE,
     MessageSections,
-    find_section,
+    annotations_at,
 )
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.model.transaction import Message
@@ -31,11 +31,7 @@ DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 MAX_PRODUCER_BYTES: Final = 128
 MAX_SEQUENCE: Final = (1 << 63) - 1
 
-_NUMBERED: Final = b"x-opt-qpid-"
 _DELAYED: Final = b"x-opt-delivery-"
-_SHORT_MAP: Final = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xC1))
-_LONG_MAP: Final = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xD1))
-"""How the section begins in nearly every message that has one; its size follows, in one byte or in four."""
 _INTEGERS: Final = (
     int, proton.ulong, proton.uint, proton.ushort, proton.ubyte, proton.int32, proton.short, proton.byte,
 )  # fmt: skip
@@ -65,16 +61,10 @@ def annotated(
     For messages that seem to have annotations: see `NO_ANNOTATIONS`. `header_bytes`: so long is its header section.
     Raises AmqpError for what makes no sense, and for a message that is due only after `now_ms`: it would come too soon.
     """
-    payload, start = message.payload, header_bytes
-    beginning = payload[start : start + 4]
-    if beginning == _LONG_MAP:
-        end = start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
-    elif beginning == _SHORT_MAP:
-        end = start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
-    else:
-        start, end = find_section(payload, MESSAGE_ANNOTATIONS)
+    payload = message.payload
+    start, end = annotations_at(payload, header_bytes)
     is_delayed = payload.find(_DELAYED, start, end) >= 0
-    if not is_delayed and not (with_numbers and payload.find(_NUMBERED, start, end) >= 0):
+    if not is_delayed and not (with_numbers and payload.find(NUMBERED, start, end) >= 0):
         return message
     annotations = sections.annotations(payload)
     if is_delayed:

@@ -44,6 +44,8 @@ PRODUCER = "x-opt-qpid-producer"
 SEQUENCE = "x-opt-qpid-sequence"
 """Message annotations by which a client numbers its messages. They are between it and the broker: whoever knows the
 name, and is the same user or nobody like it, could number in its place."""
+NUMBERED = b"x-opt-qpid-"
+"""How both begin."""
 MAX_NUMBERED_PAIRS = 100
 """Annotations of a message that has those two: they are taken off whenever it goes out."""
 
@@ -317,57 +319,69 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
 
 def _from(payload: bytes, start: int) -> bytes:
     """What is behind the header and delivery annotations, without the number that the publisher has given it."""
-    if _FIRST_BEHIND <= payload[start + 2 : start + 3] <= _LAST_BEHIND:
+    if payload[start + 2 : start + 3] in NO_ANNOTATIONS:
         return payload[start:]
-    start = bare_start(payload, start)
-    if _COMMON not in payload:
-        return payload[start:]
-    end = _end_of_number_alone(payload, start)
-    return payload[end:] if end else without_number(payload)[start:]
+    return _without_number(payload, bare_start(payload, start))
+
+
+def without_number(payload: bytes) -> bytes:
+    """`payload` without the annotations that number it; as it is where there are none that would have been read."""
+    return _without_number(payload, 0)
 
 
 _NAMES = frozenset((PRODUCER, SEQUENCE))
 _KEYS = tuple(b"\xa3" + bytes((len(name),)) + name.encode() for name in (PRODUCER, SEQUENCE))
 _KEY_BYTES = len(_KEYS[0])
-_COMMON = b"x-opt-qpid-"
-_FIRST_BEHIND, _LAST_BEHIND = bytes((PROPERTIES,)), bytes((FOOTER,))
+_SHORT_MAP = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xC1))
+_LONG_MAP = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xD1))
+"""How the section begins in nearly every message that has one; its size follows, in one byte or in four."""
 
 
-def _end_of_number_alone(payload: bytes, start: int) -> int:
-    """The end of the section at `start`, if that is message annotations which number the message and say nothing else,
-    as most clients write them; else 0: look closer."""
+def annotations_at(payload: bytes, start: int) -> tuple[int, int]:
+    """Where the message annotations lie, (0, 0) where there are none; `start`: some place in front of them, or theirs.
+
+    May end behind the end of a message that is cut off. Raises DecodeError.
+    """
     beginning = payload[start : start + 4]
-    if beginning == b"\x00Sr\xd1":
-        at, end = start + 12, start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
-        count = payload[start + 8 : at]
-    elif beginning == b"\x00Sr\xc1":
-        at, end = start + 6, start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
-        count = payload[start + 5 : at]
+    if beginning == _LONG_MAP:
+        return start, start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
+    if beginning == _SHORT_MAP:
+        return start, start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
+    return find_section(payload, MESSAGE_ANNOTATIONS)
+
+
+def _without_number(payload: bytes, start: int) -> bytes:
+    """`payload` from `start` on, which is in front of its message annotations."""
+    try:
+        at, end = annotations_at(payload, start)
+        if payload.find(NUMBERED, at, end) < 0:
+            return payload[start:]
+        if _has_number_alone(payload, at, end):
+            return payload[start:at] + payload[end:]
+        entries = entries_of(payload, at, MAX_NUMBERED_PAIRS)
+    except DecodeError:
+        return payload[start:]  # it was not taken under a number
+    kept = [payload[name_at : value_at + size] for name, name_at, value_at, size in entries if name not in _NAMES]
+    return payload[start:] if len(kept) == len(entries) else replace_annotations(payload, at, end, kept)[start:]
+
+
+def _has_number_alone(payload: bytes, start: int, end: int) -> bool:
+    """Whether the section is message annotations that number the message and say nothing else, as most clients write
+    them; if not, look closer. Raises DecodeError."""
+    beginning = payload[start : start + 4]
+    if beginning == _LONG_MAP:
+        count, at = payload[start + 8 : start + 12], start + 12
+    elif beginning == _SHORT_MAP:
+        count, at = payload[start + 5 : start + 6], start + 6
     else:
-        return 0
+        return False
     if int.from_bytes(count, "big") != 2 * len(_KEYS):
-        return 0
-    try:
-        for _ in _KEYS:
-            if payload[at : at + _KEY_BYTES] not in _KEYS:
-                return 0
-            at = value_end(payload, at + _KEY_BYTES)
-    except DecodeError:
-        return 0
-    return end if at == end else 0
-
-
-def without_number(payload: bytes) -> bytes:
-    """`payload` without the annotations that number it; as it is where there are none that would have been read."""
-    try:
-        start, end = find_section(payload, MESSAGE_ANNOTATIONS)
-        if not any(payload.find(name.encode(), start, end) >= 0 for name in _NAMES):
-            return payload
-        entries = entries_of(payload, start, MAX_NUMBERED_PAIRS)
-    except DecodeError:
-        return payload  # it was not taken under a number
-    kept = [payload[at : stop + size] for name, at, stop, size in entries if name not in _NAMES]
-    return payload if len(kept) == len(entries) else replace_annotations(payload, start, end, kept)
+        return False
+    for _ in _KEYS:
+        if payload[at : at + _KEY_BYTES] not in _KEYS:
+            return False
+        at = value_end(payload, at + _KEY_BYTES)
+    return at == end
 
 
 def replace_annotations(payload: bytes, start: int, end: int, entries: list[bytes]) -> bytes:
