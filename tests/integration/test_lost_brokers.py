@@ -100,7 +100,7 @@ async def listener(accepted: asyncio.Event) -> asyncio.Server:
 async def test_the_controller_goes_by_the_clock_of_default_as_the_one_before_it_and_not_by_the_time_of_day() -> None:
     service, core = await controller()
     (began,) = [each for each in core.happened if isinstance(each, ms.ControllerBegan)]
-    assert began.wall_ms == 7000 + 4000
+    assert began.message_time_ms == 7000 + 4000
     service.end("the test is over")
 
 

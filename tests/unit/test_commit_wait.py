@@ -32,8 +32,8 @@ def test_it_says_since_when_it_commits_nothing_and_that_the_record_is_what_is_mi
     cluster.wait(7.5)
     stall = cluster["a"].member.commit_stall(cluster.now_s)
     assert stall is not None
-    assert stall["why"] == "that c left the in-sync set is not recorded: unreachable"
-    assert 7.0 < float(str(stall["since_s"])) <= 8.0
+    assert stall.why == "that c left the in-sync set is not recorded: unreachable"
+    assert 7.0 < stall.stalled_s <= 8.0
     assert cluster["b"].member.commit_stall(cluster.now_s) is None, "a backup commits nothing itself"
 
 
@@ -46,7 +46,7 @@ def test_it_names_the_backup_that_does_not_acknowledge() -> None:
     cluster.wait(2)
     stall = cluster["a"].member.commit_stall(cluster.now_s)
     assert stall is not None
-    assert stall["why"] == "b, in sync, did not acknowledge it"
+    assert stall.why == "b, in sync, did not acknowledge it"
 
 
 def test_the_reason_is_logged_once_and_then_seldom_and_that_it_is_over() -> None:

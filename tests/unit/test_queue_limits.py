@@ -539,7 +539,7 @@ def test_what_consumers_hold_is_not_dropped_by_a_ring_that_shrinks() -> None:
     core.check()
 
 
-@pytest.mark.parametrize("end", ["deleted", "another one's"])
+@pytest.mark.parametrize("end", ["deleted", "another one's", "no ring any more"])
 def test_a_ring_that_may_not_shrink_any_more_is_left_alone(end: str) -> None:
     core = Core()
     queue = core.queue("q", max_count=4 * DISPLACED_LENGTH, policy_type="ring")
@@ -548,6 +548,8 @@ def test_a_ring_that_may_not_shrink_any_more_is_left_alone(end: str) -> None:
     core.publish(queue, "new")
     if end == "deleted":
         core.configuration.delete_queue("q")
+    elif end == "no ring any more":
+        core.configuration.update_queue("q", {"qpid.policy_type": "reject"})
     else:
         core.resources.default.read_only = "this broker is joining, not primary"
     lsn = core.log.last_lsn

@@ -150,6 +150,32 @@ def test_what_an_open_transaction_has_accepted_is_not_given_back_under_it() -> N
     core.check()
 
 
+def test_what_was_never_sent_for_a_session_that_ends_does_not_count_and_what_was_seen_does() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *"ab")
+    sent, kept = taken(core, queue, 2)
+    sent.acquired_before = True
+    (link,) = core.catalog.holdings
+    release_held(core.resources, link, failed=True)
+    assert [entry.delivery_count for entry in (sent, kept)] == [1, 0]
+    assert kept.acquired_before, "it comes back late"
+    core.check()
+
+
+def test_what_is_held_since_another_broker_led_may_have_been_sent() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, "a")
+    taken(core, queue, 1)
+    core = Core(core.followed())
+    core.resources.default.take_over(core.now_ms, 0)
+    (link,) = core.catalog.holdings
+    (entry,) = core.catalog.queues["q"].messages
+    release_held(core.resources, link, failed=True)
+    assert entry.delivery_count == 1
+
+
 def test_what_a_session_holds_stays_held_where_another_broker_leads_now() -> None:
     core = Core()
     queue = core.queue("q")

@@ -218,7 +218,7 @@ class ControllerContext:
         self.liveness = Liveness()
         self.orders = Orders()
         self.commits = Commits()
-        self._wall_offset_ms = 0
+        self._message_time_offset_ms = 0
         self._unique = ""
         self._numbers = 0
         self._writes = 0
@@ -240,8 +240,8 @@ class ControllerContext:
         """This broker is the controller now."""
         self.name, self.map = began.name, began.map
         self.draft = Draft(began.map)
-        self._unique = f"{began.unique} {began.name} {began.generation} {began.wall_ms}"
-        self._wall_offset_ms = began.wall_ms - int(self.now_s * 1000)
+        self._unique = f"{began.unique} {began.name} {began.generation} {began.message_time_ms}"
+        self._message_time_offset_ms = began.message_time_ms - int(self.now_s * 1000)
         self.reports.clear()
         self.orders.clear()
         self.commits.clear()
@@ -253,9 +253,9 @@ class ControllerContext:
         self._answers.clear()
 
     @property
-    def wall_ms(self) -> int:
+    def message_time_ms(self) -> int:
         """In ms since 1970, as of the clock by which the messages of `default` expire."""
-        return self._wall_offset_ms + int(self.now_s * 1000)
+        return self._message_time_offset_ms + int(self.now_s * 1000)
 
     def begin(self, now_s: float) -> None:
         """An input comes."""
@@ -312,7 +312,7 @@ class ControllerContext:
 
     def remember(self, about: str, text: str) -> None:
         """For the history alone: a log has it in other words."""
-        self.history.add(self.wall_ms, about, text)
+        self.history.add(self.message_time_ms, about, text)
 
     def cause(self, set_name: str) -> str:
         """Why it has another primary now; told once."""
@@ -415,5 +415,5 @@ class ControllerContext:
         """What an older controller wrote is by the same clock, or by the time of day where its release is older."""
         lost_since_s = self.liveness.lost_since_s(broker.name)
         here_s = 0.0 if lost_since_s is None else self.now_s - lost_since_s
-        recorded_s = 0.0 if broker.up else (self.wall_ms - broker.since_ms) / 1000
+        recorded_s = 0.0 if broker.up else (self.message_time_ms - broker.since_ms) / 1000
         return max(here_s, recorded_s)

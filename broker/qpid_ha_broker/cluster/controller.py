@@ -189,7 +189,7 @@ class Controller:
         ctx.figures.failed(name, since_s, ctx.now_s, led)
         ctx.note("warning", f"broker {name} has failed: {why}; it leads {len(led)} sets", name)
         if entry.up:
-            ctx.write(ev.BrokerChanged(name, False, entry.draining, ctx.wall_ms))
+            ctx.write(ev.BrokerChanged(name, False, entry.draining, ctx.message_time_ms))
         # First of all: as long as `default` waits for it no record of any set is committed.
         ctx.order(ctx.name, DEFAULT, OrderKind.DROP, name, f"{name} has failed")
         ctx.dirty.update(self._sets_of(name))
@@ -271,12 +271,12 @@ class Controller:
             ctx.write(ev.BrokerRegistered(name, uuid, address, clients_url, zone, version))
         if entry is None:
             ctx.note("info", f"broker {name} joins the cluster", name)
-            ctx.write(ev.BrokerChanged(name, True, False, ctx.wall_ms))
+            ctx.write(ev.BrokerChanged(name, True, False, ctx.message_time_ms))
             self._keeper.trigger()
             self._keeper.close_ring(list(ctx.draft.sets))
         elif not entry.up:
             ctx.note("info", f"broker {name} is back", name)
-            ctx.write(ev.BrokerChanged(name, True, entry.draining, ctx.wall_ms))
+            ctx.write(ev.BrokerChanged(name, True, entry.draining, ctx.message_time_ms))
             self._keeper.trigger(self._sets_of(name))
 
     def _order_answered(self, number: int, done: bool, text: str) -> None:

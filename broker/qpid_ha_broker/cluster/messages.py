@@ -391,7 +391,7 @@ class ControllerBegan(NamedTuple):
     """Of this broker."""
     generation: int
     """Of `default`."""
-    wall_ms: int
+    message_time_ms: int
     """In ms since 1970, by the clock of `default` (`model.message_clock`): what one controller notes the next one
     compares with its own time."""
     unique: str = ""

@@ -143,7 +143,7 @@ class Operators:
         for name, reported in sorted(ctx.reports.brokers.items()):
             _, uuid, _, address, clients_url, zone, version = reported.identity
             ctx.write(ev.BrokerRegistered(name, uuid, address, clients_url, zone, version))
-            ctx.write(ev.BrokerChanged(name, True, False, ctx.wall_ms))
+            ctx.write(ev.BrokerChanged(name, True, False, ctx.message_time_ms))
 
     def _entry(self, name: str) -> SetEntry:
         entry = self._ctx.draft.sets.get(name)

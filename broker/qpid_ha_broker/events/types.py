@@ -89,7 +89,8 @@ class Unbound(NamedTuple):
 
 
 class QueueUsed(NamedTuple):
-    """A consumer came to a queue that is exclusive or deletes itself. `owner`: the container id of who has it alone."""
+    """A consumer came to a queue that is exclusive or deletes itself. `owner`: who has it alone, by user and container
+    id."""
 
     queue: int
     owner: str

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from qpid_ha_broker.ha.in_sync import InSyncSet
+
+
+class CommitStall(NamedTuple):
+    """A primary has committed nothing for `stalled_s`, and `why`."""
+
+    stalled_s: float
+    why: str
 
 
 class CommitWatch:
     """Looks at one generation's log each time that it grows or more of it is committed."""
 
     def __init__(self) -> None:
-        self.record_problem = ""
-        """Why a change of the in-sync set is not recorded, as it was said last; empty: nothing was tried in vain."""
+        self.write_problem = ""
+        """Why a change of the in-sync set is not recorded, as its keeper said; empty: none was tried in vain."""
         self._since_s: float | None = None
         """When the oldest event that is not committed was seen, or the last one was committed; None: all are."""
         self._committed_lsn = 0
@@ -23,13 +32,13 @@ class CommitWatch:
             self._since_s = clock_s
         self._committed_lsn = committed_lsn
 
-    def since_s(self, clock_s: float) -> float | None:
+    def stalled_s(self, clock_s: float) -> float | None:
         """For how long; None: nothing waits."""
         return None if self._since_s is None else clock_s - self._since_s
 
 
-def why_uncommitted(in_sync: InSyncSet, last_lsn: int, record_problem: str) -> str:
-    """What is waited for; `record_problem`: as of `CommitWatch`."""
+def why_uncommitted(in_sync: InSyncSet, last_lsn: int, write_problem: str) -> str:
+    """What is waited for; `write_problem`: as of `CommitWatch`."""
     whys = []
     if not in_sync.is_large_enough:
         whys.append(f"only {', '.join(in_sync.members)} are in sync, and ha.min-in-sync is {in_sync.min_in_sync}")
@@ -41,6 +50,6 @@ def why_uncommitted(in_sync: InSyncSet, last_lsn: int, record_problem: str) -> s
         whys.append(f"{' and '.join(others)}, in sync, did not acknowledge it")
     if in_sync.awaits_record:
         who = " and ".join(sorted(in_sync.awaited)) or "a broker that was started anew since"
-        because = f": {record_problem}" if record_problem else ""
+        because = f": {write_problem}" if write_problem else ""
         whys.append(f"that {who} left the in-sync set is not recorded{because}")
     return "; ".join(whys) or "what was written a moment ago is on its way"

@@ -240,9 +240,9 @@ class EpochRecorder:
         if self._unwritten_since_s is None:
             self._unwritten_since_s = clock_s
         commits = self._primary.commits
-        if problem == commits.record_problem and clock_s < self._note_not_before_s:
+        if problem == commits.write_problem and clock_s < self._note_not_before_s:
             return
-        commits.record_problem, self._note_not_before_s = problem, clock_s + _NOTE_AGAIN_S
+        commits.write_problem, self._note_not_before_s = problem, clock_s + _NOTE_AGAIN_S
         since_s = clock_s - self._unwritten_since_s
         for_long = f" for {since_s:.0f} s" if since_s >= 1 else ""
         self._ctx.note("warning", f"the in-sync set cannot be recorded{for_long}, confirmations wait: {problem}")
@@ -251,7 +251,7 @@ class EpochRecorder:
         if self._unwritten_since_s is not None:
             since_s = self._ctx.clock_s - self._unwritten_since_s
             self._ctx.note("info", f"the in-sync set is recorded, after {since_s:.1f} s: confirmations go on")
-        self._primary.commits.record_problem, self._unwritten_since_s = "", None
+        self._primary.commits.write_problem, self._unwritten_since_s = "", None
 
     def _holds(self, record: ClusterRecord) -> None:
         self._expected = record

@@ -191,7 +191,7 @@ class Followers:
     def release(self, committed_lsn: int) -> None:
         """Send what is committed now."""
         for follower in list(self.links.values()):
-            if follower.unread_bytes > self._ctx.settings.unread_bytes:
+            if follower.unread_bytes > self._ctx.settings.unread_most_bytes:
                 reason = f"it does not read, and {follower.unread_bytes} bytes wait for it"
                 self._ctx.close(follower.link, reason)
                 self.lost(follower.link, reason)

@@ -15,7 +15,7 @@ from typing import Final
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
-from qpid_ha_broker.ha.commit_wait import why_uncommitted
+from qpid_ha_broker.ha.commit_wait import CommitStall, why_uncommitted
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.primary import WITNESS, Primary
 from qpid_ha_broker.ha.replica import Restored
@@ -151,18 +151,17 @@ class Member:
 
     # --- what operators see, as values that JSON can carry
 
-    def commit_stall(self, now_s: float) -> dict[str, object] | None:
-        """Of a primary that has committed nothing for a while: since when, in seconds, and why. `now_s`: as for
-        `replica_lag_s`."""
+    def commit_stall(self, now_s: float) -> CommitStall | None:
+        """Of a primary that has committed nothing for a while. `now_s`: as for `replica_lag_s`."""
         primary = self.primary
-        since_s = None if primary is None else primary.commits.since_s(self._ctx.clock_s)
-        if primary is None or since_s is None:
+        stalled_s = None if primary is None else primary.commits.stalled_s(self._ctx.clock_s)
+        if primary is None or stalled_s is None:
             return None
-        since_s += max(now_s - self._ctx.now_s, 0.0)
-        if since_s < STALLED_S:
+        stalled_s += max(now_s - self._ctx.now_s, 0.0)
+        if stalled_s < STALLED_S:
             return None
-        last_lsn, problem = self._ctx.resource_set.log.last_lsn, primary.commits.record_problem
-        return {"since_s": round(since_s, 1), "why": why_uncommitted(primary.in_sync, last_lsn, problem)}
+        last_lsn, problem = self._ctx.resource_set.log.last_lsn, primary.commits.write_problem
+        return CommitStall(round(stalled_s, 1), why_uncommitted(primary.in_sync, last_lsn, problem))
 
     def backups(self) -> list[dict[str, object]]:
         """Of a primary: each backup that is connected, and each that is waited for; lag in messages, bytes, seconds."""

@@ -109,7 +109,8 @@ class Primary:
                 self._map_lsn = batch.last_lsn
             self._persist(batch)
             self.persisted()
-            for backup in [each for each in self.links.values() if each.unread_bytes > self._ctx.settings.unread_bytes]:
+            most_bytes = self._ctx.settings.unread_most_bytes
+            for backup in [each for each in self.links.values() if each.unread_bytes > most_bytes]:
                 if backup.name not in self.in_sync:  # for one that is, publishers wait, and time decides
                     self._give_up(backup, f"it does not read, and {backup.unread_bytes} bytes wait for it")
         self.commits.look(self._ctx.clock_s, self._tail.last_lsn, self.in_sync.committed_lsn)

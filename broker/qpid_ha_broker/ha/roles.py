@@ -36,10 +36,10 @@ from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
 STANDALONE_REFUSAL: Final = "this broker is in no cluster: set ha.cluster: true and ha.brokers-url, and restart it"
 """To whatever needs other brokers."""
 _VERIFY_AGAIN_S: Final = 6.0
-CLOCKS_AGREE_MS: Final = 2000
-"""Clocks of brokers that differ by less need no word."""
 """Between two looks of a backup at a record that did not name its primary, or could not be read: longer than an answer
 takes."""
+CLOCKS_AGREE_MS: Final = 2000
+"""Clocks of brokers that differ by less need no word."""
 NEEDS_CLUSTER: Final = (fx.PromoteAsked, fx.DemoteAsked, fx.SwitchoverAsked, fx.DropAsked, fx.ShutdownAsked)
 """Requests that a standalone broker refuses."""
 

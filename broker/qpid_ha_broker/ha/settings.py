@@ -9,8 +9,8 @@ from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
 WITH_RECORD_S = 0.2
 COMEBACK_S = 10.0
 UNREAD_SHARE = 4
-LEAST_UNREAD_BYTES = 256 * 1024
-"""The share of `ha.tail-size`, 16 MiB of the default; never less."""
+"""Of `ha.tail-size`: 16 MiB of the default."""
+UNREAD_LEAST_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class MemberSettings:
         return max(self.backup_timeout_s, COMEBACK_S)
 
     @property
-    def unread_bytes(self) -> int:
+    def unread_most_bytes(self) -> int:
         """Sent to a backup that nobody waits for while its channel was full: beyond it, the backup is given up."""
-        return max(self.tail_bytes // UNREAD_SHARE, LEAST_UNREAD_BYTES)
+        return max(self.tail_bytes // UNREAD_SHARE, UNREAD_LEAST_BYTES)
 
     def status_limit_s(self, has_lost_memory: bool) -> float:
         """How long peers are waited for before a promotion.

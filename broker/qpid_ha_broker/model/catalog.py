@@ -17,7 +17,12 @@ from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.headers import MessageHeaders
 from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.message_reader import MessageReader, NoReader
-from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, SUBSCRIPTION_NAMES, is_for_notices
+from qpid_ha_broker.model.notices import (
+    DURABLE_SUBSCRIPTION,
+    NOTICE_EXCHANGE,
+    TEMPORARY_SUBSCRIPTION,
+    is_for_notices,
+)
 from qpid_ha_broker.model.paged import Body
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -170,7 +175,8 @@ class Catalog:
     def takes_notices_alone(self, queue: Queue | PlacedQueue) -> bool:
         """Whether it is the queue of who listens to the broker's notices: nothing else may come into it."""
         notices = self.exchanges.get(NOTICE_EXCHANGE)
-        return queue.name.startswith(SUBSCRIPTION_NAMES) and notices is not None and bool(notices.count_of(queue.id))
+        is_subscription = queue.name.startswith((TEMPORARY_SUBSCRIPTION, DURABLE_SUBSCRIPTION))
+        return is_subscription and notices is not None and bool(notices.count_of(queue.id))
 
     def route(self, exchange: Exchange, key: str, payload: bytes) -> tuple[Queue, ...]:
         """The queues for a message; those of the alternate exchange when the exchange itself has none.

@@ -17,7 +17,7 @@ from qpid_ha_broker.model.level_change import LevelChange
 from qpid_ha_broker.model.log import DEFAULT_SET
 from qpid_ha_broker.model.message_reader import DeathReason
 from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
-from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, SUBSCRIPTION_NAMES, is_for_notices
+from qpid_ha_broker.model.notices import DURABLE_SUBSCRIPTION, NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
@@ -403,7 +403,7 @@ class Configuration:
             raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
         if name.startswith("$"):
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
-        if name.startswith(SUBSCRIPTION_NAMES[1]) and not is_subscription:
+        if name.startswith(DURABLE_SUBSCRIPTION) and not is_subscription:
             text = f"{name} is a name for durable subscriptions, and whose it is could not have its own any more"
             raise InvalidArgument(f"{text}: use another name, or subscribe to the exchange")
         exchange, slash, key = name.partition("/")

@@ -53,7 +53,7 @@ def _check_reservation(queue: Queue, name: str, now_ms: int) -> None:
 
 
 def safe_name(name: str) -> str:
-    """A container id as a record can hold it: peers choose it, so it may be of any length and hold anything."""
+    """The name of an owner as a record can hold it: peers choose it, so it may be of any length and hold anything."""
     return name.encode("utf-8", "replace")[:_OWNER_BYTES].decode("utf-8", "ignore")
 
 

@@ -81,7 +81,11 @@ class QueueLimits:
         return messages.size + coming_size > limits.max_size > 0
 
     def excess(self) -> list[Entry]:
-        """Up to DISPLACED_LENGTH messages that a ring has to drop to keep its limits; nobody gets them any more."""
+        """Up to DISPLACED_LENGTH messages that a ring has to drop to keep its limits; nobody gets them any more.
+
+        None where it is no ring any more: its arguments may change between two portions."""
+        if not self.has_excess:
+            return []
         limits, messages = self._arguments, self._messages
         over_count = messages.count - limits.max_count if limits.max_count else 0
         over_size = messages.size - limits.max_size if limits.max_size else 0
@@ -99,10 +103,7 @@ class QueueLimits:
     @property
     def has_excess(self) -> bool:
         """Whether a ring is over its limits, and not only by what is held: `excess` may find something."""
-        limits, messages = self._arguments, self._messages
-        if limits.policy_type is not FullPolicy.RING or not self._has_several_free:
-            return False
-        return messages.count > limits.max_count > 0 or messages.size > limits.max_size > 0
+        return self._has_several_free and self.goes_over(0, 0)
 
     @property
     def is_held_up(self) -> bool:

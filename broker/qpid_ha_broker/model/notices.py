@@ -17,8 +17,9 @@ from __future__ import annotations
 from typing import Final
 
 NOTICE_EXCHANGE: Final = "amq.qpid"
-SUBSCRIPTION_NAMES: Final = ("subscription.", "subscription:")
-"""What the names of queues begin with that are made for who consumes from an exchange: temporary and durable ones."""
+TEMPORARY_SUBSCRIPTION: Final = "subscription."
+DURABLE_SUBSCRIPTION: Final = "subscription:"
+"""What the names of queues begin with that are made for who consumes from an exchange."""
 
 
 def is_for_notices(node: str) -> bool:

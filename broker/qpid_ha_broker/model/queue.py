@@ -17,7 +17,7 @@ from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.orders import make_order
 from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.queued_messages import QueuedMessages
-from qpid_ha_broker.model.sequence import Holder
+from qpid_ha_broker.model.sequence import Entry, Holder
 
 
 class Queue:
@@ -68,7 +68,7 @@ class Queue:
         self.used = False
         """It has had a consumer, here or at a primary before."""
         self.owner = ""
-        """The container id of who has it alone, as the log tells."""
+        """Who has it alone, as the log tells: see `following.owner_name`."""
         self.reserved_until_ms = 0
         """Until then nobody but `owner` gets it, and it does not delete itself: its users may be on their way here."""
         self.held = NOTHING_HELD
@@ -100,6 +100,10 @@ class Queue:
     def mark_deleted(self) -> None:
         """It is no more. `needs_care` leads a late publisher to where that is noticed."""
         self.deleted = self.needs_care = True
+
+    def is_redelivered(self, entry: Entry) -> bool:
+        """Whether somebody may have seen it: it was sent, or came back, or was there when this broker began to lead."""
+        return entry.acquired_before or entry.id <= self.redelivered_below
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
@@ -151,7 +155,7 @@ class Queue:
 class SessionLink(Holder):
     """What one consumer of a session holds of one queue: `ids`, in the order in which they went out; one at least."""
 
-    __slots__ = ("ids", "link", "name", "never_sent", "queue", "session")
+    __slots__ = ("ids", "link", "name", "queue", "session")
 
     def __init__(self, session: int, name: str, link: str, queue: Queue) -> None:
         self.session = session
@@ -161,8 +165,6 @@ class SessionLink(Holder):
         self.link = link
         self.queue = queue
         self.ids: dict[int, None] = {}
-        self.never_sent: frozenset[int] = frozenset()
-        """Of `ids`, as far as this broker knows when the consumer's link has ended: its client has not seen them."""
 
     @property
     def key(self) -> tuple[int, str, str, Queue]:

@@ -7,7 +7,8 @@ for a witness comes back as a CommitToken; the caller tells the outcome once it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, not_
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
@@ -183,7 +184,7 @@ class Resources:
     def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
         """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
 
-        `owner_name` is what `owner` is known by when it comes back after a failover: its container id.
+        `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
         """
         if not consumer.browsing:
             self.default.check_writable()
@@ -512,17 +513,14 @@ def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[En
 def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
     """Give back what a link of a client's session holds, but for what an open transaction has accepted.
 
-    `failed`: what its client may have seen counts as a failed delivery. What it was never sent does not; it is marked
-    all the same, because it comes back late: others may have got by now what was behind it.
+    `failed`: what its client may have seen counts as a failed delivery. What was never sent does not; it is marked all
+    the same, because it comes back late: others may have got by now what was behind it.
     """
     queue = link.queue
     held = [entry for entry in queue.messages.find_all(sorted(link.ids)) if entry.holder is link]
-    seen: list[Entry] = []
-    unseen: list[Entry] = []
-    for entry in held:
-        (unseen if entry.id in link.never_sent and not entry.acquired_before else seen).append(entry)
-    resources.release(queue, seen, failed)
-    resources.release(queue, unseen, failed=False)
+    seen = [queue.is_redelivered(entry) for entry in held]
+    resources.release(queue, list(compress(held, seen)), failed)
+    resources.release(queue, list(compress(held, map(not_, seen))), failed=False)
 
 
 def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> None:

@@ -177,10 +177,6 @@ class SessionConsumer(OutgoingLink):
 
     def closed(self, *, lost: bool) -> None:
         super().closed(lost=lost)
-        held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
-        if held is not None:
-            fresh = [entry for entry in self._again if not entry.acquired_before]
-            held.never_sent = frozenset(entry.id for entry in fresh if entry.id > self.queue.redelivered_below)
         self._container.sessions.links.forget(self)
 
     def _give_back(self, entries: list[Entry], *, lost: bool) -> None:

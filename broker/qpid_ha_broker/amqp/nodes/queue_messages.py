@@ -189,7 +189,7 @@ class Peek(QueueLook):
             "durable": header.durable,
             "priority": header.priority,
             "delivery_count": entry.delivery_count,
-            "redelivered": entry.acquired_before or entry.id <= queue.redelivered_below,
+            "redelivered": queue.is_redelivered(entry),
         }
         if isinstance(payload, BodyDamaged):
             return {**facts, "unreadable": str(payload)}

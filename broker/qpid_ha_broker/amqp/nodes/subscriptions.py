@@ -17,7 +17,7 @@ from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT, Binding, Exchange
-from qpid_ha_broker.model.notices import SUBSCRIPTION_NAMES
+from qpid_ha_broker.model.notices import DURABLE_SUBSCRIPTION, TEMPORARY_SUBSCRIPTION
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION, with_creator
 
@@ -46,12 +46,12 @@ class Subscriber(NamedTuple):
     @property
     def queue_name(self) -> str:
         """Of the queue that is made for it."""
-        return f"{SUBSCRIPTION_NAMES[1]}{self.identity if self.user else self.identity_of_nobody}"
+        return f"{DURABLE_SUBSCRIPTION}{self.identity if self.user else self.identity_of_nobody}"
 
     @property
     def queue_name_of_nobody(self) -> str:
         """Of the queue that was made for it before there were users in names."""
-        return f"{SUBSCRIPTION_NAMES[1]}{self.identity_of_nobody}"
+        return f"{DURABLE_SUBSCRIPTION}{self.identity_of_nobody}"
 
     @property
     def queue_name_before(self) -> str:
@@ -77,7 +77,7 @@ class Subscriptions:
 
     def temporary(self, route: Route, arguments: Arguments, created_by: str = "") -> Queue:
         """A queue for one link, which goes with it. Raises ModelError. `created_by`: see `with_creator`."""
-        name, own = f"{SUBSCRIPTION_NAMES[0]}{self._unique_name()}", {**arguments, "qpid.auto_delete": True}
+        name, own = f"{TEMPORARY_SUBSCRIPTION}{self._unique_name()}", {**arguments, "qpid.auto_delete": True}
         return self._make(name, route, own, created_by)
 
     def durable(self, subscriber: Subscriber, route: Route, arguments: Arguments, created_by: str = "") -> Queue:

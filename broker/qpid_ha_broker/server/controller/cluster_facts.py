@@ -43,8 +43,8 @@ def summary(member: Member, *, shut_down: bool, paused: Pause | None, coordinato
         "cluster": member.status.cluster or None,
         "coordinator": coordinator,
         "addresses": list(member.settings.addresses),
-        "uncommitted_s": None if stall is None else stall["since_s"],
-        "uncommitted_why": None if stall is None else stall["why"],
+        "uncommitted_s": None if stall is None else stall.stalled_s,
+        "uncommitted_why": None if stall is None else stall.why,
         **({"observes": member.status.observes} if member.status.observes else {}),
     }
 

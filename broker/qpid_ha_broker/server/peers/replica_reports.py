@@ -159,7 +159,7 @@ class ReplicaReports:
 def _stall(member: Member, now_s: float) -> str:
     """Of a primary that commits nothing: why. Without since when, which would be news each time."""
     stall = member.commit_stall(now_s)
-    return "" if stall is None else f"nothing is committed: {stall['why']}"
+    return "" if stall is None else f"nothing is committed: {stall.why}"
 
 
 def _backups(member: Member) -> tuple[BackupReport, ...]:
