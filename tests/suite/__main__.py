@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
@@ -24,6 +25,8 @@ PORTIONS: Final = 2
 PORTIONS_OF_ALL: Final = 8
 """Of new seeds in the simulation; a portion takes seconds."""
 CI_BOX_S: Final = 25 * 60.0
+CI_HUNG_S: Final = 25 * 60.0
+"""So long after the box something hangs: a test may take ten minutes (setup.cfg), and run once more alone."""
 CI_SHARES: Final = 8
 CI_CHANGE: Final = "6 hours ago"
 """Without CHANGE_BASE, what was committed since then is the change that CI looks at."""
@@ -56,7 +59,9 @@ def main(
         return
     new_seeds = random.SystemRandom().randrange(10**7, 10**9)
     portions = PORTIONS_OF_ALL if is_all else PORTIONS
-    runner = Runner([*context.args, f"--new-seed-portions={portions}"], new_seeds)
+    began_s = began or time.time()
+    given_up_at = began_s + CI_BOX_S + CI_HUNG_S if is_ci else math.inf
+    runner = Runner([*context.args, f"--new-seed-portions={portions}"], new_seeds, given_up_at)
     reach = Reach()
     if turn is not None:
         number, shares = _share(turn)
@@ -70,7 +75,7 @@ def main(
     else:
         runner.run(Stage("run the gate", Part.GATE, files_of_the_gate(reach.test_modules)))
         if is_ci:
-            _run_for_ci(runner, reach, began or time.time())
+            _run_for_ci(runner, reach, began_s + CI_BOX_S)
     lint_code = linting.finish()
     sys.exit(_conclude(runner) or lint_code)
 
@@ -110,9 +115,8 @@ def _as_time_allows(files: Iterable[str]) -> tuple[list[str], list[str]]:
     return chosen, beyond
 
 
-def _run_for_ci(runner: Runner, reach: Reach, began: float) -> None:
+def _run_for_ci(runner: Runner, reach: Reach, until: float) -> None:
     """Long tests that the change reaches by imports, then the commit's share of the others."""
-    until = began + CI_BOX_S
     base = _ci_base()
     distances = reach.distances(_changed_files(base))
     near = [file for file in sorted(distances, key=lambda file: distances[file]) if distances[file] < FAR]

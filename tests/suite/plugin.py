@@ -45,6 +45,7 @@ class SuitePlugin:
         self.left_out: list[str] = []
         self._seconds: dict[str, float] = defaultdict(float)
         self._failed: dict[str, None] = {}
+        self._running: dict[str, None] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,6 +67,12 @@ class SuitePlugin:
             return None
         self.left_out.append(item.nodeid)
         return True
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running[nodeid] = None
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
@@ -93,6 +100,10 @@ class SuitePlugin:
             self._results.write_text(json.dumps(results), encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._running:
+            terminalreporter.section("STILL RUNNING WHEN ALL WAS ENDED", sep="!", red=True, bold=True)
+            for node_id in self._running:
+                terminalreporter.line(node_id)
         if not self.left_out:
             return
         terminalreporter.section("LEFT OUT: THE TIME WAS OVER", sep="!", yellow=True, bold=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,6 +28,10 @@ many that failed run once more, alone: what fails again is broken, what does not
 find out why."""
 NO_TESTS: Final = 5
 """What pytest exits with when it has run none."""
+HUNG: Final = 6
+"""What a run of pytest counts as that had to be ended; pytest itself exits with 0 to 5."""
+FAREWELL_S: Final = 60.0
+"""How long pytest may take to say what it knows when it is interrupted."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +56,17 @@ class Report:
 
 
 class Runner:
-    """Runs stages one after the other. `options` go to pytest as they are."""
+    """Runs stages one after the other. `options` go to pytest as they are.
 
-    def __init__(self, options: Sequence[str] = (), new_seeds: int | None = None) -> None:
+    What still runs at `given_up_at`, as `time.time()` tells it, hangs although each test has its limit (setup.cfg), and
+    is ended.
+    """
+
+    def __init__(
+        self, options: Sequence[str] = (), new_seeds: int | None = None, given_up_at: float = math.inf
+    ) -> None:
         self._options = [*options, *([] if new_seeds is None else [f"--new-seeds={new_seeds}"])]
+        self._given_up_at = given_up_at
         self._slowness = 1.0
         self.report = Report()
 
@@ -98,9 +112,24 @@ class Runner:
         with tempfile.TemporaryDirectory(prefix="qpid-ha-suite-") as directory:
             results = Path(directory) / "results.json"
             command = [sys.executable, "-m", "pytest", f"--part={part}", f"--results={results}"]
-            code = subprocess.run([*command, *arguments, *self._options], cwd=ROOT, check=False).returncode
+            process = subprocess.Popen([*command, *arguments, *self._options], cwd=ROOT)
+            code = self._end_of(process)
             outcome = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
         return code, outcome.get("failed", []), outcome.get("left_out", [])
+
+    def _end_of(self, process: subprocess.Popen[bytes]) -> int:
+        """Its exit code."""
+        left_s = None if self._given_up_at == math.inf else max(0.0, self._given_up_at - time.time())
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(left_s)
+        say("IT HANGS, AND IS ENDED")
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return HUNG
 
 
 def _processor_s() -> float:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +19,7 @@ from suite import gate, times
 from suite.gate import ROOT, Part, part_of
 from suite.plugin import SuitePlugin
 from suite.reach import COMMANDS, FAR, HOMES, READ, Reach, readers_of
-from suite.runs import NO_TESTS, Runner, Stage
+from suite.runs import HUNG, NO_TESTS, Runner, Stage
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +239,54 @@ def test_what_failed_counts_unless_it_passes_alone(
     runner.run(Stage("run one", Part.LONG, ["tests/unit/test_suite_scheduling.py"]))
 
     assert (runner.report.code, runner.report.passed_alone) == (code, passed_alone)
+
+
+class HangingProcess:
+    """Of pytest: it ends when it is interrupted, or, where that does not help, when it is killed."""
+
+    def __init__(self, signals: list[str], heeds_interrupts: bool) -> None:
+        self._signals = signals
+        self._heeds_interrupts = heeds_interrupts
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not ("killed" in self._signals or (self._heeds_interrupts and self._signals)):
+            assert timeout is not None, "waits for ever"
+            raise subprocess.TimeoutExpired("pytest", timeout)
+        return 2
+
+    def send_signal(self, number: int) -> None:
+        self._signals.append(signal.Signals(number).name)
+
+    def kill(self) -> None:
+        self._signals.append("killed")
+
+
+@pytest.mark.parametrize(
+    ("heeds_interrupts", "signals"), [(True, ["SIGINT"]), (False, ["SIGINT", "killed"])], ids=["heeds", "is deaf"]
+)
+def test_a_run_that_hangs_is_ended_and_has_failed(
+    heeds_interrupts: bool, signals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: HangingProcess(sent, heeds_interrupts))
+    runner = Runner(given_up_at=time.time())
+
+    runner.run(Stage("run one", Part.LONG, ["tests/unit/test_suite_scheduling.py"]))
+
+    assert (runner.report.code, sent) == (HUNG, signals)
+
+
+def test_what_was_running_at_the_end_is_named() -> None:
+    ended = plugin()
+    for node_id in ("tests/lab/test_a.py::test_a", "tests/lab/test_a.py::test_b"):
+        ended.pytest_runtest_logstart(node_id)
+    ended.pytest_runtest_logfinish("tests/lab/test_a.py::test_a")
+    lines: list[str] = []
+    reporter: Any = SimpleNamespace(section=lambda title, **_: lines.append(title), line=lines.append)
+
+    ended.pytest_terminal_summary(reporter)
+
+    assert lines == ["STILL RUNNING WHEN ALL WAS ENDED", "tests/lab/test_a.py::test_b"]
 
 
 def test_the_shell_of_the_checkout_knows_each_way_to_test() -> None:
