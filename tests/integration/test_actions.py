@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from child_process import child_process
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
 from qpid_ha_agent.service import Service, default_binary
@@ -57,13 +58,10 @@ def another_program_listens(control_socket: Path) -> Iterator[subprocess.Popen[b
         " print(flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", program, str(control_socket)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    with child_process(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
 
 
 # --- start and stop
@@ -216,14 +214,11 @@ def test_a_socket_that_takes_connections_and_never_answers_is_silence_within_the
 
 def test_a_process_id_in_a_file_is_never_believed(broker: ScriptedBroker) -> None:
     """The broker is dead, and its number is another program's by now."""
-    with subprocess.Popen(["sleep", "600"]) as innocent:
+    with child_process(["sleep", "600"]) as innocent:
         (broker.directory / "a.pid").write_text(f"{innocent.pid}\n", encoding="utf-8")
-        try:
-            actions.stop(broker.service, TIMEOUT_S)
-            actions.demote(broker.service, "demoted by a test", TIMEOUT_S)
-            assert innocent.poll() is None
-        finally:
-            innocent.kill()
+        actions.stop(broker.service, TIMEOUT_S)
+        actions.demote(broker.service, "demoted by a test", TIMEOUT_S)
+        assert innocent.poll() is None
 
 
 def test_a_process_of_another_socket_is_another_broker(running: ScriptedBroker) -> None:

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from child_process import child_process
 from failover_load import FailoverLoad
 from limits import LIMIT_S
 from qpid_ha_demo.ledger import Arrival, Ledger, LedgerAudit
@@ -44,7 +46,18 @@ def processes_with(directory: str) -> list[str]:
 
 def brokers_of(directory: str) -> list[psutil.Process]:
     """Of the demo that works in that directory."""
-    return [process for process, line in processes_of(directory).items() if "qpid_ha_broker.server.main" in line]
+    return [process for process, line in processes_of(directory).items() if "--control-socket" in line]
+
+
+@contextmanager
+def without_leftovers(directory: str) -> Iterator[None]:
+    """Whatever works in that directory at the end, as what a demo has started and did not end, is killed."""
+    try:
+        yield
+    finally:
+        for process in processes_of(directory):
+            with suppress(psutil.Error):
+                process.kill()
 
 
 # --- the demo as a whole
@@ -101,10 +114,10 @@ def _heed_interrupts() -> None:
 
 
 def test_the_demo_ends_at_ctrl_c_and_leaves_nothing_behind_though_a_broker_is_stopped() -> None:
-    with tempfile.TemporaryDirectory(prefix="demo-") as directory:
+    with tempfile.TemporaryDirectory(prefix="demo-") as directory, without_leftovers(directory):
         command = [sys.executable, "-m", "qpid_ha_demo", "--rate", "200"]
         environment = {**os.environ, "TMPDIR": directory}
-        with subprocess.Popen(
+        with child_process(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, preexec_fn=_heed_interrupts
         ) as demo:
             wait_until(lambda: len(brokers_of(directory)) == 3, lambda: "there are no three brokers")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from child_process import child_process
 from qpid_ha_agent import actions
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.ocf import memory as memory_module
@@ -85,7 +86,7 @@ def test_a_death_is_told_by_the_kernel_and_not_by_the_next_look(
 
 def test_a_process_that_dies_slowly_has_died_and_does_not_hang(tmp_path: Path) -> None:
     """Its sockets are closed before the kernel says that it is dead."""
-    with subprocess.Popen(["sleep", "60"]) as dying:
+    with child_process(["sleep", "60"]) as dying:
         watch = Watch(
             BrokerProcess(dying.pid, os.pidfd_open(dying.pid), None), tmp_path / "closed.sock", HANG_S,
             lambda: False, lambda _sight: None,
@@ -290,7 +291,7 @@ def test_who_was_recovered_meanwhile_is_not_reported(told: Told) -> None:
 def test_a_broker_that_was_started_meanwhile_without_a_stop_is_not_taken_for_the_dead_one(told: Told) -> None:
     kill_primary(told)
     command = [sys.executable, "-c", "input()", "--control-socket", os.fspath(told.broker.control_socket)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as successor:
+    with child_process(command, stdin=subprocess.PIPE) as successor:
         assert told.end() == []
         successor.communicate(b"\n")
 
