@@ -61,11 +61,12 @@ class SuitePlugin:
             self._expected_s[file] = expected_s(file, self._part) / tests
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Whoever answers True has seen to the test; None: others are asked."""
         if self._until is None or time.time() + self._slowness * self._expected_s[file_of(item.nodeid)] < self._until:
             return None
         self.left_out.append(item.nodeid)
+        _tear_down(item, nextitem)
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -109,3 +110,11 @@ class SuitePlugin:
         terminalreporter.section("LEFT OUT: THE TIME WAS OVER", sep="!", yellow=True, bold=True)
         for file, tests in sorted(Counter(map(file_of, self.left_out)).items()):
             terminalreporter.line(f"{file}: {tests} tests")
+
+
+def _tear_down(item: pytest.Item, next_item: pytest.Item | None) -> None:
+    """What was kept for `item`, which is left out: the fixtures that it had in common with the test before it."""
+    state = item.session._setupstate
+    ended = pytest.CallInfo.from_call(lambda: state.teardown_exact(next_item), "teardown")
+    if ended.excinfo is not None:
+        item.ihook.pytest_runtest_logreport(report=pytest.TestReport.from_item_and_call(item, ended))

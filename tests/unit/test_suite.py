@@ -22,6 +22,9 @@ from suite.reach import COMMANDS, FAR, HOMES, READ, Reach, readers_of
 from suite.runs import HUNG, NO_TESTS, Runner, Stage
 
 
+pytest_plugins = "pytester"
+
+
 @pytest.fixture(scope="module")
 def reach() -> Reach:
     return Reach()
@@ -190,7 +193,8 @@ def plugin(**options: Any) -> SuitePlugin:
 
 
 def collect(suite: SuitePlugin, *node_ids: str) -> list[Any]:
-    items = [SimpleNamespace(nodeid=node_id) for node_id in node_ids]
+    session = SimpleNamespace(_setupstate=SimpleNamespace(teardown_exact=lambda next_item: None))
+    items = [SimpleNamespace(nodeid=node_id, session=session) for node_id in node_ids]
     hook = SimpleNamespace(pytest_deselected=lambda items: None)
     suite.pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)  # type: ignore[arg-type]
     return items
@@ -214,10 +218,53 @@ def test_no_test_begins_that_would_not_end_in_time(monkeypatch: pytest.MonkeyPat
     slow = plugin(until=1061.0, slowness=2.0)
     collect(slow, item.nodeid)
 
-    assert late.pytest_runtest_protocol(item) is True
+    assert late.pytest_runtest_protocol(item, None) is True
     assert late.left_out == [item.nodeid]
-    assert in_time.pytest_runtest_protocol(item) is None
-    assert slow.pytest_runtest_protocol(item) is True
+    assert in_time.pytest_runtest_protocol(item, None) is None
+    assert slow.pytest_runtest_protocol(item, None) is True
+
+
+CONFTEST = """
+from suite.plugin import SuitePlugin, add_options
+
+def pytest_addoption(parser):
+    add_options(parser)
+
+def pytest_configure(config):
+    config.pluginmanager.register(SuitePlugin(config), "the suite")
+"""
+TWO_OF_A_FIXTURE = """
+import pytest
+
+@pytest.fixture(scope="module")
+def kept(request):
+    suite = request.config.pluginmanager.get_plugin("the suite")
+    yield suite
+    suite._until = None
+
+def test_before_the_time_is_over(kept):
+    kept._until = 0.0
+
+def test_that_is_left_out(kept):
+    pass
+"""
+
+
+def test_what_was_kept_for_a_test_that_is_left_out_is_torn_down(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suite.plugin.record", lambda seconds: None)
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_a=TWO_OF_A_FIXTURE, test_b="def test_of_another_module(): pass")
+
+    outcome = pytester.inline_run()
+
+    passed, _, failed = outcome.listoutcomes()
+    assert [report.nodeid for report in failed] == []
+    assert [report.nodeid for report in passed] == [
+        "test_a.py::test_before_the_time_is_over",
+        "test_b.py::test_of_another_module",
+    ]
 
 
 # --- what failed, once more
