@@ -21,7 +21,6 @@ from suite.plugin import SuitePlugin
 from suite.reach import COMMANDS, FAR, HOMES, READ, Reach, readers_of
 from suite.runs import HUNG, NO_TESTS, Runner, Stage
 
-
 pytest_plugins = "pytester"
 
 
