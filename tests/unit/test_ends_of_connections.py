@@ -7,7 +7,7 @@ connection; every other end, however it came about, leaves it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import proton
 import pytest
@@ -24,6 +24,8 @@ from session_support import FIRST, SECOND
 
 ERROR = "amqp:resource-limit-exceeded"
 WITNESS = "a backup"
+CLOSE = b"\0\0\0\x0c\x02\0\0\0\0\x53\x18\x45"
+"""A frame with a close that has no error."""
 
 
 class Outcome(NamedTuple):
@@ -260,3 +262,73 @@ def test_what_a_session_holds_comes_again_where_the_session_stays(row: Row, way:
     is_held = row.outcome.session != "over" and row.outcome.subscription == "stays"
     assert held(link) == (1 if is_held else 0)
     assert again.bodies(link) == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("way", ["direct", "proxied"])
+def test_who_gives_up_waiting_for_its_session_has_not_ended_it(way: str) -> None:
+    """As while brokers are frozen. Proton keeps a close to itself until it has the broker's open; others do not."""
+    story = Story(way)
+    story.with_session.vanish()
+    log = story.broker.container.default.resources.default.log
+    log.add_witness(WITNESS)
+    waiting = open_session(story.broker, FIRST, resume=True)
+    assert waiting.connection.state & proton.Endpoint.REMOTE_UNINIT
+    waiting.peer.receive(CLOSE)
+    story.broker.settle_down()
+    log.acknowledge(WITNESS, log.last_lsn)
+    story.broker.settle_down()
+    assert story.outcome().session == "waits"
+    log.remove_witness(WITNESS)
+    again = open_session(story.broker, FIRST, resume=True)
+    assert (status(again), held(consume(again, "held"))) == ("resumed", 1)
+
+
+# --- between a proxy and the primary
+
+
+def _cut(proxied: PairedProxy) -> None:
+    proxied.cut()
+
+
+def _close_upstream(proxied: PairedProxy) -> None:
+    assert proxied.upstream is not None
+    proxied.upstream.close("not needed any more")
+    proxied.settle_down()
+
+
+def _close_upstream_in_order(proxied: PairedProxy) -> None:
+    assert proxied.upstream is not None
+    proxied.upstream.engine.connection.close()
+    proxied.settle_down()
+
+
+def _end_upstream_session(proxied: PairedProxy, error: str = "") -> None:
+    assert proxied.upstream is not None
+    session: Any = proxied.upstream.engine.connection.session_head(0)
+    if error:
+        session.condition = proton.Condition(error, "")
+    session.close()
+    proxied.settle_down()
+
+
+UPSTREAM_ROWS: dict[str, Callable[[PairedProxy], None]] = {
+    "connection lost": _cut,
+    "close with an error": _close_upstream,
+    "close": _close_upstream_in_order,
+    "end of the AMQP session": _end_upstream_session,
+    "end of the AMQP session with an error": lambda proxied: _end_upstream_session(proxied, ERROR),
+}
+
+
+@pytest.mark.parametrize("end", UPSTREAM_ROWS.values(), ids=UPSTREAM_ROWS)
+def test_what_clients_of_a_proxy_had_is_theirs_however_its_connection_ends(end: Callable[[PairedProxy], None]) -> None:
+    """Whether they are still there, nobody has said: everything waits for the proxy to come for it."""
+    story = Story("proxied")
+    proxied = cast(PairedProxy, story.broker)
+    end(proxied)
+    assert story.outcome()._replace(session="") == Outcome("", "stays", 0)
+    assert story.temporary in story.queues
+    other = PairedClient(proxied.primary, container="other")
+    proxied.settle_down()
+    assert condition(subscribe(other, "own", "exclusive")) == "amqp:resource-locked"
+    assert queued_bodies(proxied.queue("worked")) == []
