@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient, queued_bodies
+from paired_engines import PairedClient, queued_bodies
 from paired_links import condition, subscribe
 from paired_proxy import PairedProxy, paired_broker
 from paired_transactions import PairedCoordinator, publish

@@ -12,8 +12,9 @@ from qpid_ha_broker.amqp.wire.engine import has_error
 class EndpointEnding(Enum):
     """A row for each way in which one ends; the columns are `is_farewell` and `is_failure`.
 
-    What outlives the connection, a client's session or a durable subscription, is given up by a farewell alone: an end
-    that nobody wished is none, whoever says it. A client whose brokers were frozen closes with an error, and comes back.
+    What outlives the connection, a client's session or a durable subscription, is given up by a farewell alone. An end
+    that nobody wished is none, whoever says it: a client whose brokers were frozen closes with an error, and returns.
+    docs/protocol.md has what becomes of the rest.
     """
 
     CLOSED = "the peer has closed it, in order", True, False
