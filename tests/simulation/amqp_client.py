@@ -71,7 +71,7 @@ class Talk(asyncio.Protocol):
         """It does not read."""
         self.end: StreamEnd | None = None
         self.transport = proton.Transport()
-        self.transport.idle_timeout = IDLE_S
+        self.transport.idle_timeout = client.idle_s
         self.connection = proton.Connection()
         self._collector = proton.Collector()
         self.connection.collect(self._collector)
@@ -151,7 +151,17 @@ class Talk(asyncio.Protocol):
         elif kind in (proton.Event.CONNECTION_REMOTE_CLOSE, proton.Event.SESSION_REMOTE_CLOSE):
             self.drop(f"closed by the broker: {self.connection.remote_condition}")
         elif kind == proton.Event.TRANSPORT_ERROR:
-            self.drop(f"transport: {self.transport.condition}")
+            self._give_up(f"transport: {self.transport.condition}")
+
+    def _give_up(self, reason: str) -> None:
+        """As Proton does, above all when it hears nothing for too long: it closes with an error, and ends the stream.
+
+        A broker that was stopped finds that when it goes on.
+        """
+        self.flush()
+        if self.end is not None:
+            self.end.close()
+        self.lose(reason)
 
     def drop(self, reason: str) -> None:
         """End the stream without a word."""
@@ -191,6 +201,9 @@ class AmqpClient:
 
     A kind of client overrides `begin`, `act` and what it wants to hear.
     """
+
+    idle_s = IDLE_S
+    """After so long without a sign of life it gives its connection up."""
 
     def __init__(self, shop: Shop, name: str, draw: random.Random) -> None:
         self.shop = shop

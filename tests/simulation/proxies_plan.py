@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 FAULTS_END_S: Final = 12.0
 _OF_PROXIES: Final = (0.15, 0.2)
 """Of the seeds of all kinds."""
+_PAUSES_OF_ALL_S: Final = (1.55, 1.9), (1.55, 1.9), (2.5, 5.0)
+"""Clients with sessions give up after 1 s, and a moment for their look at the clock; others, and brokers, after 2."""
 
 
 class ProxiesKind(StrEnum):
@@ -25,6 +27,8 @@ class ProxiesKind(StrEnum):
     MOVE = "move"
     PAUSE = "pause"
     PAUSE_PRIMARY = "pause primary"
+    PAUSE_ALL = "pause all"
+    """For longer than clients wait for a sign of life."""
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
@@ -110,6 +114,8 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
     if sessions:
         ends = random.Random(f"{seed}/proxies ends of sessions")
         faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
+        pauses = random.Random(f"{seed}/proxies pauses of all")
+        faults += [_draw_pause_of_all(pauses) for _ in range(pauses.choice((1, 2, 3)))]
     bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
     if bereft:
         deletions = random.Random(f"{seed}/proxies deletions")
@@ -145,3 +151,8 @@ def _draw_replicas(draw: random.Random, brokers: int) -> tuple[tuple[int, ...], 
 def _draw_fault(draw: random.Random, kind: ProxiesKind) -> ProxiesFault:
     for_s = draw.choice((0.1, 0.5, 1.0, 3.0)) * draw.uniform(0.5, 1.5)
     return ProxiesFault(kind, round(draw.uniform(1.5, FAULTS_END_S), 3), round(for_s, 3), draw.randrange(1 << 30))
+
+
+def _draw_pause_of_all(draw: random.Random) -> ProxiesFault:
+    for_s = draw.uniform(*draw.choice(_PAUSES_OF_ALL_S))
+    return _draw_fault(draw, ProxiesKind.PAUSE_ALL)._replace(for_s=round(for_s, 3))

@@ -23,6 +23,8 @@ WINDOW = 20
 DETACHES, CLOSES_LINK = 0.01, 0.005
 CLOSES, RIVALS = 0.004, 0.01
 """How often, each time that it acts, a client does so."""
+SESSION_IDLE_S = 1.0
+"""Less than brokers have patience for: these are still connected to each other when their clients have given up."""
 STAYS_AWAY = 0.15
 """How many of its breaks are longer: up to twice its session's timeout."""
 
@@ -272,6 +274,7 @@ SessionPart = NumberedPublisher | HoldingConsumer
 class SessionClient(AmqpClient):
     """Publishes to queues of all sets and consumes from them, in one session after the other."""
 
+    idle_s = SESSION_IDLE_S
     consumer_kind: type[HoldingConsumer] = HoldingConsumer
 
     def __init__(

@@ -61,6 +61,7 @@ class ProxiesTrouble:
             ProxiesKind.MOVE: self._move,
             ProxiesKind.PAUSE: self._pause_any,
             ProxiesKind.PAUSE_PRIMARY: self._pause_primary,
+            ProxiesKind.PAUSE_ALL: self._pause_all,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
         }
@@ -189,8 +190,17 @@ class ProxiesTrouble:
             self._pause(primary, fault.for_s)
 
     def _pause(self, node: ProxyNode, for_s: float) -> None:
-        if not (node.is_up and not node.is_paused and self._may_go(node)):
-            return
+        if node.is_up and not node.is_paused and self._may_go(node):
+            self._stop(node, for_s)
+
+    def _pause_all(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """As machines whose host stops, or sleeps: they go on at once, or one after the other."""
+        if all(self._may_go(node) for node in self._nodes):
+            apart_s = draw.choice((0.0, 0.0, 0.01, 0.3))
+            for node in self._nodes:
+                self._stop(node, fault.for_s + apart_s * draw.random())
+
+    def _stop(self, node: ProxyNode, for_s: float) -> None:
         node.pause()
         process = node.process
 

@@ -244,6 +244,8 @@ class ProxiesWorld:
         if node.member.status.generation != self.default.watch.generation or known.has_ended:
             return
         known.has_ended = True
+        if not known.may_end and session.is_attached:
+            raise Violation(f"{node.name} ends session {session.name}, whose client has not said that it goes for good")
         away_s = self.schedule.now_s - known.attached_s
         if not known.may_end and away_s < known.timeout_s - 2 * CHECK_S:
             raise Violation(f"{node.name} ends session {session.name}, whose client was there {away_s:.3f} s ago")

@@ -175,8 +175,10 @@ class StreamEnd(asyncio.Transport):
         """Have read what came, if anybody reads."""
         while self._held and self._is_reading and not self._is_over:
             parcel = self._held.popleft()
-            if parcel.reason is not None:
-                self._lose(None if parcel.reason == "closed" else ConnectionResetError(104, parcel.reason))
+            if parcel.reason == "closed":
+                self.post(partial(self._lose, None))  # a process that is stopped finds what came before that
+            elif parcel.reason is not None:
+                self._lose(ConnectionResetError(104, parcel.reason))
             elif parcel.data:
                 self.post(partial(self._read, parcel.data))
             else:

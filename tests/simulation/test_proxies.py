@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from qpid_ha_broker.amqp.connections import connection
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.links import relayed_links
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
@@ -18,6 +19,7 @@ from qpid_ha_broker.amqp.relaying.relayed_transactions import RelayedTransaction
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.resources import release_held
@@ -137,6 +139,13 @@ def test_a_refusal_that_is_forgotten_when_a_later_message_is_accepted_is_found(m
 
     plans = map(draw_proxies_plan, (32, 43, 48))  # with sessions that fill a small queue
     assert "was accepted at" in found_by(monkeypatch, plans).problem
+
+
+def test_a_close_with_an_error_that_is_taken_for_a_farewell_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "ending_by_peer", lambda endpoint, closed=True: EndpointEnding.CLOSED)
+
+    plans = map(draw_proxies_plan, (22, 33))  # with sessions, and all brokers stopped for a while
+    assert "whose client has not said that it goes for good" in found_by(monkeypatch, plans).problem
 
 
 def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from paired_engines import PairedBroker
 from qpid_ha_agent.control import INVALID_PARAMS, RequestRefused, list_in_pages
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.server.control import administration
 from qpid_ha_broker.server.control.control import ControlError
 from several_sets import SeveralSets
@@ -84,6 +85,19 @@ def test_queues_of_all_sets_and_exchanges_are_listed_so() -> None:
     caller = Caller(SeveralSets())
     assert names(list_in_pages(caller, "queues")) == ["blue", "plain", "red"]
     assert "amq.topic" in names(list_in_pages(caller, "exchanges"))
+
+
+def test_queues_of_sets_that_others_lead_are_listed_with_their_own_set() -> None:
+    broker = SeveralSets()
+    write = broker.container.default.resources.default.write
+    write(ev.BrokerRegistered("beta", "beta", "amqp://beta:5672", "", "", "0"))
+    for name in ("green", "violet", "white"):
+        write(ev.SetPlaced(name, ("beta",), (), "", 0, 0))
+        write(ev.QueuePlaced(f"of {name}", name, {}, False))
+    rows = Caller(broker).call("queues", action="list")
+    assert {row["name"]: row["set"] for row in rows if row["name"].startswith("of ")} == {
+        "of green": "green", "of violet": "violet", "of white": "white",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("params", [{"limit": 0}, {"limit": 1001}, {"limit": True}, {"limit": "5"}, {"after": 3}])

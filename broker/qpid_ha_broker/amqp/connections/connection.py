@@ -29,6 +29,7 @@ from qpid_ha_broker.amqp.relaying.relayer import Relayer
 from qpid_ha_broker.amqp.wire.conditions import (
     CONNECTION_FORCED,
     ESTABLISHMENT_FAILED,
+    INTERNAL_ERROR,
     INVALID_FIELD,
     RESOURCE_LIMIT,
     SOLE_CONNECTION,
@@ -38,6 +39,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     encoded_bytes,
     symbol_map,
 )
+from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding, ending_by_peer
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, session_of
 from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, OUR_PRODUCT, PROOF_PROPERTY, SHARED_CAPABILITY, Channel
 from qpid_ha_broker.amqp.wire.relay import (
@@ -255,6 +257,11 @@ class ConnectionRelay:
             self.is_proxy = RELAY_CAPABILITY in desired
             self.onward, self.relays = self.relays if self.is_proxy else None, None
 
+    def ending_of(self, endpoint: proton.Endpoint) -> EndpointEnding:
+        """How the peer has ended its connection or an AMQP session. A proxy detaches links whose clients are gone: the
+        others are attached again, here or elsewhere."""
+        return EndpointEnding.LOST if self.is_proxy else ending_by_peer(endpoint)
+
     def forget(self, link: Relayed) -> None:
         """It has ended, or is not relayed after all."""
         self.pending.pop(link.link._impl, None)
@@ -387,7 +394,7 @@ class Connection:
             self.engine.process(self, self.budget())  # a refused login is known only when its outcome has been written
         finally:  # even if it is a bug of ours that ended this connection, others get what it held
             self._is_lost = True
-            self._finish(lost=True)
+            self._finish(EndpointEnding.LOST)
 
     def budget(self) -> Budget:
         """For what is to be done at once and may be much."""
@@ -426,7 +433,7 @@ class Connection:
         except AmqpError as error:
             self.end(error)
 
-    def end(self, error: AmqpError) -> None:
+    def end(self, error: AmqpError, ending: EndpointEnding = EndpointEnding.OURS) -> None:
         """Close the connection with a condition; what the client held is given back."""
         if self._ended:
             return
@@ -438,7 +445,7 @@ class Connection:
         connection = self.engine.connection
         connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
-        self._finish(lost=False)
+        self._finish(ending)
         self.touch()
 
     def send_away(self, error: AmqpError) -> None:
@@ -454,7 +461,7 @@ class Connection:
         elif not self._ended:
             self.log.write("info", f"sent away: {error.description}")
             self.is_hung_up = True
-            self._finish(lost=False)
+            self._finish(EndpointEnding.OURS)
             self.touch()
 
     # --- what the peer did: see engine.Handler
@@ -522,16 +529,20 @@ class Connection:
 
     def closed(self) -> None:
         self.peer_has_closed = True
-        # A proxy detaches links whose clients are gone. The others are attached again, here or elsewhere.
-        self._finish(lost=self.relay.is_proxy)
+        ending = self.relay.ending_of(self.engine.connection)
+        if ending is EndpointEnding.FAILED and not self._ended:
+            level = "debug" if self.peer_channel is not None else "info"
+            text = self.engine.reason_of_close
+            self.log.write(level, f"closed by its client with an error: {text:.{DESCRIPTION_LENGTH}}")
+        self._finish(ending)
 
     def failed(self, name: str, description: str) -> None:
         if not self._ended:
             self.log.write("warning", f"connection failed: {name}: {description:.{DESCRIPTION_LENGTH}}")
-        self._finish(lost=True)
+        self._finish(EndpointEnding.LOST)
 
     def malformed(self, name: str, description: str) -> None:
-        self.end(AmqpError(name, description))
+        self.end(AmqpError(name, description), EndpointEnding.OURS if name == INTERNAL_ERROR else EndpointEnding.LOST)
 
     def session_opened(self, session: proton.Session) -> None:
         def told(_: AmqpError | None) -> None:
@@ -559,15 +570,16 @@ class Connection:
         for endpoint in endpoints:
             endpoint.stop()
         at_once = any(endpoint.must_end_at_once for endpoint in endpoints)
-        self.container.begin(self._end_session(session, endpoints), self.budget(), at_once=at_once)
+        ending = self.relay.ending_of(session)
+        self.container.begin(self._end_session(session, endpoints, ending), self.budget(), at_once=at_once)
 
-    def _end_session(self, session: proton.Session, endpoints: list[LinkEndpoint]) -> Task:
+    def _end_session(self, session: proton.Session, endpoints: list[LinkEndpoint], ending: EndpointEnding) -> Task:
         """The peer is answered when all of its links have ended."""
         for endpoint in used_up(endpoints):
             if self._ended:
                 return
             if endpoint in self.links:
-                self.engine.guard(partial(self.links.remove, endpoint, lost=False))
+                self.engine.guard(partial(self.links.remove, endpoint, lost=ending.is_failure))
                 endpoint.link.free()
                 yield
         self.links.session_ended(session)
@@ -626,7 +638,7 @@ class Connection:
 
     # --- the end
 
-    def _finish(self, *, lost: bool) -> None:
+    def _finish(self, ending: EndpointEnding) -> None:
         if self._ended:
             if not self._is_ending_links:
                 self._links_have_ended()
@@ -640,15 +652,16 @@ class Connection:
         for endpoint in self.links:
             endpoint.stop()
         if self.session is not None:
-            ends = self.peer_has_closed and not lost and not self.session.request.is_kept
+            # Who was not told that it has the session has given up waiting for it, and means to try again.
+            ends = ending.is_farewell and self.session.is_granted and not self.session.request.is_kept
             self.container.sessions.left(self.session, ends=ends)
         at_once = any(endpoint.must_end_at_once for endpoint in self.links)
-        self.container.begin(self._end_links(lost=lost), self.budget(), at_once=at_once)
+        self.container.begin(self._end_links(ending), self.budget(), at_once=at_once)
 
-    def _end_links(self, *, lost: bool) -> Task:
+    def _end_links(self, ending: EndpointEnding) -> Task:
         for endpoint in used_up(list(self.links)):
             if endpoint in self.links:
-                self.engine.guard(partial(self.links.remove, endpoint, lost=lost))
+                self.engine.guard(partial(self.links.remove, endpoint, lost=ending.is_failure))
                 yield
         self._is_ending_links = False
         self._links_have_ended()

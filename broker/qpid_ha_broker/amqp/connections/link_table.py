@@ -20,6 +20,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     RESOURCE_LIMIT,
     AmqpError,
 )
+from qpid_ha_broker.amqp.wire.endpoint_ending import ending_by_peer
 from qpid_ha_broker.amqp.wire.engine import (
     ATTACH_BYTES,
     Engine,
@@ -110,7 +111,7 @@ class LinkTable:
     def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
         """It has ended, and with it what was made for it; nothing is said to the peer.
 
-        `lost`: the connection broke. `closed`: the peer will not come back to it, not even to a durable subscription.
+        `lost`: nobody wished that. `closed`: the peer will not come back to it, not even to a durable subscription.
         `by_peer` False: we have ended it.
         """
         del self._attached[endpoint.link._impl]
@@ -215,7 +216,8 @@ class LinkTable:
         """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
         endpoint = self._attached.get(link._impl)
         if endpoint is not None:
-            self.remove(endpoint, lost=False, closed=closed)
+            ending = ending_by_peer(link, closed=closed)
+            self.remove(endpoint, lost=ending.is_failure, closed=ending.is_farewell)
         self.end_wait_of(link)
         if link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
             _open_to_nowhere(link)

@@ -48,6 +48,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     TRANSFER_LIMIT,
     AmqpError,
 )
+from qpid_ha_broker.amqp.wire.endpoint_ending import ending_by_peer
 from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
     Delivery,
@@ -249,7 +250,7 @@ class RelayedLink(LinkEndpoint):
 
     @property
     def _is_closed_by_client(self) -> bool:
-        return bool(self.link.state & proton.Endpoint.REMOTE_CLOSED)
+        return bool(self.link.state & proton.Endpoint.REMOTE_CLOSED) and ending_by_peer(self.link).is_farewell
 
 
 def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:

@@ -35,7 +35,7 @@ class LinkEndpoint:
     """What its peer had to be allowed when it attached; asked again when the rules change. None: nothing."""
 
     was_closed = False
-    """Its peer has closed it, and will not come back to it."""
+    """Its peer has closed it in order, and will not come back to it."""
 
     @property
     def is_writer(self) -> bool:
@@ -71,7 +71,7 @@ class LinkEndpoint:
         """It ends: take nothing more. What it holds comes back with `closed`, which may be some turns later."""
 
     def closed(self, *, lost: bool) -> None:
-        """It has ended: give back what it holds. `lost`: the connection broke."""
+        """It has ended: give back what it holds. `lost`: nobody wished that, see `EndpointEnding.is_failure`."""
         raise NotImplementedError
 
     # --- the turn's calls

@@ -76,16 +76,21 @@ class SetsAdministration(Administration):
 
     def queues(self, start: int = 0) -> Iterator[Facts]:
         """As `Administration.queues`, set by set; of one that another broker leads those that the directory has."""
-        there, found = self._catalog.map, list[Iterator[Facts]]()
+        found = list[Iterator[Facts]]()
         for set_name, hosted in self._sets():
             count = self._count(set_name, hosted)
             if hosted is not None and not self._is_elsewhere(set_name, hosted) and start < count:
                 found.append(hosted.administration.queues(start))
             elif start < count:
-                queues = list(islice(there.queues_of(set_name).values(), start, None))
-                found.append(self._facts_known(queue.name, set_name, queue.declared) for queue in queues)
+                found.append(self._all_known(set_name, start))
             start = max(start - count, 0)
         return chain.from_iterable(found)
+
+    def _all_known(self, set_name: str, start: int) -> Iterator[Facts]:
+        """Those of a set that another broker leads, of which the first `start` are left out. A change of the map while
+        they are told is not seen."""
+        queues = list(islice(self._catalog.map.queues_of(set_name).values(), start, None))
+        return (self._facts_known(queue.name, set_name, queue.declared) for queue in queues)
 
     def queue_names(self) -> list[str]:
         """As `Administration.queue_names`."""

@@ -286,6 +286,11 @@ class Engine:
         found = map(_condition_text, (*theirs, lib.pn_transport_condition(self._transport), *ours))
         return next(filter(None, found), "the connection was lost")
 
+    @property
+    def reason_of_close(self) -> str:
+        """The error with which the peer has closed the connection; empty for none."""
+        return _condition_text(lib.pn_connection_remote_condition(self.connection._impl))
+
     def tick(self, now_ms: int) -> int:
         """Keep idle time-outs; returns when to call again (the same clock, milliseconds), 0: no need to."""
         return int(lib.pn_transport_tick(self._transport, now_ms))
@@ -1031,6 +1036,11 @@ def number_if_any(delivery: Delivery) -> int | None:
     """The tag, where it may be a number as `Sender.send` makes it."""
     tag = _tag_of(delivery)
     return int(_unpack(tag.start, NUMBER_LENGTH), 16) if tag.size == NUMBER_LENGTH else None
+
+
+def has_error(endpoint: proton.Endpoint) -> bool:
+    """Whether the peer has ended it with an error (AMQP 1.0 sections 2.7.7 to 2.7.9)."""
+    return bool(lib.pn_condition_is_set(endpoint._get_remote_cond_impl()))
 
 
 def stop_draining(link: proton.Link) -> int:
