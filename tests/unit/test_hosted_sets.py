@@ -143,6 +143,10 @@ class RefusingBroker:
     is_full = False
     failure: ModelError | None = None
 
+    def has_unwritten(self, set_name: str) -> bool:
+        """Whatever is led here is written at once."""
+        return False
+
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
         """Wait."""
         assert (set_name, queues) == ("red", ("red",))
