@@ -1,8 +1,8 @@
 """Carries messages between brokers that came to an exchange at one, for queues of sets that others lead.
 
 Both ends: `ForwardLinks` has a sub-channel for each set to which something is on its way, `ForwardArrivals` takes what
-others hand on. What is kept, numbered and sent again, the cores in `ha.forwarding` decide. Of a set that this broker has
-begun to lead, what it keeps is taken here, by a receiver like any other.
+others hand on. What is kept, numbered and sent again, the cores in `ha.forwarding` decide. What is kept for a set that
+this broker has begun to lead is taken here, by a receiver like any other.
 """
 
 from __future__ import annotations
