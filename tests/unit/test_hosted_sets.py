@@ -170,6 +170,43 @@ def test_what_another_broker_refuses_is_rejected(broker: SeveralSets, client: Pa
     assert delivery.remote.condition.description == "red is full"
 
 
+def test_nothing_is_handed_on_beside_what_is_written_here_and_not_committed(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    """The set is about to be handed over, and links that wait for its log are about to end. Were that given up, what
+    had gone another way would have overtaken what is sent again."""
+    fan_out(broker)
+    other = broker.container.publisher.forwarder = RefusingBroker()
+    red = broker.set("red")
+    red.resources.default.log.add_witness(WITNESS)
+    first = publish(client, "fan")
+    red.read_only = True
+    second = publish(client, "fan")
+    assert (first.settled, second.remote_state) == (False, Delivery.REJECTED)
+    assert second.remote.condition.name == "amqp:resource-locked"
+    assert broker.count("blue") == 1
+
+    broker.acknowledge("red")
+    third = publish(client, "fan")
+    assert (first.remote_state, third.settled, broker.count("blue")) == (Delivery.ACCEPTED, False, 2)
+    other.failure = QueueFull("it is led elsewhere")
+    broker.settle_down()
+    assert third.remote_state == Delivery.REJECTED
+
+
+def test_what_comes_to_an_exchange_while_its_broker_hands_default_over_is_handed_on_to_nobody(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    fan_out(broker)
+    broker.container.publisher.forwarder = RefusingBroker()
+    sender = client.sender("fan")
+    broker.container.default.read_only = True
+    delivery = client.send(sender, proton.Message(body="x"))
+    broker.settle_down()
+    assert delivery.remote_state == Delivery.REJECTED
+    assert (broker.count("red"), broker.count("blue")) == (0, 0)
+
+
 def test_who_publishes_through_an_exchange_waits_while_too_much_is_on_its_way_to_other_brokers(
     broker: SeveralSets, client: PairedClient
 ) -> None:
