@@ -39,15 +39,19 @@ class ForwardChannel:
         self.peer = peer
         self.listener = listener
         self.find: Callable[[str], PeerListener] | None = None
-        self.is_open = True
+        self._has_ended = False
         self._node = node
         self._transport: StreamEnd | None = None
         self._unread = b""
         self._heard_s = node.loop.time()
         self._tick()
 
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._has_ended
+
     def _tick(self) -> None:
-        if self.is_open:
+        if not self._has_ended:
             self._node.loop.call_later(HEARTBEAT_S, self._tick)
             if self._transport is not None:
                 self._transport.write(_LENGTH.pack(0))
@@ -57,23 +61,23 @@ class ForwardChannel:
     # --- a channel
 
     def send(self, data: bytes) -> None:
-        if self.is_open and self._transport is not None:
+        if self._transport is not None and not self._has_ended:
             self._transport.write(_LENGTH.pack(len(data)) + data)
 
     def close(self, reason: str) -> None:
-        self.is_open = False
+        self._has_ended = True
         if self._transport is not None:
             self._transport.close()
 
     def lose(self, reason: str) -> None:
-        if self.is_open:
+        if not self._has_ended:
             self.close(reason)
             if self.listener is not None:
                 self.listener.closed(cast(Channel, self), reason)
 
     def opened(self, set_name: str, end: StreamEnd | None, reason: str) -> None:
         """By this broker; `end` None: it is not."""
-        if not self.is_open:
+        if self._has_ended:
             if end is not None:
                 end.abort()
         elif end is None:
