@@ -136,6 +136,26 @@ def test_a_message_for_queues_of_several_sets_is_accepted_when_all_have_committe
     assert delivery.remote_state == Delivery.ACCEPTED
 
 
+def test_who_waits_for_a_set_that_goes_loses_its_link_to_an_exchange_and_is_told_nothing(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    """It sends all of it again, before what is handed on to the next primary."""
+    fan_out(broker)
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+    waiting, other = client.sender("fan"), client.sender("fan")
+    delivery = client.send(waiting, proton.Message(body="x"))
+    broker.settle_down()
+    assert not delivery.settled
+
+    broker.lead_elsewhere("red")
+    broker.set("red").end_links(ServedElsewhere(broker.directory, "red"), browsers=False)
+    broker.settle_down()
+
+    assert delivery.remote_state != Delivery.ACCEPTED
+    assert waiting.remote_condition.name == LINK_REDIRECT
+    assert other.state & proton.Endpoint.REMOTE_ACTIVE
+
+
 class RefusingBroker:
     """Another broker, which refuses what it is handed when it is told to."""
 
