@@ -195,7 +195,9 @@ def led_by_another(core: Core, *texts: str) -> None:
     core.log.reset(core.log.committed_lsn)
     start = ev.GenerationStarted(2, "gamma", "", 0, False, "")
     queue_id = core.catalog.queues["q"].id
-    for event in (start, *(ev.Enqueued((queue_id,), message(text).payload, False, 4, 0, "") for text in texts)):
+    events: list[ev.Event] = [start]
+    events += [ev.Enqueued((queue_id,), message(text).payload, False, 4, 0, "") for text in texts]
+    for event in events:
         core.log.last_lsn += 1
         core.resources.default.state.apply(core.log.last_lsn, event)
     core.log.reset(core.log.last_lsn)
