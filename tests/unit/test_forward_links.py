@@ -10,6 +10,7 @@ import pytest
 
 from model_support import message
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardDone, ForwardFrame, ForwardMessage, decode, encode
@@ -66,7 +67,7 @@ class Broker:
         asyncio.get_running_loop().call_soon(opened)
         return channel
 
-    def find(self, set_name: str) -> object:
+    def find(self, set_name: str) -> HostedSet | None:
         """As of a set that is led here."""
         return None if self.red.read_only else self.red
 
