@@ -58,7 +58,7 @@ def read_weights(_: click.Context, __: click.Parameter, text: str | None) -> dic
 @click.option(
     "--weights", callback=read_weights, metavar="KIND=N,...",
     help="How often each kind is drawn, in relation to the others, say one-set=80,sets=12,proxies=8. Without it about"
-    " 20 of 200 seeds are of sets, and 9 of proxies.",
+    " 20 of 200 seeds are of sets, 9 of proxies, and 18 of forwarding.",
 )  # fmt: skip
 @click.option("--trace", is_flag=True, help="Show everything that happened (in one run; with many, of the failures).")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1), help="Processes.")
@@ -162,7 +162,8 @@ def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], to
     of_proxies = [outcome for outcome in all_outcomes if isinstance(outcome, ProxiesOutcome)]
     if of_proxies:
         click.echo(
-            f"{len(of_proxies)} of proxies: {sum(outcome.confirmed for outcome in of_proxies)} messages confirmed,"
+            f"{len(of_proxies)} of proxies or forwarding:"
+            f" {sum(outcome.confirmed for outcome in of_proxies)} messages confirmed,"
             f" {sum(outcome.handed_out for outcome in of_proxies)} delivered,"
             f" {sum(outcome.generations for outcome in of_proxies)} generations; again came"
             f" {sum(outcome.ended for outcome in of_proxies)} of links that had ended, and"

@@ -1,8 +1,8 @@
 """A broker with clients: the real container, connections and proxy around the member of a simulated node.
 
 What `server.broker` is to these with sockets and a loop, `ProxyNode` is on the virtual clock. Real are, of the server's
-modules, `proxying`, `client_protocol`, `cluster_clients`, `broker_addresses` and `map_directory`; sets are in memory,
-and there is no administration.
+modules, `proxying`, `client_protocol`, `cluster_clients`, `broker_addresses`, `map_directory`, `set_forwarding` and
+`forward_links`; sets are in memory, and there is no administration.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.node import Node, World
 from simulation.process_loop import ProcessLoop
+from simulation.proxies_forwarding import NodeForwarding
 from simulation.proxies_replica import Directory, SetReplica
 from simulation.streams import Post, StreamEnd, Streams
 from simulation.virtual_time import Clock
@@ -69,6 +70,8 @@ class Terms:
         ends_to_lead: Callable[[int], None],
         map_events: Callable[[], Sequence[ev.MapEvent]],
         session_ends: Callable[[ProxyNode, Session], None],
+        *,
+        forwards: bool,
     ) -> None:
         self.streams = streams
         self.publisher_credit = publisher_credit
@@ -80,6 +83,8 @@ class Terms:
         """What a broker that starts knows of the cluster map; empty: there is one set."""
         self.session_ends = session_ends
         """Told of each session that the broker is about to end."""
+        self.forwards = forwards
+        """There is an exchange that leads to queues of other sets."""
 
 
 class _Process:
@@ -196,6 +201,9 @@ class ProxyNode(Node):
         self.proxying = Proxying(self, _engine_for, addresses)
         self.connections.relays = self.proxying
         self.container.gate = self.proxying.gate
+        self.forwarding: NodeForwarding | None = None
+        if self.terms.forwards:
+            self.forwarding = NodeForwarding(self, self.replicas, self.map, self.terms.streams, self.post_here)
         self.clients.update()
         self._tick_container()
 
@@ -206,6 +214,8 @@ class ProxyNode(Node):
         now_ms = int(self.loop.time() * 1000)
         for connection in list(self._protocols):
             connection.heartbeat(now_ms)
+        if self.forwarding is not None:
+            self.forwarding.work()
         self.schedule_turn()
 
     def kill(self, is_silent: bool, has_power: bool = True, cause: str = "killed") -> None:
@@ -225,11 +235,14 @@ class ProxyNode(Node):
         for replica in self.replicas.values():
             replica.resume()
 
-    def hears(self, event: Callable[[], ev.MapEvent]) -> None:
+    def hears(self, event: Callable[[], ev.SetRecorded]) -> None:
         """The map has changed, as it is when this broker comes to it."""
 
         def apply() -> None:
-            self.map.apply(next(self._map_changes), event())
+            change = event()
+            self.map.apply(next(self._map_changes), change)
+            if self.forwarding is not None:
+                self.forwarding.record_changed(change.name)
             self.proxying.look_soon()
             self.schedule_turn()
 
@@ -254,6 +267,13 @@ class ProxyNode(Node):
 
     def accept(self, end: StreamEnd) -> None:
         self.post_here()(lambda: end.have_read_by(_ClientSocket(self, cast(Any, _Engines()))))
+
+    def accept_forwarding(self, end: StreamEnd) -> None:
+        def accept() -> None:
+            if self.forwarding is not None:
+                self.forwarding.accept(end)
+
+        self.post_here()(accept)
 
     @property
     def is_serving(self) -> bool:
@@ -331,9 +351,13 @@ class ProxyNode(Node):
             batch = rest if batch is None else _joined(batch, rest)
         self.is_in_turn = True
         self._handle(fx.TurnEnded(batch))
+        if self.forwarding is not None and self.is_up:
+            self.forwarding.work()
         for hosted, batch_of_set in others:
             if self.is_up:
                 self.replicas[hosted.name].turn_ended(batch_of_set)
+        if self.forwarding is not None and self.is_up:
+            self.forwarding.tell_committed()
         self.is_in_turn = False
         if not self.is_up:
             return

@@ -8,10 +8,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 FAULTS_END_S: Final = 12.0
+FORWARDING_ENDS_S: Final = 6.0
+"""Where brokers hand messages on: many short runs meet more than a few long ones."""
 _OF_PROXIES: Final = (0.15, 0.2)
 """Of the seeds of all kinds."""
 _PAUSES_OF_ALL_S: Final = (1.55, 1.9), (1.55, 1.9), (2.5, 5.0)
 """Clients with sessions give up after 1 s, and a moment for their look at the clock; others, and brokers, after 2."""
+_OF_FORWARDING: Final = (0.3, 0.4)
+"""The same; of these, some are of sets."""
 
 
 class ProxiesKind(StrEnum):
@@ -49,6 +53,18 @@ _WEIGHTS: Final = {
 }
 
 
+_FORWARDING_WEIGHTS: Final = {
+    ProxiesKind.PROXY_CUT: 2,
+    ProxiesKind.BLOCK: 2,
+    ProxiesKind.ONE_WAY: 1,
+    ProxiesKind.CRASH_PRIMARY: 4,
+    ProxiesKind.CRASH_PROXY: 1,
+    ProxiesKind.MOVE: 4,
+    ProxiesKind.PAUSE: 1,
+    ProxiesKind.PAUSE_PRIMARY: 6,
+}
+
+
 class ProxiesFault(NamedTuple):
     kind: ProxiesKind
     at_s: float
@@ -76,6 +92,8 @@ class ProxiesPlan:
     """Clients with sessions on the queue that is deleted now and then."""
     subscribers: int
     """Of an exchange, each with a durable subscription of its own."""
+    forking: int
+    """Publishers to an exchange that leads to queues of all sets."""
     delay_s: float
     """Of the network, on average."""
     socket_bytes: int
@@ -87,6 +105,11 @@ class ProxiesPlan:
     replicas: tuple[tuple[int, ...], ...]
     """Of each resource set beside `default`, which has one at every broker: the numbers of its brokers."""
     faults: tuple[ProxiesFault, ...]
+
+    @property
+    def faults_end_s(self) -> float:
+        """After the clients have begun."""
+        return FORWARDING_ENDS_S if self.forking else FAULTS_END_S
 
     def describe(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
@@ -100,6 +123,41 @@ def _shown(fault: ProxiesFault) -> str:
 def is_of_proxies(seed: int) -> bool:
     """Whether the brokers of that seed's cluster are proxies."""
     return _OF_PROXIES[0] <= random.Random(f"{seed}/proxies").random() < _OF_PROXIES[1]
+
+
+def is_of_forwarding(seed: int) -> bool:
+    """Whether brokers hand messages on in that seed's cluster, if it is of no other kind."""
+    return _OF_FORWARDING[0] <= random.Random(f"{seed}/proxies").random() < _OF_FORWARDING[1]
+
+
+def draw_forwarding_plan(seed: int) -> ProxiesPlan:
+    """2 or 3 brokers, 2 or 3 sets, and little else but an exchange that leads to queues of all of them."""
+    draw = random.Random(f"{seed}/forwarding plan")
+    brokers = draw.choice((2, 3, 3))
+    sizes = [draw.choice((2, brokers)) for _ in range(draw.choice((1, 1, 2)))]
+    replicas = tuple([tuple(sorted(draw.sample(range(brokers), size))) for size in sizes])
+    kinds = draw.choices(list(_FORWARDING_WEIGHTS), list(_FORWARDING_WEIGHTS.values()), k=draw.choice((3, 5, 8)))
+    faults = [_draw_fault(draw, kind, FORWARDING_ENDS_S) for kind in kinds]
+    return ProxiesPlan(
+        seed,
+        brokers,
+        draw.choice((0, 1)),
+        draw.choice((0, 1)),
+        0,
+        draw.choice((0, 0, 0, 1)),
+        draw.choice((0, 0, 0, 1)),
+        0,
+        0,
+        0,
+        draw.choice((1, 2, 3)),
+        draw.choice((0.0005, 0.003, 0.015)),
+        draw.choice((2_000, 60_000, 1_000_000)),
+        draw.choice((5, 40, 1000)),
+        draw.choice((3, 30, 30_000)),
+        1,
+        replicas,
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
 
 
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
@@ -131,6 +189,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         sessions,
         bereft,
         random.Random(f"{seed}/proxies subscribers").choice((*[0] * 14, 1, 2)),
+        0,
         draw.choice((0.0005, 0.003, 0.015)),
         draw.choice((2_000, 60_000, 1_000_000)),
         draw.choice((5, 40, 1000)),
@@ -148,9 +207,9 @@ def _draw_replicas(draw: random.Random, brokers: int) -> tuple[tuple[int, ...], 
     return tuple([tuple(sorted(draw.sample(range(brokers), size))) for size in sizes])
 
 
-def _draw_fault(draw: random.Random, kind: ProxiesKind) -> ProxiesFault:
+def _draw_fault(draw: random.Random, kind: ProxiesKind, end_s: float = FAULTS_END_S) -> ProxiesFault:
     for_s = draw.choice((0.1, 0.5, 1.0, 3.0)) * draw.uniform(0.5, 1.5)
-    return ProxiesFault(kind, round(draw.uniform(1.5, FAULTS_END_S), 3), round(for_s, 3), draw.randrange(1 << 30))
+    return ProxiesFault(kind, round(draw.uniform(end_s / 8, end_s), 3), round(for_s, 3), draw.randrange(1 << 30))
 
 
 def _draw_pause_of_all(draw: random.Random) -> ProxiesFault:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from qpid_ha_broker.events import types as ev
@@ -30,8 +30,10 @@ class PlacedSet:
 
     def __init__(self, name: str, schedule: Schedule, trace: Trace, manager: random.Random) -> None:
         self.name = name
-        self.queues: Mapping[str, Arguments] = {}
+        self.queues: dict[str, Arguments] = {}
         """With their arguments."""
+        self.elsewhere: dict[str, Arguments] = {}
+        """Other queues of it, which the map has, too."""
         self.also_declares: list[Callable[[Member], None]] = []
         """What else is told of a primary that is serving, now and then."""
         self.nodes: list[Member] = []
@@ -165,7 +167,10 @@ def map_events(brokers: Sequence[str], sets: Sequence[PlacedSet]) -> list[ev.Map
     for each in others:
         events.append(ev.SetPlaced(each.name, tuple(node.name for node in each.nodes), (), "", 0, 0))
         events.append(record_of(each))
-        events += [ev.QueuePlaced(queue, each.name, arguments, False) for queue, arguments in each.queues.items()]
+        events += [
+            ev.QueuePlaced(queue, each.name, arguments, False)
+            for queue, arguments in (each.queues | each.elsewhere).items()
+        ]
     return events
 
 

@@ -19,7 +19,7 @@ from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
 
-_SENT = re.compile(rb"([apstx]\d+-\d+) (\d+) (\w+) ")
+_SENT = re.compile(rb"([afpstx]\d+-\d+) (\d+) (\w+) ")
 
 
 def queued(node: Node) -> dict[str, list[Sent]]:

@@ -41,9 +41,10 @@ from simulation.proxies_clients import (
     PublishingClient,
 )
 from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
+from simulation.proxies_forks import Forks
 from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_node import ProxyNode, Terms
-from simulation.proxies_plan import FAULTS_END_S, ProxiesPlan
+from simulation.proxies_plan import ProxiesPlan
 from simulation.proxies_replica import SetReplica
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import PlacedSet, ToldRegister, map_events, record_of
@@ -120,12 +121,14 @@ class ProxiesWorld:
             self.default.watch.ends_to_lead,
             lambda: map_events(self.brokers, self.sets),
             self._session_ends,
+            forwards=plan.forking > 0,
         )
         self.nodes = [self._node(around, index, terms) for index in range(plan.brokers)]
         self.default.nodes += self.nodes
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         self.streams.listeners = {node.name: node for node in self.nodes}
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
+        self.forks = Forks(self, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
         self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.sets)
         self._news = self._draw("news")
@@ -227,7 +230,7 @@ class ProxiesWorld:
             name = f"s{plan.sessions + number}"
             deleted = {DELETED: self.default.ledger}
             clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
-        return clients + self.exchange.make_clients(self._draw)
+        return clients + self.exchange.make_clients(self._draw) + self.forks.make_clients(self._draw)
 
     # --- sessions
 
@@ -331,7 +334,7 @@ class ProxiesWorld:
         began_s = self.schedule.now_s
         for fault in self.plan.faults:
             self.schedule.after(fault.at_s, partial(self.trouble.strike, fault, self))
-        self.schedule.run_until(began_s + FAULTS_END_S + 0.5)
+        self.schedule.run_until(began_s + self.plan.faults_end_s + 0.5)
         self.trouble.end()
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         self.schedule.run_until(self.schedule.now_s + 1.0)
@@ -346,6 +349,7 @@ class ProxiesWorld:
         for placed in self.sets:
             left |= placed.check_rest()
         self.exchange.check_rest()
+        self.forks.check_rest()
         for client in self.clients:
             if isinstance(client, TransactingClient):
                 client.check_unknown(left)
@@ -358,7 +362,9 @@ class ProxiesWorld:
             self.schedule.run_until(self.schedule.now_s + 0.1)
 
     def _why_brokers_are_not_at_rest(self) -> str:
-        return next(filter(None, [placed.why_not_at_rest() for placed in self.sets]), "")
+        return (
+            next(filter(None, [placed.why_not_at_rest() for placed in self.sets]), "") or self.forks.why_not_at_rest()
+        )
 
     def _why_not_at_rest(self) -> str:
         waiting = next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
@@ -398,7 +404,7 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
     world = ProxiesWorld(plan, with_trace)
     problem = problem_of(world.run, world.trace)
-    ledgers = [*[placed.ledger for placed in world.sets], world.exchange.ledger]
+    ledgers = [*[placed.ledger for placed in world.sets], world.exchange.ledger, world.forks.ledger]
     transacting = [client for client in world.clients if isinstance(client, TransactingClient)]
     with_sessions = [client for client in world.clients if isinstance(client, SessionClient)]
     outcome = ProxiesOutcome(

@@ -10,7 +10,13 @@ from typing import Final, TypeVar
 
 from simulation.cluster import Outcome, run
 from simulation.plan import Plan, draw_plan
-from simulation.proxies_plan import ProxiesPlan, draw_proxies_plan, is_of_proxies
+from simulation.proxies_plan import (
+    ProxiesPlan,
+    draw_forwarding_plan,
+    draw_proxies_plan,
+    is_of_forwarding,
+    is_of_proxies,
+)
 from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.sets_plan import SetsPlan, draw_sets_plan, is_of_sets
 from simulation.sets_runs import SetsOutcome, run_sets
@@ -22,10 +28,12 @@ AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome
 ONE_SET: Final = "one-set"
 SETS: Final = "sets"
 PROXIES: Final = "proxies"
+FORWARDING: Final = "forwarding"
 DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     ONE_SET: draw_plan,
     SETS: draw_sets_plan,
     PROXIES: draw_proxies_plan,
+    FORWARDING: draw_forwarding_plan,
 }
 """How clusters of each kind are drawn from a seed."""
 YOUNG_OBJECTS: Final = 20_000
@@ -33,23 +41,28 @@ YOUNG_OBJECTS: Final = 20_000
 
 
 def kind_of(seed: int, weights: Mapping[str, int] | None = None) -> str:
-    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, or brokers that are proxies.
+    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, or such that hand
+    messages on.
 
-    `weights`: how often each kind is drawn, and at least one of them more than 0. None: see `is_of_sets` and
-    `is_of_proxies`; the seeds in tests and commit messages are drawn like that.
+    `weights`: how often each kind is drawn, and at least one of them more than 0. None: see `is_of_sets`,
+    `is_of_proxies` and `is_of_forwarding`; the seeds in tests and commit messages are drawn like that.
     """
     if weights is not None:
         return random.Random(f"{seed}/kind").choices(list(weights), list(weights.values()))[0]
     if is_of_sets(seed):
         return SETS
-    return PROXIES if is_of_proxies(seed) else ONE_SET
+    if is_of_proxies(seed):
+        return PROXIES
+    return FORWARDING if is_of_forwarding(seed) else ONE_SET
 
 
 def kind_of_plan(plan: AnyPlan) -> str:
     """The kind (`DRAWS`) of a cluster that was drawn."""
     if isinstance(plan, SetsPlan):
         return SETS
-    return PROXIES if isinstance(plan, ProxiesPlan) else ONE_SET
+    if isinstance(plan, ProxiesPlan):
+        return FORWARDING if plan.forking else PROXIES
+    return ONE_SET
 
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:

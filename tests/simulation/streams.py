@@ -33,6 +33,9 @@ class Listener(Protocol):
     def accept(self, end: StreamEnd) -> None:
         """Somebody has connected."""
 
+    def accept_forwarding(self, end: StreamEnd) -> None:
+        """Another broker has, to hand messages on."""
+
     def post_here(self) -> Post:
         """Has something done in the process that there is now."""
 
@@ -245,18 +248,35 @@ class Streams:
             return self.draw.uniform(0.0, 20 * self._delay_s)
         return self._delay_s * (0.5 + draw)
 
-    def connect(self, place: str, post: Post, to: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
-        """Connect from `place` to the broker `to`; `opened` is told in the process of who connects."""
+    def connect(
+        self,
+        place: str,
+        post: Post,
+        to: str,
+        opened: Callable[[StreamEnd | None, str], None],
+        *,
+        forwards: bool = False,
+    ) -> None:
+        """Connect from `place` to the broker `to`; `opened` is told in the process of who connects.
+
+        `forwards`: as a broker that hands messages on.
+        """
         deadline_s = self.schedule.now_s + CONNECT_LIMIT_S
-        self.schedule.after(self.delay(), partial(self._try_connect, place, post, to, opened, deadline_s))
+        self.schedule.after(self.delay(), partial(self._try_connect, place, post, to, opened, deadline_s, forwards))
 
     def _try_connect(
-        self, place: str, post: Post, to: str, opened: Callable[[StreamEnd | None, str], None], deadline_s: float
+        self,
+        place: str,
+        post: Post,
+        to: str,
+        opened: Callable[[StreamEnd | None, str], None],
+        deadline_s: float,
+        forwards: bool,
     ) -> None:
         listener = self.listeners[to]
         if self.is_blocked(place, to) or self.is_blocked(to, place):
             if self.schedule.now_s < deadline_s:
-                again = partial(self._try_connect, place, post, to, opened, deadline_s)
+                again = partial(self._try_connect, place, post, to, opened, deadline_s, forwards)
                 self.schedule.after(TRY_AGAIN_S, again)
             else:
                 post(lambda: opened(None, "timed out"))
@@ -266,7 +286,7 @@ class Streams:
             ours, theirs = StreamEnd(self, place, post), StreamEnd(self, to, listener.post_here())
             ours.other, theirs.other = theirs, ours
             self._ends[ours] = self._ends[theirs] = None
-            listener.accept(theirs)
+            (listener.accept_forwarding if forwards else listener.accept)(theirs)
             post(lambda: opened(ours, ""))
 
     def forget(self, end: StreamEnd) -> None:

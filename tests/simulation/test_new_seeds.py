@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from simulation.runs import ONE_SET, PROXIES, SETS, kind_of_plan, replay_command, run_seed
+from simulation.runs import FORWARDING, ONE_SET, PROXIES, SETS, kind_of_plan, replay_command, run_seed
 
-CLUSTERS = {ONE_SET: 6, SETS: 2, PROXIES: 1}
+CLUSTERS = {ONE_SET: 6, SETS: 2, PROXIES: 1, FORWARDING: 2}
 """In one portion: a few seconds for each kind."""
 NEW_SEEDS = 10**7, 10**9
 """Those in other tests, and those that people try by hand, are below."""

@@ -8,19 +8,20 @@ import pytest
 from click.testing import CliRunner
 
 from simulation.__main__ import main
-from simulation.proxies_plan import draw_proxies_plan
-from simulation.runs import DRAWS, ONE_SET, PROXIES, SETS, kind_of, replay_command, run_many
+from simulation.proxies_plan import draw_forwarding_plan, draw_proxies_plan
+from simulation.runs import DRAWS, FORWARDING, ONE_SET, PROXIES, SETS, kind_of, replay_command, run_many
 from simulation.sets_plan import draw_sets_plan
 
 SEEDS = 2_000
 
 
-def test_without_weights_one_seed_in_ten_is_of_many_sets_and_one_in_twenty_of_proxies() -> None:
+def test_without_weights_one_seed_in_ten_is_of_many_sets_one_of_forwarding_and_one_in_twenty_of_proxies() -> None:
     counts = Counter(kind_of(seed) for seed in range(SEEDS))
 
     assert set(counts) == set(DRAWS)
     assert 150 < counts[SETS] < 250
     assert 50 < counts[PROXIES] < 150
+    assert 130 < counts[FORWARDING] < 230
 
 
 def test_without_weights_a_seed_is_of_the_kind_that_it_was_when_it_was_written_down() -> None:
@@ -41,7 +42,7 @@ def test_the_summary_counts_the_clusters_of_each_kind() -> None:
     shown = CliRunner().invoke(main, ["--seeds", "2", "--seed", "3", "--weights", "one-set=1", "--jobs", "1"])
 
     assert shown.exit_code == 0
-    assert shown.output.startswith("2 clusters (2 one-set, 0 sets, 0 proxies) in ")
+    assert shown.output.startswith("2 clusters (2 one-set, 0 sets, 0 proxies, 0 forwarding) in ")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,7 @@ def test_weights_that_say_nothing_are_refused(arguments: list[str], refusal: str
 def test_a_failure_names_the_command_that_shows_it_again() -> None:
     assert replay_command(draw_sets_plan(7)) == "./dev simulate --seed 7 --only sets --trace"
     assert replay_command(draw_proxies_plan(8)) == "./dev simulate --seed 8 --only proxies --trace"
+    assert replay_command(draw_forwarding_plan(9)) == "./dev simulate --seed 9 --only forwarding --trace"
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_support import NOW_MS, WITNESS, Core, TextReader, bodies, body, message
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.forward_frames import (
     ForwardBegin,
     ForwardCode,
@@ -22,8 +23,16 @@ from qpid_ha_broker.ha.forward_frames import (
     decode,
     encode,
 )
-from qpid_ha_broker.ha.forwarding import ForwardedMessage, ForwardLimits, ForwardReceiver, ForwardSender, SetForwarder
+from qpid_ha_broker.ha.forwarding import (
+    ForwardedMessage,
+    ForwardingHere,
+    ForwardLimits,
+    ForwardReceiver,
+    ForwardSender,
+    SetForwarder,
+)
 from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import NotFound, QueueFull
 from qpid_ha_broker.model.message_clock import MessageClock
 from qpid_ha_broker.model.resources import Resources
@@ -175,6 +184,80 @@ def test_publishers_are_to_wait_when_too_much_is_kept() -> None:
     for _ in range(3):
         forwarder.forward("red", ("q",), message(""))
     assert [*was_full, forwarder.is_full] == [False, True, False, True]
+
+
+# --- a primary that is one no more
+
+
+def led_by_another(core: Core, *texts: str) -> None:
+    """Another broker leads, which has nothing of what was not committed here, and others' messages instead."""
+    core.resources.default.read_only = "gamma leads"
+    core.log.reset(core.log.committed_lsn)
+    start = ev.GenerationStarted(2, "gamma", "", 0, False, "")
+    queue_id = core.catalog.queues["q"].id
+    events: list[ev.Event] = [start]
+    events += [ev.Enqueued((queue_id,), message(text).payload, False, 4, 0, "") for text in texts]
+    for event in events:
+        core.log.last_lsn += 1
+        core.resources.default.state.apply(core.log.last_lsn, event)
+    core.log.reset(core.log.last_lsn)
+
+
+def test_a_primary_that_was_replaced_confirms_nothing_of_what_it_took() -> None:
+    """Its log has come as far as what it had taken, with the messages of others in their place."""
+    core, sender = a_primary(q=0), a_sender()
+    core.commit()
+    receiver = ForwardReceiver(core.resources, MessageClock())
+    token = sender.forward(("q",), message("1"))
+    deliver(sender, receiver)
+    led_by_another(core, "a", "b", "c", "d")
+    assert receiver.committed() == []
+    assert receiver.is_outdated
+    core.resources.default.read_only = ""  # it leads again
+    assert receiver.committed() == []
+    assert receiver.is_outdated
+    assert not token.is_committed
+
+
+# --- a sender whose set is led at its own broker
+
+
+def test_at_its_own_broker_a_refused_message_fails_and_those_behind_it_are_taken_once() -> None:
+    core, sender = a_primary(full=1, q=0), a_sender()
+    tokens = [sender.forward((name,), message(name)) for name in ("full", "full", "q", "full", "q")]
+    here = ForwardingHere(sender, ForwardReceiver(core.resources, MessageClock()))
+    assert not here.deliver(NOW_MS, UNLIMITED)
+    sender.check_invariants()
+    assert not sender.has_unwritten
+    core.commit()
+    assert here.tell_committed()
+    assert [token.is_committed for token in tokens] == [True, False, True, False, True]
+    assert core.catalog.queues["q"].messages.count == 2
+
+
+def test_at_its_own_broker_much_is_taken_in_portions() -> None:
+    core, sender = a_primary(q=0), a_sender()
+    for number in range(10):
+        sender.forward(("q",), message(str(number)))
+    here = ForwardingHere(sender, ForwardReceiver(core.resources, MessageClock()))
+    portions = 0
+    while here.deliver(NOW_MS, Budget(iter(range(100)).__next__, 4)):
+        portions += 1
+        assert sender.has_unwritten
+        assert core.catalog.queues["q"].messages.count < 10
+    assert portions == 3
+    assert not sender.has_unwritten
+    assert bodies(core.catalog.queues["q"].messages) == [str(number) for number in range(10)]
+
+
+def test_at_its_own_broker_nothing_fails_when_that_ceases_to_lead() -> None:
+    core, sender = a_primary(q=0), a_sender()
+    token = sender.forward(("q",), message("m"))
+    here = ForwardingHere(sender, ForwardReceiver(core.resources, MessageClock()))
+    core.resources.default.read_only = "gamma leads"
+    assert not here.deliver(NOW_MS, UNLIMITED)
+    assert here.is_over
+    assert (sender.is_connected, sender.has_unwritten, token.failure) == (False, True, None)
 
 
 @pytest.mark.parametrize(

@@ -136,12 +136,36 @@ def test_a_message_for_queues_of_several_sets_is_accepted_when_all_have_committe
     assert delivery.remote_state == Delivery.ACCEPTED
 
 
+def test_who_waits_for_a_set_that_goes_loses_its_link_to_an_exchange_and_is_told_nothing(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    """It sends all of it again, before what is handed on to the next primary."""
+    fan_out(broker)
+    broker.set("red").resources.default.log.add_witness(WITNESS)
+    waiting, other = client.sender("fan"), client.sender("fan")
+    delivery = client.send(waiting, proton.Message(body="x"))
+    broker.settle_down()
+    assert not delivery.settled
+
+    broker.lead_elsewhere("red")
+    broker.set("red").end_links(ServedElsewhere(broker.directory, "red"), browsers=False)
+    broker.settle_down()
+
+    assert delivery.remote_state != Delivery.ACCEPTED
+    assert waiting.remote_condition.name == LINK_REDIRECT
+    assert other.state & proton.Endpoint.REMOTE_ACTIVE
+
+
 class RefusingBroker:
     """Another broker, which refuses what it is handed when it is told to."""
 
     is_committed = False
     is_full = False
     failure: ModelError | None = None
+
+    def has_unwritten(self, set_name: str) -> bool:
+        """Whatever is led here is written at once."""
+        return False
 
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
         """Wait."""
@@ -164,6 +188,43 @@ def test_what_another_broker_refuses_is_rejected(broker: SeveralSets, client: Pa
     broker.settle_down()
     assert delivery.remote_state == Delivery.REJECTED
     assert delivery.remote.condition.description == "red is full"
+
+
+def test_nothing_is_handed_on_beside_what_is_written_here_and_not_committed(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    """The set is about to be handed over, and links that wait for its log are about to end. Were that given up, what
+    had gone another way would have overtaken what is sent again."""
+    fan_out(broker)
+    other = broker.container.publisher.forwarder = RefusingBroker()
+    red = broker.set("red")
+    red.resources.default.log.add_witness(WITNESS)
+    first = publish(client, "fan")
+    red.read_only = True
+    second = publish(client, "fan")
+    assert (first.settled, second.remote_state) == (False, Delivery.REJECTED)
+    assert second.remote.condition.name == "amqp:resource-locked"
+    assert broker.count("blue") == 1
+
+    broker.acknowledge("red")
+    third = publish(client, "fan")
+    assert (first.remote_state, third.settled, broker.count("blue")) == (Delivery.ACCEPTED, False, 2)
+    other.failure = QueueFull("it is led elsewhere")
+    broker.settle_down()
+    assert third.remote_state == Delivery.REJECTED
+
+
+def test_what_comes_to_an_exchange_while_its_broker_hands_default_over_is_handed_on_to_nobody(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    fan_out(broker)
+    broker.container.publisher.forwarder = RefusingBroker()
+    sender = client.sender("fan")
+    broker.container.default.read_only = True
+    delivery = client.send(sender, proton.Message(body="x"))
+    broker.settle_down()
+    assert delivery.remote_state == Delivery.REJECTED
+    assert (broker.count("red"), broker.count("blue")) == (0, 0)
 
 
 def test_who_publishes_through_an_exchange_waits_while_too_much_is_on_its_way_to_other_brokers(

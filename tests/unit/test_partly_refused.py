@@ -37,6 +37,10 @@ class RedBroker:
         self._sender.connected()
         self._receiver = ForwardReceiver(self.core.resources, MessageClock())
 
+    def has_unwritten(self, set_name: str) -> bool:
+        """See `model.publishing.Forwarder`."""
+        return set_name == "red" and self._sender.has_unwritten
+
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
         """See `model.publishing.Forwarder`."""
         assert set_name == "red"

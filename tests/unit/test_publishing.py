@@ -8,6 +8,8 @@ import pytest
 
 from model_support import NOW_MS, Core, TextReader, bodies, message
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.ha.forwarding import ForwardingHere, ForwardLimits, ForwardReceiver, ForwardSender, SetForwarder
+from qpid_ha_broker.model.budget import UNLIMITED
 from qpid_ha_broker.model.errors import ModelError, OtherSet, QueueFull
 from qpid_ha_broker.model.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.publishing import ExchangePublisher
@@ -40,6 +42,9 @@ class OtherBrokers:
     def __init__(self) -> None:
         self.handed_on: list[HandedOn] = []
 
+    def has_unwritten(self, set_name: str) -> bool:
+        return False
+
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
         self.handed_on.append(HandedOn(set_name, queues, message))
         return self.handed_on[-1]
@@ -51,8 +56,8 @@ class Cluster:
     def __init__(self) -> None:
         self.default, self.red = Core(), Core(Resources(TextReader(), "red"))
         self.others = OtherBrokers()
-        led = {"default": self.default.resources, "red": self.red.resources}
-        self.publisher = ExchangePublisher(self.default.resources, led.get, self.others)
+        self.led = {"default": self.default.resources, "red": self.red.resources}
+        self.publisher = ExchangePublisher(self.default.resources, self.led.get, self.others)
         for name, queues in {"red": ("r1", "r2"), "blue": ("b",)}.items():
             self.default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
             for queue in queues:
@@ -149,3 +154,84 @@ def test_where_all_queues_are_of_default_it_is_as_ever(cluster: Cluster) -> None
     cluster.bind("q")
     token = cluster.publish()
     assert (token.log, token.lsn, token.also) == (cluster.default.log, cluster.default.log.last_lsn, None)
+
+
+# --- a set that comes to be led here while something is on its way to who led it before
+
+
+class TakesOver:
+    """A cluster in which another broker leads `red`, until this one does."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        forwarder = SetForwarder(lambda name: ForwardSender(name, b"alpha/red", lambda _: False, ForwardLimits()))
+        cluster.publisher.forwarder = self.forwarder = forwarder
+        self.red = cluster.led.pop("red")
+        cluster.bind("r1")
+        self.tokens: list[CommitToken] = []
+
+    def publish(self, *texts: str, numbered: bool) -> None:
+        for text in texts:
+            named = (b"app", int(text)) if numbered else (b"", 0)
+            self.tokens.append(self.cluster.publish(text, *named))
+
+    def lead(self) -> None:
+        self.cluster.led["red"] = self.red
+
+    def hand_over(self) -> ForwardingHere:
+        here = ForwardingHere(self.forwarder.senders["red"], ForwardReceiver(self.red, self.red.catalog.clock))
+        assert not here.deliver(NOW_MS, UNLIMITED)
+        return here
+
+    @property
+    def there(self) -> list[str]:
+        return self.cluster.held(self.cluster.red, "r1")
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_nothing_overtakes_what_is_kept_for_the_primary_before_this_one(cluster: Cluster, numbered: bool) -> None:
+    """Numbered, what was overtaken would be taken for duplicates: it would be confirmed, and lost."""
+    world = TakesOver(cluster)
+    world.publish("1", "2", numbered=numbered)
+    world.lead()
+    world.publish("3", numbered=numbered)
+    assert world.there == []
+
+    here = world.hand_over()
+    cluster.red.commit()
+    here.tell_committed()
+
+    assert world.there == ["1", "2", "3"]
+    assert all(token.is_committed for token in world.tokens)
+
+
+def test_once_all_that_was_kept_is_written_here_the_rest_is_written_at_once(cluster: Cluster) -> None:
+    """Written, not committed: a steady publisher would never see the day on which nothing is on its way."""
+    world = TakesOver(cluster)
+    world.publish("1", "2", numbered=True)
+    world.lead()
+    here = world.hand_over()
+    assert not world.forwarder.senders["red"].is_idle
+    world.publish("3", numbered=True)
+    assert world.there == ["1", "2", "3"]
+    assert world.tokens[2].waits_for(cluster.red.log)
+
+    cluster.red.commit()
+    here.tell_committed()
+    assert all(token.is_committed for token in world.tokens)
+    assert world.forwarder.senders["red"].is_idle
+
+
+def test_what_is_written_here_and_lost_with_the_set_is_in_front_of_what_comes_then(cluster: Cluster) -> None:
+    world = TakesOver(cluster)
+    world.publish("1", numbered=True)
+    world.lead()
+    world.hand_over()
+    del cluster.led["red"]
+    world.forwarder.senders["red"].disconnected()
+    world.publish("2", numbered=True)
+    assert [each.frame.sequence for each in world.forwarder.senders["red"]._kept] == [1, 2]
+    world.lead()
+    world.publish("3", numbered=True)
+    world.hand_over()
+    assert world.there == ["1", "2", "3"]

@@ -3,12 +3,16 @@
 Each process has a sender for each of these sets, which numbers what it hands on; the primary of the set has a receiver
 for each sub-channel. What is not known to be committed is kept, and sent again to the next primary. That this makes no
 copy rests on the de-duplication of numbered messages (`model.producers`), which knows one number of a producer, the
-highest. So two things must not happen, and the receiver sees to both:
+highest. So four things must not happen. The receiver sees to the first two, `model.publishing` to the third:
 
 1. A message is accepted after one that was refused while the sender does not know of the refusal: it would send the
    refused one again to the next primary, which would take it for a duplicate, and it would count as accepted. Behind a
    refusal the receiver therefore takes nothing before it reads a Skip; the sender sends again what came behind.
-2. Numbers come in another order than that of the first time. A sender sends what it keeps in that order.
+2. What was taken counts as committed because the log of another primary has come as far: a receiver confirms nothing
+   once its set has been led by others, and its sender begins again.
+3. A message overtakes an earlier one of its publisher that is kept here, because this broker leads the set by now: see
+   `ForwardSender.has_unwritten`.
+4. Numbers come in another order than that of the first time. A sender sends what it keeps in that order.
 
 A message whose publisher numbers it keeps that number, so it is known also when another broker handed it on before.
 Where the primary of the set remembers no producers (`deduplication.producers` is 0), what is sent again may be there
@@ -32,6 +36,7 @@ from qpid_ha_broker.ha.forward_frames import (
     ForwardSkip,
 )
 from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError, NotEnoughReplicas, NotFound, NotPrimary, OtherSet, QueueFull
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.message_clock import MessageClock
@@ -90,6 +95,8 @@ class ForwardSender:
         self._bytes = 0
         self._frames: list[ForwardFrame] = []
         self.is_connected = False
+        self._written = 0
+        """What has this number or a lower one is in the log of the set at this broker; 0: not known of any."""
 
     @property
     def is_full(self) -> bool:
@@ -100,6 +107,16 @@ class ForwardSender:
     def is_idle(self) -> bool:
         """Nothing is on its way."""
         return not self._kept
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Something is on its way that is not known to be in the log of the set at this broker.
+
+        As long as it is so, whatever comes for the set goes this way, also where this broker leads the set by now:
+        written there at once, it would overtake what is kept, and that would then be taken for duplicates. What is
+        written need not be committed: what comes later is behind it in the log.
+        """
+        return bool(self._kept) and self._kept[-1].frame.number > self._written
 
     def forward(self, queues: tuple[str, ...], message: Message) -> ForwardedMessage:
         """Hand `message` on."""
@@ -118,12 +135,18 @@ class ForwardSender:
     def connected(self) -> None:
         """There is a new sub-channel, to who is believed to lead the set."""
         self.is_connected = True
+        self._written = 0
         self._frames = [ForwardBegin(self._producer), *(each.frame for each in self._kept)]
 
     def disconnected(self) -> None:
         """It has ended; what it had answered until then was received."""
         self.is_connected = False
         self._frames = []
+        self._written = 0
+
+    def written(self, number: int) -> None:
+        """This broker leads the set, and has in its log what has that number or a lower one and was not refused."""
+        self._written = number
 
     def take_frames(self) -> list[ForwardFrame]:
         """What is to be sent now."""
@@ -181,6 +204,8 @@ class ForwardSender:
             raise AssertionError(f"kept: {numbers}")
         if self._bytes != sum(len(each.frame.payload) for each in self._kept):
             raise AssertionError(f"counted {self._bytes} bytes")
+        if self._written and not self.is_connected:
+            raise AssertionError(f"{self._written} should be in the log here, and nobody takes anything")
 
 
 class SetForwarder:
@@ -200,6 +225,11 @@ class SetForwarder:
         """One of them is."""
         return any(sender.is_full for sender in self.senders.values())
 
+    def has_unwritten(self, set_name: str) -> bool:
+        """See `ForwardSender.has_unwritten`."""
+        sender = self.senders.get(set_name)
+        return sender is not None and sender.has_unwritten
+
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> ForwardedMessage:
         """Hand `message` on."""
         sender = self.senders.get(set_name)
@@ -217,18 +247,30 @@ class _Taken:
 
 
 class ForwardReceiver:
-    """The promise: on one sub-channel nothing is taken behind what was refused, before the sender knows of that."""
+    """The promise: on one sub-channel nothing is taken behind what was refused, before the sender knows of that, and
+    nothing is confirmed that the broker has not committed itself, as the primary that it was when it took it."""
 
     def __init__(self, resources: Resources, exchanges: MessageClock) -> None:
         """`resources`: of the set that the sub-channel is about. `exchanges`: the clock of `default`, by which the
         other broker says when a message expires: both know it from the primary of `default`."""
         self._resources = resources
         self._exchanges = exchanges
+        self._generation = _generation_of(resources)
         self._producer = b""
         self._last = 0
         self._refused = 0
         """The number that was refused, and the sender does not know; 0: none."""
         self._waiting: deque[_Taken] = deque()
+
+    @property
+    def is_outdated(self) -> bool:
+        """The set is not led here, or has been led by another broker since: what was taken may be in no log."""
+        return bool(self._resources.default.read_only) or _generation_of(self._resources) != self._generation
+
+    @property
+    def last(self) -> int:
+        """What has this number or a lower one was taken, unless it was refused."""
+        return self._last if not self._refused else self._refused - 1
 
     def received(self, frame: ForwardFrame, now_ms: int) -> list[ForwardFrame]:
         """What the sender says; returns answers. Raises FrameError; the sub-channel is then to be ended."""
@@ -248,6 +290,8 @@ class ForwardReceiver:
 
     def committed(self) -> list[ForwardFrame]:
         """What is to be told after a turn, or a commit."""
+        if self.is_outdated:
+            return []
         number = 0
         while self._waiting and self._waiting[0].token.is_committed:
             number = self._waiting.popleft().number
@@ -288,3 +332,50 @@ class ForwardReceiver:
         if missing:
             raise NotFound(f"there is no queue {missing[0]}")
         return tuple([there[name] for name in names])
+
+
+def _generation_of(resources: Resources) -> int:
+    """In which the set is led, as far as its log says; 0: nobody has led it."""
+    generations = resources.default.state.generations
+    return generations[-1][1].generation if generations else 0
+
+
+class ForwardingHere:
+    """In place of a sub-channel, where the broker of the sender leads the set: the same frames, without their bytes."""
+
+    def __init__(self, sender: ForwardSender, receiver: ForwardReceiver) -> None:
+        self._sender = sender
+        self._receiver = receiver
+        self._frames: deque[ForwardFrame] = deque()
+        sender.connected()
+
+    @property
+    def is_over(self) -> bool:
+        """The sender has to begin again, with whoever leads the set now."""
+        return self._receiver.is_outdated or not self._sender.is_connected
+
+    def deliver(self, now_ms: int, budget: Budget) -> bool:
+        """Have taken what the sender keeps, in order; returns whether there is more of it than there was time for.
+
+        `now_ms`: by the clock of the set.
+        """
+        sender, receiver = self._sender, self._receiver
+        while sender.is_connected:
+            if not self._frames:
+                self._frames += sender.take_frames()
+            if not self._frames:
+                sender.written(receiver.last)
+                return False
+            if budget.is_spent:
+                return True
+            for answer in receiver.received(self._frames.popleft(), now_ms):
+                self._frames.clear()  # it is refused: what was behind it is sent again
+                sender.received(answer)
+        return False
+
+    def tell_committed(self) -> bool:
+        """After a turn, or a commit; returns whether the sender was told anything."""
+        answers = self._receiver.committed() if self._sender.is_connected else []
+        for answer in answers:
+            self._sender.received(answer)
+        return bool(answers)

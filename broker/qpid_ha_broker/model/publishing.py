@@ -4,6 +4,9 @@ Exchanges and bindings are in `default`. Queues of sets that this broker leads g
 each set; for those of other sets it is handed to a `Forwarder`. The publisher hears that it was accepted when all sets
 have committed it.
 
+A set that this broker has begun to lead is another broker's here until all that was handed on for it is in its log: so
+no message overtakes an earlier one. docs/cluster.md, "One way at a time", says why, and who else keeps to it.
+
 1. All sets that are led here can take it: it is written to them, and then handed on.
 2. One of them cannot (a queue is full): it is written to none and handed to nobody, and the publisher is refused.
 3. One that is led elsewhere cannot: the publisher is refused, with what failed, but the other sets have it. There is no
@@ -34,6 +37,9 @@ class Forwarder(Protocol):
     @property
     def is_full(self) -> bool:
         """So much is on its way that publishers should wait."""
+
+    def has_unwritten(self, set_name: str) -> bool:
+        """Something was handed on for that set of which it is not known that it is in the set's log at this broker."""
 
     def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
         """Hand `message` on for these queues; it is sent again, without copies, when the primary moves."""
@@ -82,7 +88,7 @@ class ExchangePublisher:
         if not there.placed:
             return self._default.publish_to_exchange(exchange, message, key, now_ms)
         by_set = _by_set(there)
-        led = {name: resources for name in by_set if (resources := self._led(name)) is not None}
+        led = {name: resources for name in by_set if (resources := self._led_alone(name)) is not None}
         for name, resources in led.items():
             by_set[name] = self._still_there(resources, by_set[name])
         elsewhere = [name for name in by_set if name not in led]
@@ -102,6 +108,12 @@ class ExchangePublisher:
     def is_full(self) -> bool:
         """So much is on its way to other brokers that publishers should wait."""
         return self.forwarder is not None and self.forwarder.is_full
+
+    def _led_alone(self, name: str) -> Resources | None:
+        """The resources of a set to which there is no other way from here than to write to them."""
+        if self.forwarder is not None and self.forwarder.has_unwritten(name):
+            return None
+        return self._led(name)
 
     def _still_there(self, resources: Resources, names: tuple[str, ...]) -> tuple[str, ...]:
         """Without queues that were deleted, whose entries and bindings are about to follow."""

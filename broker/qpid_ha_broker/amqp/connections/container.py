@@ -227,9 +227,20 @@ class Container:
         return len(self.sets) > 1 or self.publisher.forwarder is not None
 
     def _led(self, name: str) -> Resources | None:
-        """The resources of a set that is led here, about to be written to."""
+        """The resources of a set that is led here, about to be written to; None: messages for it are handed on.
+
+        Raises ServedElsewhere for one that is about to be handed over, as long as something is not committed: nothing
+        goes another way before the links that wait for it have ended. For `default` nothing is handed on at all: what
+        comes to its exchanges comes to who leads it.
+        """
         hosted = self.sets.get(name)
-        if hosted is None or hosted.read_only:
+        if hosted is None:
+            return None
+        if hosted.read_only:
+            written = hosted.resources.default
+            may_be_lost = not written.read_only and written.log.committed_lsn < written.log.last_lsn
+            if may_be_lost or hosted is self.default:
+                raise ServedElsewhere(self.directory, name)
             return None
         hosted.flush_accepted()
         hosted.touch()

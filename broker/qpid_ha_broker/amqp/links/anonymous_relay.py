@@ -6,7 +6,8 @@ until there are many. So a client that publishes to thousands of addresses has f
 
 1. The client has the credit of a publisher here, and gets more when its messages are answered: what waits for a set
    whose primary is full or away, is never more than that.
-2. Messages to one address go by one far link, in order, also when the set comes to be led here meanwhile.
+2. Messages to one address go by one far link, in order, also when the set comes to be led here meanwhile: the rule is
+   that of docs/cluster.md, "One way at a time".
 3. Where it has to be asked first which set an address belongs to, all that comes behind waits, too.
 """
 

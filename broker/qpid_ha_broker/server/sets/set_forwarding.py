@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster.map import Changes, ClusterMap
 from qpid_ha_broker.ha.bundles import Purpose
-from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.forward_links import ForwardArrivals, ForwardLinks
 from qpid_ha_broker.server.sets.set_host import SetHost
-from qpid_ha_broker.server.sets.set_member import SetMember
 
 
 class SetForwarding:
@@ -20,7 +19,7 @@ class SetForwarding:
         self._hosts = hosts
         self._map = cluster_map
         self._name = name
-        self._links = ForwardLinks(broker, producer, self._dial, self._is_gone)
+        self._links = ForwardLinks(broker, producer, self._dial, self._serving, self._is_gone)
         self._arrivals: dict[str, ForwardArrivals] = {}
         self._primaries: dict[str, str] = {}
         hosts.arrivals = self._arrivals_of
@@ -43,6 +42,7 @@ class SetForwarding:
 
     def tell_committed(self) -> None:
         """The sets had their turns."""
+        self._links.tell_committed()
         for arrivals in self._arrivals.values():
             arrivals.tell_committed()
 
@@ -51,17 +51,15 @@ class SetForwarding:
             self._arrivals[set_name] = ForwardArrivals(self._broker, set_name, self._serving)
         return self._arrivals[set_name]
 
-    def _serving(self, set_name: str) -> SetMember | None:
+    def _serving(self, set_name: str) -> HostedSet | None:
         member = self._hosts.members.get(set_name)
-        return member if member is not None and member.is_serving else None
+        return member.hosted if member is not None and member.is_serving else None
 
     def _dial(self, set_name: str, listener: PeerListener) -> Channel | None:
         entry = self._map.sets.get(set_name)
         broker = None if entry is None else self._map.brokers.get(entry.record.primary)
-        if broker is None:
+        if broker is None or broker.name == self._name:  # which does not serve it yet, or any more
             return None
-        if broker.name == self._name:
-            return LoopbackChannel.open(listener, self._arrivals_of(set_name))
         return self._hosts.shared.open(broker.address, set_name, Purpose.FORWARD, listener)
 
     def _is_gone(self, queue_name: str) -> bool:
