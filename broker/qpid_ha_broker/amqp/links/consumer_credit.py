@@ -110,13 +110,6 @@ class ConsumerCredit:
         self.most = FIRST_MESSAGES
         """That may be on their way here, by the size of those that came last."""
 
-    def client_changed(self, credit: int, *, drains: bool) -> None:
-        """The client has changed its credit to that."""
-        self.client_drains = drains
-        if credit > 0:
-            self.gives_back = False
-            self._held_since_s = None
-
     def next_step(self, wanted: int, asked: int, room: Room, limit: int = ASKED_MESSAGES, held: int = 0) -> CreditStep:
         """What to do about credit for `wanted` messages at the client, of which `asked` are at the far end.
 
@@ -125,7 +118,7 @@ class ConsumerCredit:
         """
         if self.is_draining:
             return NOTHING_TO_DO
-        new = max(wanted - held, 0)
+        new = wanted - held if wanted > held else 0
         is_over = self.client_drains and new == 0
         if is_over:
             self._end_drain()
@@ -174,11 +167,9 @@ class ConsumerCredit:
         self.is_draining = self.gives_back = False
         self._held_since_s = None
 
-    def note_held(self, now_s: float, *, without_credit: bool) -> None:
-        """Something is held, as the client has no credit, or waits for its window; or nothing is."""
-        if not without_credit:
-            self._held_since_s = None
-        elif self._held_since_s is None:
+    def note_held(self, now_s: float | None) -> None:
+        """Something is held for which the client has no credit, by now; None: nothing is."""
+        if now_s is None or self._held_since_s is None:
             self._held_since_s = now_s
 
     def is_due(self, now_s: float) -> bool:
@@ -240,7 +231,10 @@ class CreditedConsumer(LinkEndpoint):
 
     def flow(self) -> None:
         """The client changed its credit."""
-        self._credit.client_changed(self._sender.credit, drains=self._sender.draining)
+        credit = self._credit
+        credit.client_drains = self._sender.draining
+        if credit.gives_back and self._sender.credit > 0:
+            credit.gives_back = False
         self._is_drained = False  # if it drains, it is looked at anew
         self._send_backlog()
         self._ask()
@@ -338,6 +332,8 @@ class CreditedConsumer(LinkEndpoint):
         backlog, window, sender = self._backlog, self.connection.window, self._sender
         if not backlog:
             return
+        if sender.credit > 0:
+            self._credit.note_held(None)
         while backlog and self.is_open:
             size = len(backlog[0][1])
             if size or not self._still_to_come:  # else the client has it already
@@ -355,7 +351,7 @@ class CreditedConsumer(LinkEndpoint):
         """What is held has changed, or what the client has credit for."""
         credit, container = self._credit, self.connection.container
         is_waiting = bool(self._backlog) and self._sender.credit <= 0 and self.is_open
-        credit.note_held(container.clock(), without_credit=is_waiting)
+        credit.note_held(container.clock() if is_waiting else None)
         if is_waiting and not credit.keeps_held:
             container.relayed.holding[self] = None
         else:
