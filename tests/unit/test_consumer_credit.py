@@ -77,6 +77,7 @@ def test_large_messages_are_asked_for_few_at_a_time() -> None:
     credit.note_size(10, LINK_BYTES)
     assert credit.next_step(100, 0, Room.THERE_IS) == CreditStep(credit=100)
 
+
 # --- the promise, for two ends of which each hears late of the other
 
 

@@ -11,12 +11,13 @@ from typing import Any, cast
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient
-from paired_links import subscribe
+from paired_engines import PairedBroker, PairedClient, broker_engine
 from paired_proxy import PairedProxy
-from paired_remote import PairedRemote
+from paired_remote import TARGET, PairedRemote
 from qpid_ha_broker.amqp.links.consumer_credit import HELD_S
+from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.links.remote_links import QUIET_S
+from qpid_ha_broker.amqp.wire.peer_frames import OUR_PRODUCT
 from session_clients import consume, open_session
 
 RELEASED = proton.Delivery.RELEASED
@@ -40,8 +41,8 @@ def clock(proxied: PairedProxy) -> Clock:
     return Clock(proxied.proxy)
 
 
-def publish(proxied: PairedProxy, *texts: str) -> None:
-    proxied.primary.connect().publish("q", *texts)
+def publish(proxied: PairedProxy, *texts: str, queue: str = "q") -> None:
+    proxied.primary.connect().publish(queue, *texts)
 
 
 def holders(proxied: PairedProxy) -> list[bool]:
@@ -369,3 +370,85 @@ def test_nothing_goes_back_to_a_broker_that_says_nothing_of_drains_before_it_is_
     paired.wait(QUIET_S)
     assert (late.remote_state, late.settled) == (RELEASED, True)
     assert client.bodies(near) == list("12")
+
+
+# --- two brokers away
+
+
+class Hops:
+    """A client of a broker outside of the cluster, for which `orders` is a queue at a proxy of the cluster."""
+
+    def __init__(self, proxied: PairedProxy) -> None:
+        self.proxied = proxied
+        self.remote = PairedRemote(product=OUR_PRODUCT)
+        self.far = proxied.proxy.accept()
+        setattr(self.remote, "_exchange", self._exchange)  # noqa: B010 - a method, which mypy lets nobody replace
+        self.remote.here.carriers[:] = [self._exchange]
+        self.is_held_up = False
+        """What the proxy says does not reach the broker outside."""
+        self._under_way = bytearray()
+        self.remote.upstream = RemoteConnection(broker_engine(), "here/1", "proxy", lambda: None, [].append)
+        self.settle_down()
+
+    def _exchange(self) -> bool:
+        upstream = self.remote.upstream
+        assert upstream is not None
+        outgoing = upstream.take_output()
+        self.far.receive(outgoing)
+        self.proxied.settle_down()
+        self._under_way += self.far.take_output()
+        incoming = b"" if self.is_held_up else bytes(self._under_way)
+        if incoming:
+            self._under_way.clear()
+            upstream.receive(incoming)
+        return bool(outgoing or incoming)
+
+    def let_through(self, transfers: int) -> None:
+        """So many messages of what the proxy has said."""
+        upstream = self.remote.upstream
+        assert upstream is not None
+        while transfers and self._under_way:
+            size = int.from_bytes(self._under_way[:4], "big")
+            frame = bytes(self._under_way[:size])
+            del self._under_way[:size]
+            transfers -= frame[8:11] == b"\x00S\x14"
+            upstream.receive(frame)
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        self.remote.here.settle_down()
+
+
+@pytest.mark.parametrize("late", ["at the first", "at the second"])
+def test_a_client_two_brokers_away_gets_all_in_order(proxied: PairedProxy, late: str) -> None:
+    hops = Hops(proxied)
+    client = PairedClient(hops.remote.here)
+    link = client.receiver("orders", 8)
+    if late == "at the first":
+        with proxied.held_up():
+            publish(proxied, *"12345678", queue=TARGET.node)
+            proxied.settle_down()
+            link.flow(-4)
+            hops.settle_down()
+            proxied.let_through(6)
+            hops.settle_down()
+            came = client.bodies(link)
+            link.flow(4)
+            hops.settle_down()
+    else:
+        hops.is_held_up = True
+        publish(proxied, *"12345678", queue=TARGET.node)
+        hops.settle_down()
+        link.flow(-4)
+        hops.settle_down()
+        hops.let_through(6)
+        came = client.bodies(link)
+        link.flow(4)
+        hops.settle_down()
+        hops.is_held_up = False
+    hops.settle_down()
+    came += client.bodies(link)
+    publish(proxied, *"9abc", queue=TARGET.node)
+    link.flow(4)
+    hops.settle_down()
+    assert came + client.bodies(link) == list("123456789abc")

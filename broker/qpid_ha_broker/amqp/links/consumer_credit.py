@@ -8,7 +8,7 @@ one queue by one link is in the queue's order, as long as nobody gave anything b
 | --- | --- | --- | --- |
 | more than held | 0 | less than wanted | the far end is asked for the rest (1.) |
 | more than held | some | any | what is held goes first, as far as the client's window takes it (7.) |
-| less than held + asked | any | some | the client took credit back: the far end drains (2.), what comes is held behind (7.) |
+| less than held + asked | any | some | the client took credit back: the far end drains (2.), what comes is held (7.) |
 | less than held | some | 0 | it is held; when it is due, all of it goes back (8.) |
 | 0 | 0 | 0 | nothing |
 
@@ -27,11 +27,11 @@ one queue by one link is in the queue's order, as long as nobody gave anything b
 7. What the client does not take yet is held here, in its order, and goes out before anything else does. It is not given
    to Proton: that would not give it back when the client takes back its credit, or goes. While anything is held nothing
    more is asked for, so it is never more than the credit that was given ahead.
-8. What is held without credit is due when the client has drained, which says that it wants no more, or after HELD_S, so
-   that somebody else gets it. It goes back when the far end has no credit left, so nothing is on its way; all of it, and
-   before anything is asked for again. The far end puts it back in its place, so what this client then gets is in order,
-   too. Nobody has seen it. What nobody else can have is not given back: what a browser sees, what is held for the
-   client's session, what was settled when it came, and what came before that.
+8. What is held without credit is due when the client has drained, which says that it wants no more, or after HELD_S,
+   so that somebody else gets it. It goes back when the far end has no credit left, so nothing is on its way; all of it,
+   and before anything is asked for again. The far end puts it back in its place, so what this client then gets is in
+   order, too. Nobody has seen it. What nobody else can have is not given back: what a browser sees, what is held for
+   the client's session, what was settled when it came, and what came before that.
 9. It goes back with the end of the client's link, too.
 """
 
@@ -48,7 +48,7 @@ from qpid_ha_broker.amqp.connections.relayed_memory import FIRST_BYTES, FIRST_ME
 from qpid_ha_broker.amqp.connections.send_window import NewestSent
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.engine import Disposition, Sender, Transfer
+from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, Sender, Transfer
 
 ASKED_MESSAGES: Final = 1000
 """Most messages that the far end may be sending to one consumer, whatever its credit and their size: a client that
@@ -233,7 +233,7 @@ class CreditedConsumer(LinkEndpoint):
         """The client changed its credit."""
         credit = self._credit
         credit.client_drains = self._sender.draining
-        if credit.gives_back and self._sender.credit > 0:
+        if credit.gives_back and self._sender.credit > 0:  # what is held is wanted again
             credit.gives_back = False
         self._is_drained = False  # if it drains, it is looked at anew
         self._send_backlog()

@@ -8,8 +8,9 @@ so nothing is sent twice:
    the far link is lost may be there or not: it is `modified` with delivery-failed. What comes while there is none waits
    for one, and is `released` after a while.
 3. A consumer's credit is asked for there, and nothing is held here but for a while what comes when the client has taken
-   its credit back: see `consumer_credit`. Its outcomes are passed on, and settled when the other broker has settled them. What it had when the far link was lost is given to somebody again by the other broker,
-   and what it says of that changes nothing.
+   its credit back: see `consumer_credit`. Its outcomes are passed on, and settled when the other broker has settled
+   them. What it had when the far link was lost is given to somebody again by the other broker, and what it says of that
+   changes nothing.
 
 The near link stays meanwhile: whoever drives this attaches it again.
 """
@@ -488,7 +489,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self._quiet_since_s = self.connection.container.clock()
 
     def expire(self, now_s: float) -> None:
-        """Where nobody says that there is no more, some silence has to do; what still comes then is held, or goes back."""
+        """Where nobody says that there is no more, some silence has to do; what still comes then is held."""
         far, upstream, credit = self.far, self.upstream, self._credit
         if far is None or upstream is None or not upstream.is_limited or not credit.is_draining:
             return
