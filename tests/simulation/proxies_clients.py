@@ -15,6 +15,8 @@ from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 SIZES = (0,) * 12 + (1000, 10_000, 100_000)
 DELETED = "deleted"
 """The queue that is deleted now and then."""
+BUSY = "busy"
+"""The queue whose consumers take credit back while messages are on their way to them."""
 REOPENS = 0.01
 """How often, each time that it acts, a client ends a link and opens it again."""
 DETACHES = 0.3
@@ -101,6 +103,7 @@ class PublishingClient(LinkClient):
         self._unanswered: dict[str, tuple[Sent, Ledger]] = {}
         self._number = 0
         self._burst = draw.choice((1, 3, 30))
+        self._sizes = SIZES
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.sender(name)
@@ -127,7 +130,7 @@ class PublishingClient(LinkClient):
         self._number += 1
         queue, ledger = self.next_queue()
         sent = Sent(self.link.name, self._number, queue)
-        text = sent.text(self.draw.choice(SIZES))
+        text = sent.text(self.draw.choice(self._sizes))
         message = proton.Message(text, durable=self.draw.random() < 0.5, address=queue)
         delivery = self.link.delivery(str(self._number))
         self.link.send(message.encode())
@@ -163,6 +166,16 @@ class PublishingClient(LinkClient):
     def why_not_at_rest(self) -> str:
         waits = f"{self.name} was not told of {len(self._unanswered)}" if self._unanswered else ""
         return super().why_not_at_rest() or waits
+
+
+class BusyClient(PublishingClient):
+    """Publishes so much that its queue is never empty."""
+
+    def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
+        super().__init__(shop, name, draw, ledger, queue)
+        self._burst = 12
+        self._sizes = (60_000,)
+        """So that what a consumer gets at once takes the primary several turns."""
 
 
 class AnonymousClient(PublishingClient):
@@ -217,6 +230,11 @@ class ConsumingClient(LinkClient):
             return
         self._answer_some()
         self._change_credit()
+
+    def on_attached(self, talk: Talk, link: Any) -> None:
+        super().on_attached(talk, link)
+        if self.is_attached and self._reading is not None:
+            self._reading.attached_s = min(self._reading.attached_s, self.shop.schedule.now_s)
 
     def _change_credit(self) -> None:
         link, draw = self.link, self.draw.random()
@@ -305,6 +323,34 @@ class ConsumingClient(LinkClient):
         waits = f"{self.name} waits for {len(self._answered)} to be settled" if self._answered else ""
         holds = f"{self.name} holds {len(self._held)}" if self._held else ""
         return super().why_not_at_rest() or drains or waits or holds
+
+
+class ShrinkingClient(ConsumingClient):
+    """Gives twice the credit that it wants, takes half of it back, and gives more: all in a moment."""
+
+    def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
+        super().__init__(shop, name, draw, ledger, queue)
+        self._most = 8
+
+    def _change_credit(self) -> None:
+        link, talk = self.link, self.talk
+        if self.is_quiet or self._is_draining or talk is None or link.credit > 0 or self.draw.random() < 0.5:
+            return
+        count = self.draw.randint(2, self._most)
+        link.flow(2 * count)
+
+        def change(by: int) -> None:
+            if not (talk.is_over or self._is_draining or talk.is_asleep) and self._is_mine(link):
+                more = by if by > 0 else -min(-by, max(link.credit, 0))
+                self._withdrawn += max(-more, 0)
+                link.flow(more)
+                talk.flush()
+
+        delay_s = self.draw.uniform(0.0, 2.0) * self.shop.streams.delay_s
+        self.shop.schedule.after(delay_s, lambda: change(-count))
+        for _ in range(3):
+            delay_s += self.draw.uniform(0.0, 2.0) * self.shop.streams.delay_s
+            self.shop.schedule.after(delay_s, lambda: change(self.draw.randint(1, 4)))
 
 
 class BrowsingClient(LinkClient):

@@ -8,7 +8,10 @@
    broker, or its proxy could not come for it in time: what `Custodian` says. Or somebody had got it before, had not
    answered, and lost the connection to a primary that lived: the next primary lets that one have it again, if its
    proxy is the first to come for it.
-4. Of one publisher's link, a consumer gets what comes for the first time in the order in which it was sent.
+4. Of one publisher's link, a consumer gets what comes for the first time in the order in which it was sent. That is
+   what comes without a mark, unless a primary gave it to somebody else before, whose proxy gave it back unseen. It is
+   also what its primary gave to this one alone, on one link, again and again, and it never came: the proxy may give it
+   back, but not where that changes the order.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ class Reading:
     """Container id of its connection."""
     queue: str
     opened_s: float
+    attached_s: float = math.inf
+    """When its client heard that, before it gave any credit; inf: nobody has noted it."""
     has_ended: bool = False
     latest: dict[str, Handout] = field(default_factory=dict)
     """By publisher: what came last for the first time."""
@@ -125,6 +130,8 @@ class Ledger:
         self._deleted_s: dict[str, float] = {}
         self._left: dict[tuple[Sent, str], list[tuple[float, int]]] = {}
         """By message and client: when primaries gave it to that one, and in which generation, until it has come."""
+        self._given: dict[Sent, list[tuple[float, str]]] = {}
+        """When primaries gave it to a client, and to which one."""
         self._reclaimed: dict[Sent, tuple[int, str]] = {}
         """In which generation a primary last let a client have it again, and which one."""
 
@@ -170,7 +177,7 @@ class Ledger:
         has_first = any(not each.is_marked for each in earlier)
         if has_first and not is_marked and not self._custodian.may_be_outdated():
             raise Violation(f"{sent} came again to {reading.client}, without a mark")
-        if not is_marked:
+        if self._must_be_in_order(handout):
             self._check_order(handout)
         handout.is_outdated = self._custodian.may_be_outdated()
         self.handouts[sent].append(handout)
@@ -219,6 +226,7 @@ class Ledger:
             has_ended = earlier.reading.has_ended or is_left
             self.ended += has_ended
             self.late += not has_ended
+        self._given.setdefault(sent, []).append((self._now_s(), client))
         self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
 
     def is_reclaimed(self, sent: Sent, client: str) -> None:
@@ -241,6 +249,18 @@ class Ledger:
         """
         is_other = client != handout.reading.client
         return is_other and not handout.is_confirmed and self._custodian.has_left(handout.reading)
+
+    def _must_be_in_order(self, handout: Handout) -> bool:
+        """See 4. What a session gives back is marked in any case."""
+        reading, given = handout.reading, self._given.get(handout.sent, [])
+        if reading.session is not None:
+            return not handout.is_marked and all(client.startswith("s") for _, client in given)
+        if any(client != reading.client for _, client in given):
+            return False
+        if not handout.is_marked:
+            return True
+        is_alone = len(given) > 1 and all(at_s >= reading.attached_s for at_s, _ in given)
+        return is_alone and not self.handouts[handout.sent] and self._custodian.is_its_own(handout)
 
     def _check_order(self, handout: Handout) -> None:
         sent, latest = handout.sent, handout.reading.latest

@@ -81,6 +81,8 @@ class ProxiesPlan:
     brokers: int
     publishers: int
     consumers: int
+    shrinking: int
+    """Consumers that give more credit than they want, and take some of it back, as Proton's blocking client does."""
     browsers: int
     transacting: int
     """Clients that work in transactions."""
@@ -161,7 +163,7 @@ def draw_forwarding_plan(seed: int) -> ProxiesPlan:
 
 
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
-    """2 to 4 brokers, 1 to 4 sets, and 3 to 19 clients."""
+    """2 to 4 brokers, 1 to 4 sets, and 3 to 21 clients."""
     draw = random.Random(f"{seed}/proxies plan")
     sessions = random.Random(f"{seed}/proxies sessions").choice((0, 0, 0, 1, 2))
     brokers = draw.randint(2, 4)
@@ -183,6 +185,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         brokers,
         draw.randint(2, 5) + len(replicas),
         draw.randint(1, 5) + len(replicas),
+        random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2)),
         draw.randint(0, 1),
         random.Random(f"{seed}/proxies transactions").choice((0, 0, 1, 2)),
         random.Random(f"{seed}/proxies anonymous").choice((0, 0, 1)),

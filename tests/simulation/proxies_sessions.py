@@ -115,8 +115,10 @@ class NumberedPublisher:
 class HeldMessage:
     """A message that the session holds, as far as its client knows."""
 
-    def __init__(self, handout: Handout, delivery: Any) -> None:
+    def __init__(self, handout: Handout, delivery: Any, place: int) -> None:
         self.handout = handout
+        self.place = place
+        """Among those that the link has got, in the order in which they came first."""
         self.delivery = delivery
         """None: it has not come on the link as it is attached now."""
         self.answer: Any = None
@@ -139,7 +141,8 @@ class HoldingConsumer:
         self._to_come = 0
         """Of what the broker said that it holds."""
         self._latest = -1
-        """The place in `_held` of what came again last."""
+        """The place of what came again last."""
+        self._places = 0
         self.link: Any = None
         self.is_attached = False
 
@@ -211,7 +214,9 @@ class HoldingConsumer:
             held = None  # given back, and handed out anew before that was confirmed
         if held is None:
             self._held.pop(number, None)
-            self._held[number] = HeldMessage(self._ledger.hands_out(sent, self.reading, is_marked), delivery)
+            handout = self._ledger.hands_out(sent, self.reading, is_marked)
+            self._places += 1
+            self._held[number] = HeldMessage(handout, delivery, self._places)
         else:
             self._came_again(number, held, sent, delivery, is_again=is_again)
         if is_again:
@@ -223,10 +228,9 @@ class HoldingConsumer:
             raise Violation(f"{sent} came to {self.name} as message {number}, which was {held.handout.sent}")
         if not is_again or held.delivery is not None:
             raise Violation(f"{sent} came twice to {self.name}")
-        place = list(self._held).index(number)
-        if place < self._latest and not held.handout.is_returned:
+        if held.place < self._latest and not held.handout.is_returned:
             raise Violation(f"{sent} came again to {self.name} behind what it had got later")
-        self._latest = max(place, self._latest)
+        self._latest = max(held.place, self._latest)
         held.delivery = delivery
         if held.answer is not None:
             delivery.update(held.answer)

@@ -33,12 +33,15 @@ from simulation.custody import Custody
 from simulation.network import Network
 from simulation.node import Node, Violation, World, problem_of
 from simulation.proxies_clients import (
+    BUSY,
     DELETED,
     AnonymousClient,
     BrowsingClient,
+    BusyClient,
     ConsumingClient,
     LinkClient,
     PublishingClient,
+    ShrinkingClient,
 )
 from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
 from simulation.proxies_forks import Forks
@@ -108,7 +111,8 @@ class ProxiesWorld:
         self.network = Network(self.schedule, self._draw("network"), plan.delay_s, 1000, None)
         self.streams = Streams(self.schedule, self._draw("streams"), plan.delay_s, plan.socket_bytes)
         self.default = PlacedSet(DEFAULT_SET, self.schedule, self.trace, self._draw("manager"))
-        self.default.queues, self.default.network = QUEUES, self.network
+        self.default.queues = QUEUES | ({BUSY: {}} if plan.shrinking else {})
+        self.default.network = self.network
         self.default.register = Register(self.schedule, *(self._draw(f"register {number}") for number in range(3)))
         self.sets = [self.default]
         custody = Custody(self.brokers, False, lambda: self.schedule.now_s)
@@ -207,7 +211,7 @@ class ProxiesWorld:
             ("c", ConsumingClient, plan.consumers),
             ("b", BrowsingClient, plan.browsers),
         ]
-        clients: list[AnyClient] = []
+        clients: list[AnyClient] = self._make_shrinking()
         for letter, kind, count in kinds:
             for number in range(count):
                 placed, queue = self._pick(queues)
@@ -215,14 +219,14 @@ class ProxiesWorld:
         draw = self._draw("queues of transactions")
         for number in range(plan.transacting):
             placed = draw.choice(self.sets)
-            plain, *others = [name for name in placed.queues if name != DELETED]
+            plain, *others = [name for name in placed.queues if name not in (DELETED, BUSY)]
             name, source = f"t{number}", draw.choice([plain, *others])
             clients.append(TransactingClient(self, name, self._draw(name), placed.ledger, (source, plain)))
         ledgers = {queue: placed.ledger for placed in self.sets for queue in placed.queues}
         for number in range(plan.anonymous):
             name = f"a{number}"
             clients.append(AnonymousClient(self, name, self._draw(name), ledgers))
-        lasting = {queue: ledger for queue, ledger in ledgers.items() if queue != DELETED}
+        lasting = {queue: ledger for queue, ledger in ledgers.items() if queue not in (DELETED, BUSY)}
         for number in range(plan.sessions):
             name = f"s{number}"
             clients.append(SessionClient(self, name, self._draw(name), lasting, self._session_begins))
@@ -231,6 +235,15 @@ class ProxiesWorld:
             deleted = {DELETED: self.default.ledger}
             clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
         return clients + self.exchange.make_clients(self._draw) + self.forks.make_clients(self._draw)
+
+    def _make_shrinking(self) -> list[AnyClient]:
+        """Consumers whose credit shrinks, and who publishes to them."""
+        ledger, clients = self.default.ledger, list[AnyClient]()
+        for number in range(self.plan.shrinking):
+            publishers = [(f"p{100 + 2 * number + each}", BusyClient) for each in range(2)]
+            for name, kind in ((f"k{number}", ShrinkingClient), *publishers):
+                clients.append(kind(self, name, self._draw(name), ledger, BUSY))
+        return clients
 
     # --- sessions
 
@@ -274,7 +287,8 @@ class ProxiesWorld:
 
     def _pick(self, draw: random.Random) -> tuple[PlacedSet, str]:
         placed = draw.choice(self.sets) if len(self.sets) > 1 else self.default
-        return placed, draw.choices(list(placed.queues), (5, 3, 1)[: len(placed.queues)])[0]
+        queues = [name for name in placed.queues if name != BUSY]
+        return placed, draw.choices(queues, (5, 3, 1)[: len(queues)])[0]
 
     # --- the brokers' watcher
 

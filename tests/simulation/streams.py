@@ -235,7 +235,7 @@ class Streams:
         self.schedule = schedule
         self.draw = draw
         self.socket_bytes = socket_bytes
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self.listeners: dict[str, Listener] = {}
         self._ends: dict[StreamEnd, None] = {}
         self._blocked: dict[tuple[str, str], int] = {}
@@ -245,8 +245,8 @@ class Streams:
         """How long the next parcel takes, seconds."""
         draw = self.draw.random()
         if draw > 0.99:
-            return self.draw.uniform(0.0, 20 * self._delay_s)
-        return self._delay_s * (0.5 + draw)
+            return self.draw.uniform(0.0, 20 * self.delay_s)
+        return self.delay_s * (0.5 + draw)
 
     def connect(
         self,

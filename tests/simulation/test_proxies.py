@@ -35,6 +35,8 @@ PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 10)}
 """Seeds of one test each, so that two processes have something to do; each with all that is said of their sums."""
 WITH_SESSIONS = (7, 10, 11)
 """Seeds of clusters that have clients with sessions."""
+WITH_SHRINKING_CREDIT = (14, 21)
+"""Seeds of clusters that have consumers who take credit back."""
 
 
 @pytest.mark.parametrize("seeds", PORTIONS.values(), ids=PORTIONS)
@@ -67,6 +69,11 @@ def test_some_clusters_of_proxies_have_clients_with_sessions() -> None:
     assert all(draw_proxies_plan(seed).sessions for seed in WITH_SESSIONS)
 
 
+def test_some_clusters_of_proxies_have_consumers_whose_credit_shrinks() -> None:
+    assert 50 < sum(draw_proxies_plan(seed).shrinking > 0 for seed in range(200)) < 90
+    assert all(draw_proxies_plan(seed).shrinking for seed in WITH_SHRINKING_CREDIT)
+
+
 def test_credit_that_is_asked_for_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = RelayedConsumer._ask
 
@@ -79,6 +86,26 @@ def test_credit_that_is_asked_for_twice_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(RelayedConsumer, "_ask", ask_twice)
 
     assert "has asked for" in found_by(monkeypatch, map(draw_proxies_plan, range(5))).problem
+
+
+def test_a_message_that_is_released_because_its_client_has_taken_credit_back_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send_backlog = RelayedConsumer._send_backlog
+
+    def send_or_release(self: RelayedConsumer) -> None:
+        send_backlog(self)
+        while self._backlog and self._sender.credit <= 0 and not self._still_to_come:
+            delivery, payload, _, _ = self._backlog.popleft()
+            self.connection.container.relayed.let_go(len(payload))
+            engine.settle(delivery, engine.RELEASED)
+            self._touch_far()
+        self._note_held()
+
+    monkeypatch.setattr(RelayedConsumer, "_send_backlog", send_or_release)
+
+    plans = map(draw_proxies_plan, WITH_SHRINKING_CREDIT)
+    assert "for the first time, behind" in found_by(monkeypatch, plans).problem
 
 
 def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from paired_engines import PairedClient
 from paired_links import condition, subscribe
 from paired_proxy import PairedProxy
+from qpid_ha_broker.amqp.links.consumer_credit import HELD_S
 
 ACCEPTED = proton.Delivery.ACCEPTED
 SELECTOR = "apache.org:selector-filter:string"
@@ -71,6 +72,7 @@ def test_a_message_under_way_to_a_client_that_vanishes_goes_to_somebody_else(pro
 
 
 def test_a_message_under_way_when_the_client_takes_its_credit_back_goes_to_somebody_else(proxied: PairedProxy) -> None:
+    proxied.proxy.container.clock = lambda: 0.0
     client = proxied.client()
     link = attach(proxied, client, 1)
     with proxied.held_up():
@@ -78,6 +80,8 @@ def test_a_message_under_way_when_the_client_takes_its_credit_back_goes_to_someb
         link.flow(-1)
         proxied.settle_down()
     assert client.bodies(link) == []
+    proxied.proxy.container.clock = lambda: HELD_S
+    proxied.settle_down()
     assert holders(proxied) == [False]
     assert received_directly(proxied, 1) == ["a"]
 

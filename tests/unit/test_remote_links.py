@@ -11,6 +11,7 @@ import raw_peer
 from paired_engines import PairedClient
 from paired_links import condition
 from paired_remote import PairedRemote
+from qpid_ha_broker.amqp.links.remote_links import QUIET_S
 from qpid_ha_broker.amqp.wire.remote_path import MOST_STEPS, REMOTE_PATH, Step, extend, read_path
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -329,6 +330,7 @@ def test_what_was_under_way_when_credit_was_taken_back_goes_back() -> None:
     assert paired.upstream is not None
     paired.upstream.receive(data)
     paired.settle_down()
+    paired.wait(QUIET_S)
     assert (late.remote_state, late.settled, near.queued) == (RELEASED, True, 0)
     near.flow(3)
     paired.settle_down()

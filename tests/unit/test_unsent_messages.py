@@ -11,6 +11,8 @@ import pytest
 from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxy, paired_broker
 from paired_remote import PairedRemote
+from qpid_ha_broker.amqp.connections.relayed_memory import COPIES
+from qpid_ha_broker.amqp.links.consumer_credit import HELD_S
 from qpid_ha_broker.model.queue import Queue
 from session_clients import session_properties
 from session_support import FIRST
@@ -259,10 +261,11 @@ def test_a_remote_node_is_not_told_of_failures_of_what_its_client_was_never_sent
         far.advance()
         remote.settle_down()
     assert link.queued == 2
-    assert remote.here.container.held.unsettled_bytes > 0
+    held = remote.here.container.relayed.bytes
+    assert held == 4 * COPIES * len(proton.Message("x").encode())
     client.vanish()
     remote.settle_down()
-    assert remote.here.container.held.unsettled_bytes == 0
+    assert remote.here.container.relayed.bytes == 0
     states = [delivery.remote_state for delivery in deliveries]
     assert states == [proton.Delivery.MODIFIED] * 2 + [proton.Delivery.RELEASED] * 2
 
@@ -295,12 +298,13 @@ def test_what_a_proxy_holds_for_a_socket_comes_back_as_it_was() -> None:
     assert queue.messages.acquired == COUNT
     client.vanish()
     proxy.settle_down()
-    assert proxy.proxy.container.held.unsettled_bytes == proxy.primary.container.held.unsettled_bytes == 0
+    assert proxy.proxy.container.relayed.bytes == proxy.primary.container.held.unsettled_bytes == 0
     assert left_in(proxy) == fresh(range(COUNT))
 
 
 def test_what_a_proxy_holds_for_a_socket_goes_back_when_the_credit_is_taken_back() -> None:
     proxy = PairedProxy()
+    proxy.proxy.container.clock = lambda: 0.0
     queue = filled(proxy, count=0)
     client = proxy.client()
     link = client.receiver("q", COUNT)
@@ -308,6 +312,8 @@ def test_what_a_proxy_holds_for_a_socket_goes_back_when_the_credit_is_taken_back
     PairedClient(proxy.primary).publish("q", *map(str, range(COUNT)))
     proxy.settle_down()
     link.flow(-COUNT)
+    proxy.settle_down()
+    proxy.proxy.container.clock = lambda: HELD_S
     proxy.settle_down()
     assert queue.messages.acquired == 0
     assert left_in(proxy) == fresh(range(COUNT))

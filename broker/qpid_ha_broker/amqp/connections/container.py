@@ -431,7 +431,7 @@ class Container:
         return False
 
     def _tell_starved(self) -> None:
-        self.relayed.tell_starved()
+        self.relayed.tell_waiting()
         if self.starved and self._used_bytes < self.settings.memory_limit_bytes * 0.9:
             starved, self.starved = self.starved, {}
             for link in starved:

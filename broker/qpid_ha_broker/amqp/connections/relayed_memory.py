@@ -7,7 +7,7 @@ and of the one that it goes out on, which keep their size until the delivery is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -25,6 +25,13 @@ ALL_LINKS: Final = 8
 and beyond that nobody asks for anything."""
 
 
+class Holding(Protocol):
+    """A consumer's link for which messages are held."""
+
+    def look_at_held(self) -> None:
+        """Time went by, while messages are held for which its client has no credit."""
+
+
 class RelayedMemory:
     """The promise: what is relayed is counted in the one limit, and takes at most a part of it, but for one message of
     each link. `limit_bytes`: of memory, now."""
@@ -36,6 +43,8 @@ class RelayedMemory:
         self.links: WeakSet[LinkEndpoint] = WeakSet()
         """Those that are relayed."""
         self._starved: dict[LinkEndpoint, None] = {}
+        self.holding: dict[Holding, None] = {}
+        """Those that look at what they hold in each turn."""
 
     def hold(self, size: int) -> None:
         """A message of that size is under way."""
@@ -72,8 +81,10 @@ class RelayedMemory:
         """It asks for nothing more."""
         self._starved.pop(link, None)
 
-    def tell_starved(self) -> None:
-        """Once in each turn: let those go on that wait, if there is room."""
+    def tell_waiting(self) -> None:
+        """Once in each turn: let those go on that wait, if there is room, and those that hold messages look at them."""
+        for holding in list(self.holding) if self.holding else ():
+            holding.look_at_held()
         if self._starved and self.bytes * 10 < self._limit_bytes() * 18 // ALL_LINKS:
             starved, self._starved = self._starved, {}
             for link in starved:

@@ -18,10 +18,11 @@ from qpid_ha_broker.amqp.nodes.terminus import Filters
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
-from qpid_ha_broker.amqp.wire.relay import RETURN_MS, RelayAnswer, RelayRequest, reclaimable
+from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, reclaimable
 from qpid_ha_broker.model.following import owner_name
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.resources import release_unseen
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.transaction import Transaction
 from qpid_ha_broker.model.work import emptied
@@ -234,7 +235,10 @@ class OutgoingLink(PacedConsumer, EachDisposition):
                 self._accepted.append(entry)
             else:
                 outcome = RemoteOutcome(delivery)
-                self._return(entry, state, outcome.failed, outcome.undeliverable)
+                if state == engine.MODIFIED and self._relay is not None and outcome.annotates(UNSEEN):
+                    release_unseen(hosted.resources, self.queue, [entry])
+                else:
+                    self._return(entry, state, outcome.failed, outcome.undeliverable)
         if settled:
             engine.forget(delivery)
             self._sender.free(tag)

@@ -7,8 +7,9 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 1. The client's attach waits until the primary has answered it, and gets that answer, or that refusal.
 2. A publisher's messages are kept until the primary has answered them, under numbers; after a loss they are sent again,
    in order and before anything new, and the primary knows which of them it has.
-3. A consumer's credit is asked for at the primary, and nothing is held here. What the client has not answered, or
-   nobody has confirmed, is reclaimed after a loss; what cannot be had again goes to somebody else, marked as a
+3. A consumer's credit is asked for at the primary, and nothing is held here but for a while what comes when the client
+   has taken its credit back: see `consumer_credit`. What the client has not answered, or nobody has confirmed, is
+   reclaimed after a loss; what cannot be had again goes to somebody else, marked as a
    redelivery, and what the client says of it then changes nothing.
 """
 
@@ -26,7 +27,6 @@ from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
     FAILED,
-    RELEASED,
     HeldMessage,
     RelayedAccept,
     RelayedAccepts,
@@ -64,6 +64,7 @@ from qpid_ha_broker.amqp.wire.relay import (
     LATE_REFUSAL,
     OWN_NODES_CAPABILITY,
     RUN_BITS,
+    UNSEEN,
     RelayRequest,
     read_answer,
     told_to_client,
@@ -651,6 +652,9 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def _still_to_come(self) -> int:
         return len(self._reclaimed)
 
+    def _return_unseen(self, delivery: Delivery) -> None:
+        engine.return_with(delivery, UNSEEN)
+
     def state(self) -> LinkState:
         return super().state()._replace(unsettled=len(self._by_near))
 
@@ -662,6 +666,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._arrived(upstream, far)
         self._generation = answer.generation
         self._is_held = answer.session_held is not None
+        self._credit.keeps_held = self._is_browsing or self._is_held
         if self.needed_capability:
             self.own_queue = answer.own_queue
         granted = set(answer.held)
@@ -692,7 +697,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def _take_all(self, batch: list[Transfer]) -> None:
         """Together, where there is nothing special about any of them."""
         sender, largest, total = self._sender, 0, 0
-        is_plain = self.is_open and not self._is_presettled and not self._reclaimed and sender.credit >= len(batch)
+        is_plain = self.is_open and not self._is_presettled and not self._reclaimed
         if not is_plain or self._shows_ids or True in {settled for _, _, settled, _ in batch}:
             for delivery, payload, settled, _ in batch:
                 self._take(delivery, payload, settled)
@@ -728,8 +733,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
                 self._sender.send_settled(payload, number if self._shows_ids else None)
         elif self.has_left and self._is_held:
             pass  # it stays the session's
-        elif not self.is_open or self._sender.credit <= 0:
-            engine.settle(delivery, engine.RELEASED)
+        elif not self.is_open:
+            self._return_unseen(delivery)
             self._touch_far()
         elif self._is_presettled:
             self._sender.send_settled(payload, number if self._shows_ids else None)
@@ -801,7 +806,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._reclaimed.clear()
         self._parts.clear()
         self._empty_backlog()
-        self._credit.is_draining = False
+        self._note_held()
+        self._credit.far_lost()
 
     def _paused(self) -> None:
         if self._is_browsing and self.is_open:
@@ -866,6 +872,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             held.near = None
         if held.far is not None:
             held.outcome.put(held.far)
+            self._has_returned = self._has_returned or held.outcome.is_return
             self._told_far()
         elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
             held.outcome.put(held.near)
@@ -928,8 +935,11 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._count(-1, -held.size)
             held.near = None
             if lost and held.far is not None and not self._is_held:
-                (FAILED if number < seen else RELEASED).put(held.far)
-                engine.forget(held.far)
+                if number < seen:
+                    FAILED.put(held.far)
+                    engine.forget(held.far)
+                else:
+                    self._return_unseen(held.far)
         self._by_near.clear()
         self._sender.take_tags()
         self.connection.window.forget(self)

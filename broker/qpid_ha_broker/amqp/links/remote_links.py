@@ -7,9 +7,10 @@ so nothing is sent twice:
 2. A publisher has the credit of the other broker, and hears what that says of each message. What is not answered when
    the far link is lost may be there or not: it is `modified` with delivery-failed. What comes while there is none waits
    for one, and is `released` after a while.
-3. A consumer's credit is asked for there, and nothing is held here. Its outcomes are passed on, and settled when the
-   other broker has settled them. What it had when the far link was lost is given to somebody again by the other broker,
-   and what it says of that changes nothing.
+3. A consumer's credit is asked for there, and nothing is held here but for a while what comes when the client has taken
+   its credit back: see `consumer_credit`. Its outcomes are passed on, and settled when the other broker has settled
+   them. What it had when the far link was lost is given to somebody again by the other broker, and what it says of that
+   changes nothing.
 
 The near link stays meanwhile: whoever drives this attaches it again.
 """
@@ -488,17 +489,24 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self._quiet_since_s = self.connection.container.clock()
 
     def expire(self, now_s: float) -> None:
-        """Where nobody says that there is no more, some silence has to do; what still comes then goes back."""
+        """Where nobody says that there is no more, some silence has to do; what still comes then is held."""
         far, upstream, credit = self.far, self.upstream, self._credit
         if far is None or upstream is None or not upstream.is_limited or not credit.is_draining:
             return
         if credit.client_drains and now_s - self._quiet_since_s < QUIET_S:
             return
         self._withdrawn = engine.credit(far)
+        self._quiet_since_s = now_s
         engine.give_credit(far, -self._withdrawn)
         self._carry_out(far, credit.far_drained(given_up=1))
         self._ask()
         self._touch_far()
+
+    @property
+    def _may_return(self) -> bool:
+        if self.upstream is None or not self.upstream.is_limited:
+            return True
+        return self.connection.container.clock() - self._quiet_since_s >= QUIET_S
 
     def _may_come(self, far: proton.Link) -> bool:
         """Whether there was credit for what has come, or there had been when it was sent."""
@@ -525,6 +533,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self.upstream, self.far = connection, far
         is_as_asked = far.remote_rcv_settle_mode == self.link.remote_rcv_settle_mode
         self._is_confirmed = is_as_asked and not connection.is_limited
+        self._credit.keeps_held = self._is_browsing
         if self.is_open:
             self._ask()
         else:
@@ -548,22 +557,28 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self._parts.clear()
         self._look_for_credit()
 
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Messages for the client."""
+        far, upstream = self.far, self.upstream
+        if far is None or upstream is None:
+            return
+        if not self._may_come(far):
+            error = AmqpError(TRANSFER_LIMIT, "it has sent more messages than there was credit for")
+            upstream.fail_link(self, error)
+            return
+        self._quiet_since_s = self.connection.container.clock()
+        super().transfers(batch)
+
     def _take_all(self, batch: list[Transfer]) -> None:
         for delivery, payload, settled, _ in batch:
             self._take(delivery, payload, settled)
 
     def _take(self, delivery: Delivery, payload: bytes, settled: bool) -> None:
-        far = self.far
-        if far is None or self.upstream is None or not self._check_size(len(payload)):
-            return
-        if not self._may_come(far):
-            error = AmqpError(TRANSFER_LIMIT, "it has sent more messages than there was credit for")
-            self.upstream.fail_link(self, error)
+        if self.far is None or not self._check_size(len(payload)):
             return
         self.passed += 1
         payload = without_delivery_annotations(payload)
-        self._quiet_since_s = self.connection.container.clock()
-        if not self.is_open or self._sender.credit <= 0:  # the client has taken its credit back meanwhile
+        if not self.is_open:
             if settled:
                 engine.forget(delivery)
             else:
@@ -617,7 +632,8 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
                 self._settle(held, _FAILED)
         self._parts.clear()
         self._empty_backlog()
-        self._credit.is_draining = False
+        self._note_held()
+        self._credit.far_lost()
         self._withdrawn = 0
 
     def _paused(self, reason: str) -> None:
@@ -651,6 +667,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self._settle(held, _FAILED)
             return
         outcome.put(held.far)
+        self._has_returned = self._has_returned or outcome.is_return
         if settled or not self._is_confirmed:
             engine.forget(held.far)
             del self._by_far[held.far]

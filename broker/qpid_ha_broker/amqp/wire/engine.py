@@ -660,6 +660,13 @@ def settle(delivery: Delivery, state: int) -> None:
     _settle(delivery)
 
 
+def return_with(delivery: Delivery, name: str) -> None:
+    """Settle as modified, not failed, with a message annotation of that name, which is true."""
+    local = lib.pn_delivery_local(delivery)
+    proton.Data(lib.pn_disposition_annotations(local)).put_object({proton.symbol(name): True})
+    settle(delivery, MODIFIED)
+
+
 class Outcome(NamedTuple):
     """What somebody says of a message (AMQP 1.0 section 3.4); the flags are those of modified, the texts of rejected.
 
@@ -809,6 +816,11 @@ class RemoteOutcome:
         """Whether the information in the error of rejected has `name`, and it is true."""
         info = read_data(lib.pn_condition_info(lib.pn_disposition_condition(self._remote)))
         return isinstance(info, dict) and info.get(proton.symbol(name)) is True
+
+    def annotates(self, name: str) -> bool:
+        """Whether the message annotations of modified have `name`, and it is true. Raises AmqpError."""
+        annotations = read_data(lib.pn_disposition_annotations(self._remote))
+        return isinstance(annotations, dict) and annotations.get(proton.symbol(name)) is True
 
     @property
     def reason(self) -> str:
@@ -1076,6 +1088,11 @@ def counted_as_unsent(session: Any) -> int:
 def credit(link: proton.Link) -> int:
     """How many messages may still come on `link`; below 0 the peer has sent more than it may."""
     return int(_credit(link._impl))
+
+
+def write(link: proton.Link) -> None:
+    """Put what was said so far on the connection of `link` into frames: what is said from now on comes behind it."""
+    lib.pn_transport_pending(_transport_of(link._impl))
 
 
 def drain(link: proton.Link, count: int) -> None:
