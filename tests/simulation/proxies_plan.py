@@ -8,8 +8,6 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 FAULTS_END_S: Final = 12.0
-_OF_PROXIES: Final = (0.15, 0.2)
-"""Of the seeds of all kinds."""
 
 
 class ProxiesKind(StrEnum):
@@ -91,11 +89,6 @@ class ProxiesPlan:
 
 def _shown(fault: ProxiesFault) -> str:
     return f"{fault.at_s:7.3f}s {fault.kind} for={fault.for_s:.2f}s draw={fault.draw}"
-
-
-def is_of_proxies(seed: int) -> bool:
-    """Whether the brokers of that seed's cluster are proxies."""
-    return _OF_PROXIES[0] <= random.Random(f"{seed}/proxies").random() < _OF_PROXIES[1]
 
 
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
