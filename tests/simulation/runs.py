@@ -46,7 +46,7 @@ def kind_of(seed: int, weights: Mapping[str, int] = SHARES) -> str:
 
 
 def crosses(plan: AnyPlan) -> bool:
-    """Whether something crosses sets, brokers, or lives of a client: there are several sets, or brokers that relay, with
+    """Whether something crosses sets, brokers, or lives of a client: several sets, or brokers that relay, with
     clients that come back."""
     return isinstance(plan, ProxiesPlan) or (isinstance(plan, SetsPlan) and len(plan.sets) > 1)
 
