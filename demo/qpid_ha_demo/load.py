@@ -321,12 +321,12 @@ def numbered(number: int, producer: str) -> Message:
     return Message(_NUMBER.pack(number), id=str(number), durable=True, properties={PRODUCER: producer})
 
 
-def producer_of(message: Message) -> str:
+def producer_of(message: Any) -> str:
     """Whose it is; empty when it does not say."""
     return str((message.properties or {}).get(PRODUCER, ""))
 
 
-def arrival_of(message: Message) -> Arrival:
+def arrival_of(message: Any) -> Arrival:
     """What is to be written down of a message that has just come."""
     return Arrival(
         number=_NUMBER.unpack_from(message.body)[0],

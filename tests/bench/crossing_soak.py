@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bench.crossing_traffic import EXCHANGE, MOVED, NEWS, QUEUES, SETS, CrossingTraffic, Finding
 from bench.crossing_trouble import BALLAST, CrossingTrouble, small_disks
@@ -191,14 +191,12 @@ class CrossingSoak:
     @staticmethod
     def _left_in(cluster: LocalCluster, queue: str) -> str:
         """Messages that nobody took: what is missing in a book may be there. Empty: none."""
-        counts: list[int] = []
+        most = 0
         for broker in cluster.brokers:
-            facts: dict[str, Any] = {}
             with suppress(ControlFailure):
                 facts = broker.ask("queues", timeout_s=5.0, action="read", name=queue)
-            if isinstance(count := facts.get("messages"), int):
-                counts.append(count)
-        return f"{max(counts)} messages are left in it" if counts and max(counts) else ""
+                most = max(most, int(facts.get("messages") or 0))
+        return f"{most} messages are left in it" if most else ""
 
     def _keep_stores(self) -> None:
         """Of a run that failed: small disks go away with it."""

@@ -154,7 +154,7 @@ class PlainPublisher(DemoPublisher):
         self.in_doubt: set[int] = set()
 
 
-class TransactingPublisher(PlainPublisher, TransactionHandler):  # type: ignore[misc]
+class TransactingPublisher(PlainPublisher, TransactionHandler):
     """Sends each number to two queues, some numbers in one transaction: all of it counts, or nothing."""
 
     def __init__(self, name: str, urls: Sequence[str], queues: tuple[str, str]) -> None:
