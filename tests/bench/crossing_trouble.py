@@ -49,6 +49,9 @@ def small_disks(directory: Path, names: Sequence[str]) -> Iterator[Path | None]:
 class CrossingTrouble(Trouble):
     """Needs stores. What it lacks (machines of their own, an ensemble, small disks) it does nothing to."""
 
+    pauses_s = (1.0, 8.0)
+    """Faults overlap, and yet all is well for a moment now and then: only what works can break."""
+
     def __init__(
         self,
         cluster: LocalCluster,

@@ -70,6 +70,8 @@ Kind = tuple[Callable[[Step], None], int]
 class Trouble:
     """Makes trouble, and a list of it."""
 
+    pauses_s = PAUSES_S
+
     def __init__(self, cluster: LocalCluster, sets: Sequence[str], stores: Path | None, seed: int) -> None:
         self._cluster = cluster
         self._sets = sets
@@ -97,7 +99,7 @@ class Trouble:
         order = list(range(len(self._cluster.brokers)))
         kind, number = self._random.choice(self._names), self._random.randrange(len(self._sets))
         self._random.shuffle(order)
-        return Step(kind, tuple(order), number, self._random.random(), self._random.uniform(*PAUSES_S))
+        return Step(kind, tuple(order), number, self._random.random(), self._random.uniform(*self.pauses_s))
 
     def make(self, step: Step) -> None:
         """Do it, and write down what came of it."""

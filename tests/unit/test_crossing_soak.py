@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from proton import Message
 
-from bench.crossing_traffic import MOVED, QUEUES, SETS, Book, Books, CrossingTraffic, PlainPublisher, broken_promises
+from bench.crossing_traffic import (
+    MOVED,
+    QUEUES,
+    SETS,
+    Book,
+    Books,
+    CrossingTraffic,
+    PlainPublisher,
+    SessionPublisher,
+    broken_promises,
+)
 from bench.crossing_trouble import CrossingTrouble
 from qpid_ha_demo.cluster import LocalCluster
 from qpid_ha_demo.ledger import Arrival
@@ -23,7 +33,7 @@ def books() -> Books:
     """Of a producer that was confirmed 0 to 3, and published them to two queues."""
     producer, books = PlainPublisher("printer", URLS, "news"), Books()
     for queue in ("news-1", "news-2"):
-        books.open(producer, queue, is_exact=queue == "news-2")
+        books.open(producer, queue, is_exact=queue == "news-2", is_sole=queue == "news-2")
     for number in range(4):
         producer.ledger.confirm(number, CONFIRMED_AT_S + number)
     return books
@@ -72,6 +82,26 @@ def test_what_comes_behind_a_later_one_is_out_of_order_in_that_queue(books: Book
     come(of(books, "news-1"), 0, 2, 1, 3)
 
     assert told(of(books, "news-1")) == ["1 out of order: 1, at 11.0 to 11.0 s"]
+
+
+def test_what_another_one_had_first_may_come_late_with_its_mark_but_not_to_a_client_with_a_session(
+    books: Books,
+) -> None:
+    for book in (of(books, "news-1"), of(books, "news-2")):
+        come(book, 0, 2)
+        come(book, 1, marked=True)
+        come(book, 3)
+
+    assert told(of(books, "news-1")) == []
+    assert told(of(books, "news-2")) == ["1 out of order: 1, at 11.0 to 11.0 s"]
+
+
+def test_lost_sessions_are_said_with_their_times_and_what_else_a_client_was_told_by_kinds() -> None:
+    publisher = SessionPublisher("printer", URLS, "news")
+    publisher.problems = ["the session was lost: 7 are in doubt", "not taken: 7 of set-1", "not taken: 8 of set-2"]
+    publisher.lost_at_s = [103.0]
+
+    assert list(publisher.broken_promises(100.0)) == ["its session was lost, at 3.0 s", "2 times: not taken: N of SET"]
 
 
 def test_a_message_is_written_down_for_its_producer_and_a_strange_one_is_a_finding(books: Books) -> None:
