@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
-from bench.crossing_traffic import EXCHANGE, MOVED, NEWS, QUEUES, SETS, CrossingTraffic, Finding
+from bench.crossing_traffic import EXCHANGE, EXCLUSIVE, MOVED, NEWS, QUEUES, SETS, CrossingTraffic, Finding
 from bench.crossing_trouble import BALLAST, CrossingTrouble, small_disks
 from bench.soak_report import (
     account,
@@ -130,7 +130,9 @@ class CrossingSoak:
             trouble.ask("sets", action="create", name=name, preferred=broker.name)
         self._wait_whole(cluster, trouble)
         for queue, name in QUEUES.items():
-            arguments = {} if name == "default" else {"qpid.resource-set": name}
+            arguments: dict[str, object] = {} if name == "default" else {"qpid.resource-set": name}
+            if queue in EXCLUSIVE:
+                arguments["qpid.exclusive"] = True
             trouble.ask("queues", action="create", name=queue, arguments=arguments)
         trouble.ask("exchanges", action="create", name=EXCHANGE, kind="fanout")
         for queue in NEWS:

@@ -8,12 +8,13 @@ transactions over two queues, and a queue whose messages are moved to another on
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from proton import Message
@@ -58,6 +59,8 @@ NEWS: Final = ("news-1", "news-2", "news-3")
 EXACT: Final = ("exact-1", "exact-3", "exact-default")
 WITH_SESSIONS: Final = (*EXACT, NEWS[1])
 """Queues whose consumer has a session."""
+EXCLUSIVE: Final = ("queue-set-1", "queue-set-3", NEWS[0], "debit", "credit")
+"""Queues of one consumer at a time."""
 
 
 class Producer(Protocol):
@@ -109,9 +112,11 @@ class Book:
     is_exact: bool
     """Both ends have sessions: a copy is one too many, with its mark, too."""
     is_sole: bool
-    """The consumer has a session, which no other one of the queue is mixed up with. A consumer without competes with
-    its own earlier connection while a broker that is stopped, or cut off, holds that: what goes there comes back late,
-    with a mark."""
+    """The consumer has a session, or the queue is exclusive: nobody else is given messages meanwhile. Another consumer
+    that comes again competes with its own earlier connection for as long as a broker that is stopped, or cut off, has
+    that: what was sent there comes back late."""
+    came_again_s: float = math.inf
+    """When the consumer did that for the first time; of one that is alone: never."""
 
     @property
     def name(self) -> str:
@@ -119,8 +124,13 @@ class Book:
         return f"{self.producer.name} -> {self.queue}"
 
     def audit(self) -> LedgerAudit:
-        """See `Ledger.audit`."""
-        return self.ledger.audit()
+        """See `Ledger.audit`; what may come late counts as in order."""
+        came_at_s: dict[int, float] = {}
+        audit = self.ledger.audit()
+        for arrival in self.ledger.arrivals:
+            came_at_s.setdefault(arrival.number, arrival.at_s)
+        late = [number for number in audit.out_of_order if came_at_s[number] < self.came_again_s]
+        return replace(audit, out_of_order=tuple(late))
 
 
 @dataclass
@@ -136,6 +146,12 @@ class Books:
         own = producer.ledger
         ledger = Ledger(confirmed_at_s=own.confirmed_at_s, refused=own.refused)
         self.of[queue, producer.name] = Book(producer, queue, ledger, is_exact, is_sole)
+
+    def comes_again(self, queue: str) -> None:
+        """Its consumer has another connection than it began with."""
+        for book in self.of.values():
+            if book.queue == queue and not book.is_sole:
+                book.came_again_s = min(book.came_again_s, time.monotonic())
 
     def arrive(self, queue: str, message: Message) -> None:
         """A message came out of a queue."""
@@ -237,6 +253,17 @@ class PlainConsumer(DemoConsumer):
     def __init__(self, books: Books, urls: Sequence[str], queue: str) -> None:
         super().__init__(urls, queue, Ledger())
         self.queue, self._books = queue, books
+        self._has_consumed = False
+
+    def on_link_opened(self, event: Any) -> None:
+        """A broker serves us."""
+        super().on_link_opened(event)
+        self._has_consumed = True
+
+    def lost(self) -> None:
+        """Another connection follows."""
+        if self._has_consumed:
+            self._books.comes_again(self.queue)
 
     def write_down(self, message: Message) -> None:
         """Into the book of its producer."""
@@ -437,7 +464,7 @@ class CrossingTraffic:
     def _produce(self, producer: Producer, *queues: str, exactly: bool = False) -> None:
         self.producers.append(producer)
         for queue in queues:
-            self.books.open(producer, queue, is_exact=exactly, is_sole=queue in WITH_SESSIONS)
+            self.books.open(producer, queue, is_exact=exactly, is_sole=queue in (*WITH_SESSIONS, *EXCLUSIVE))
 
     def start(self) -> None:
         """Begin to work."""
@@ -516,10 +543,9 @@ def broken_promises(book: Book, began_s: float) -> Iterator[str]:
             for number in numbers[:3]
         )
         yield f"{len(numbers)} came twice without a mark: {_numbers(numbers)}: {when}"
-    late = [number for number in audit.out_of_order if book.is_sole or not first_at_s[number].marked]
-    if late:
-        when = _spans(first_at_s[number].at_s - began_s for number in late)
-        yield f"{len(late)} out of order: {_numbers(late)}, at {when}"
+    if audit.out_of_order:
+        when = _spans(first_at_s[number].at_s - began_s for number in audit.out_of_order)
+        yield f"{len(audit.out_of_order)} out of order: {_numbers(audit.out_of_order)}, at {when}"
     if book.is_exact and audit.duplicates_announced:
         yield f"{audit.duplicates_announced} came twice to a client with a session, of one with a session"
 
