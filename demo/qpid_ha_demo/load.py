@@ -27,6 +27,7 @@ _HEARTBEAT_S = 1.0
 """A broker that says nothing for so long is given up: a paused process keeps its sockets."""
 _PAUSES_S = (0.02, 0.04, 0.08, 0.1)
 _PREFETCH = 500
+PRODUCER: Final = "producer"
 _SENT_AGAIN: Final = "sent-again"
 _REDIRECT: Final = "amqp:link:redirect"
 
@@ -89,6 +90,9 @@ class _LivingSockets(Handler):
 class FailoverClient(MessagingHandler, ABC):
     """One connection, made again for as long as it takes. It runs in a thread of its own, from `start` to `stop`."""
 
+    step_s = _STEP_S
+    """Between two steps; a client that is one of many does with fewer."""
+
     def __init__(self, urls: Sequence[str], queue: str, ledger: Ledger, **options: Any) -> None:
         super().__init__(**options)
         self._addresses = Addresses(urls)
@@ -121,7 +125,7 @@ class FailoverClient(MessagingHandler, ABC):
         """Connect, and keep time."""
         self._container = event.container
         self._connect()
-        event.container.schedule(_STEP_S, self)
+        event.container.schedule(self.step_s, self)
 
     def _connect(self) -> None:
         self._connect_at_s = None
@@ -146,7 +150,7 @@ class FailoverClient(MessagingHandler, ABC):
         if self._connect_at_s is not None and time.monotonic() >= self._connect_at_s:
             self._connect()
         self.step()
-        self._container.schedule(_STEP_S, self)
+        self._container.schedule(self.step_s, self)
 
     def on_link_opened(self, event: Any) -> None:
         """A broker serves us."""
@@ -184,6 +188,8 @@ class FailoverClient(MessagingHandler, ABC):
 class DemoPublisher(FailoverClient):
     """Sends numbered messages at a steady pace, and again what was not confirmed when a connection broke."""
 
+    producer = ""
+    """Said in each message where several publish to one queue: each has books of its own."""
     burst_s = 0.0
     """How long what is due may wait for more to be sent with it: ten messages at once cost brokers little more than
     one."""
@@ -259,11 +265,15 @@ class DemoPublisher(FailoverClient):
 
     def _send(self, number: int, *, sent_again: bool) -> None:
         tag = str(next(self._tags))
-        marks = {_SENT_AGAIN: True} if sent_again else None
-        body = _NUMBER.pack(number) + self._padding
-        message = Message(body, id=str(number), correlation_id=tag, durable=self._durable, properties=marks)
-        delivery = self._sender.send(message, tag=tag)
+        delivery = self._sender.send(self._message(number, tag, sent_again=sent_again), tag=tag)
         self._unconfirmed[delivery.tag] = number
+
+    def _message(self, number: int, tag: str, *, sent_again: bool) -> Message:
+        marks: dict[str, object] = {_SENT_AGAIN: True} if sent_again else {}
+        if self.producer:
+            marks[PRODUCER] = self.producer
+        body = _NUMBER.pack(number) + self._padding
+        return Message(body, id=str(number), correlation_id=tag, durable=self._durable, properties=marks or None)
 
     def on_accepted(self, event: Any) -> None:
         """The cluster has taken a message over."""
@@ -299,12 +309,28 @@ class DemoConsumer(FailoverClient):
 
     def on_message(self, event: Any) -> None:
         """One arrived; the handler accepts it when this returns."""
-        message = event.message
-        self.ledger.arrive(
-            Arrival(
-                number=_NUMBER.unpack_from(message.body)[0],
-                at_s=time.monotonic(),
-                marked=not message.first_acquirer or message.delivery_count > 0,
-                sent_again=bool(message.properties and message.properties.get(_SENT_AGAIN)),
-            )
-        )
+        self.write_down(event.message)
+
+    def write_down(self, message: Message) -> None:
+        """Into the book that it belongs into."""
+        self.ledger.arrive(arrival_of(message))
+
+
+def numbered(number: int, producer: str) -> Message:
+    """A message as a producer sends it who has other ways to send one again."""
+    return Message(_NUMBER.pack(number), id=str(number), durable=True, properties={PRODUCER: producer})
+
+
+def producer_of(message: Any) -> str:
+    """Whose it is; empty when it does not say."""
+    return str((message.properties or {}).get(PRODUCER, ""))
+
+
+def arrival_of(message: Any) -> Arrival:
+    """What is to be written down of a message that has just come."""
+    return Arrival(
+        number=_NUMBER.unpack_from(message.body)[0],
+        at_s=time.monotonic(),
+        marked=not message.first_acquirer or message.delivery_count > 0,
+        sent_again=bool(message.properties and message.properties.get(_SENT_AGAIN)),
+    )

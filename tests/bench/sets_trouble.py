@@ -59,12 +59,18 @@ class Outcome(NamedTuple):
     """Empty: it was done; else why not, or not yet."""
 
 
-class _Skipped(Exception):
+class Skipped(Exception):
     """It would destroy what the cluster promises to keep as long as one replica lives."""
+
+
+Kind = tuple[Callable[[Step], None], int]
+"""What it does, and how often compared with others."""
 
 
 class Trouble:
     """Makes trouble, and a list of it."""
+
+    pauses_s = PAUSES_S
 
     def __init__(self, cluster: LocalCluster, sets: Sequence[str], stores: Path | None, seed: int) -> None:
         self._cluster = cluster
@@ -79,23 +85,27 @@ class Trouble:
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._asking: list[Thread] = []
         self.outcomes: list[Outcome] = []
-        self._kinds = _kinds(self, has_stores=stores is not None)
+        self._kinds = self.kinds()
         self._names = [kind for kind, (_, weight) in self._kinds.items() for _ in range(weight)]
 
     # --- steps
+
+    def begin(self) -> None:
+        """Times of outcomes count from now on."""
+        self._began_s = time.monotonic()
 
     def draw(self) -> Step:
         """The next one."""
         order = list(range(len(self._cluster.brokers)))
         kind, number = self._random.choice(self._names), self._random.randrange(len(self._sets))
         self._random.shuffle(order)
-        return Step(kind, tuple(order), number, self._random.random(), self._random.uniform(*PAUSES_S))
+        return Step(kind, tuple(order), number, self._random.random(), self._random.uniform(*self.pauses_s))
 
     def make(self, step: Step) -> None:
         """Do it, and write down what came of it."""
         try:
             self._kinds[step.kind][0](step)
-        except _Skipped as why:
+        except Skipped as why:
             self._note(f"{step.kind}: skipped", str(why), "")
         except (ControlFailure, ClusterFailed) as error:
             self._note(step.kind, "", str(error).partition("\n")[0])
@@ -156,10 +166,34 @@ class Trouble:
         """At once; their agents start them again. False: not done, because something would be lost with them."""
         try:
             self._kill_all(kind, victims)
-        except _Skipped as why:
+        except Skipped as why:
             self._note(f"{kind}: skipped", str(why), "")
             return False
         return True
+
+    def kinds(self) -> Mapping[str, Kind]:
+        """What may be done, by its name."""
+        kinds: dict[str, Kind] = {
+            "kill": (self.kill, 3),
+            "kill the controller": (self.kill_controller, 2),
+            "kill two": (self.kill_two, 2),
+            "kill the controller and another": (self.kill_controller_and_one, 2),
+            "stop": (self.stop_broker, 2),
+            "stop with agent": (self.stop_with_agent, 3),
+            "restart": (self.restart, 1),
+            "transfer": (self.request, 4),
+            "kill in transfer": (self.kill_in_transfer, 3),
+            "drain": (self.drain, 2),
+            "kill in drain": (self.kill_in_drain, 1),
+            "policy": (self.request, 2),
+            "trim": (self.request, 1),
+            "add replica": (self.request, 1),
+            "remove replica": (self.request, 1),
+            "rebalance": (self.request, 2),
+        }
+        if self._stores is not None:
+            kinds |= {"wipe": (self.wipe, 2), "kill all": (self.kill_everything, 1)}
+        return kinds
 
     # --- what steps do
 
@@ -238,12 +272,12 @@ class Trouble:
         row = next((row for row in self.rows() if row["name"] == self._sets[step.set]), None)
         targets = [] if row is None else [name for name in row["in_sync"] if name != row["primary"]]
         if row is None or not row["primary"] or not targets:
-            raise _Skipped(f"{self._sets[step.set]} cannot be moved now")
+            raise Skipped(f"{self._sets[step.set]} cannot be moved now")
         controller = self._controller()
         concerned = [row["primary"], targets[0], controller.name if controller else row["primary"]]
         victim = next(each for each in self._cluster.brokers if each.name == concerned[int(step.share * 3)])
         if victim.name in self._stopped:
-            raise _Skipped(f"{victim.name} is stopped")
+            raise Skipped(f"{victim.name} is stopped")
         self._check([victim])
         name = str(row["name"])
         self._ask_soon(step.kind, f"{name} to {targets[0]}", "sets", action="transfer", name=name, to=targets[0])
@@ -254,7 +288,7 @@ class Trouble:
         """A broker, for a while."""
         broker = self._pick(step)
         self._ask_soon(step.kind, broker.name, "brokers", action="drain", name=broker.name)
-        self._later(_within(DRAINED_S, step.share), lambda: self._undrain(broker))
+        self._later(within(DRAINED_S, step.share), lambda: self._undrain(broker))
 
     def kill_in_drain(self, step: Step) -> None:
         """The one that is drained, while sets leave it."""
@@ -276,7 +310,7 @@ class Trouble:
         """Of those that run."""
         running = [each for each in map(self._broker, step.brokers) if each.name not in self._stopped]
         if len(running) <= number:
-            raise _Skipped("all are stopped")
+            raise Skipped("all are stopped")
         return running[number]
 
     def _kill_all(self, kind: str, victims: Sequence[LocalBroker]) -> None:
@@ -293,7 +327,7 @@ class Trouble:
         self._note(kind, ", ".join(broker.name for broker in victims), "")
 
     def _check(self, victims: Sequence[LocalBroker], *, keeps_stores: bool = True) -> None:
-        """Raises _Skipped when a set would have nobody left that is in sync."""
+        """Raises Skipped when a set would have nobody left that is in sync."""
         if keeps_stores and self._stores is not None:
             return
         now_s = time.monotonic()
@@ -301,17 +335,17 @@ class Trouble:
         unsure |= {name for name, at_s in self._disturbed_s.items() if now_s - at_s < UNSURE_S}
         rows = self.rows()
         if not rows:
-            raise _Skipped("nobody tells where the sets are")
+            raise Skipped("nobody tells where the sets are")
         for row in rows:
             holders = [name for name in row["in_sync"] if row["replicas"].get(name) in _HOLDS and name not in unsure]
             if not holders:
-                raise _Skipped(f"{row['name']} would have no replica in sync")
+                raise Skipped(f"{row['name']} would have no replica in sync")
         if not any(broker.status()["state"] in _HOLDS for broker in self._cluster.brokers if broker.name not in unsure):
-            raise _Skipped("default would have no replica in sync")
+            raise Skipped("default would have no replica in sync")
 
     def _stop(self, step: Step, broker: LocalBroker, pids: list[int]) -> None:
         self._check([broker])  # its agent kills a primary that is silent for long
-        for_s = _within(STOPPED_S, step.share)
+        for_s = within(STOPPED_S, step.share)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         self._stopped[broker.name] = pids
@@ -364,47 +398,25 @@ class Trouble:
     def _ask_soon(self, kind: str, target: str, method: str, **params: Any) -> None:
         """On a thread: some are answered when they are done, and trouble does not wait for that."""
 
-        def ask() -> None:
+        self._soon(kind, target, lambda: self.ask(method, **params))
+
+    def _soon(self, kind: str, target: str, action: Callable[[], object]) -> None:
+        """On a thread, and what came of it is written down. It may raise ControlFailure and ClusterFailed."""
+
+        def act() -> None:
             text = ""
             try:
-                self.ask(method, **params)
+                action()
             except (ControlFailure, ClusterFailed) as error:
                 text = str(error).partition("\n")[0]
             self._note(kind, target, text)
 
-        thread = Thread(target=ask, daemon=True)
+        thread = Thread(target=act, daemon=True)
         thread.start()
         self._asking = [*[each for each in self._asking if each.is_alive()], thread]
 
 
-def _within(bounds: tuple[float, float], share: float) -> float:
+def within(bounds: tuple[float, float], share: float) -> float:
+    """So much of the way from the lower to the upper one."""
     low, high = bounds
     return low + (high - low) * share
-
-
-Kind = tuple[Callable[[Step], None], int]
-"""What it does, and how often compared with others."""
-
-
-def _kinds(trouble: Trouble, *, has_stores: bool) -> Mapping[str, Kind]:
-    kinds: dict[str, Kind] = {
-        "kill": (trouble.kill, 3),
-        "kill the controller": (trouble.kill_controller, 2),
-        "kill two": (trouble.kill_two, 2),
-        "kill the controller and another": (trouble.kill_controller_and_one, 2),
-        "stop": (trouble.stop_broker, 2),
-        "stop with agent": (trouble.stop_with_agent, 3),
-        "restart": (trouble.restart, 1),
-        "transfer": (trouble.request, 4),
-        "kill in transfer": (trouble.kill_in_transfer, 3),
-        "drain": (trouble.drain, 2),
-        "kill in drain": (trouble.kill_in_drain, 1),
-        "policy": (trouble.request, 2),
-        "trim": (trouble.request, 1),
-        "add replica": (trouble.request, 1),
-        "remove replica": (trouble.request, 1),
-        "rebalance": (trouble.request, 2),
-    }
-    if has_stores:
-        kinds |= {"wipe": (trouble.wipe, 2), "kill all": (trouble.kill_everything, 1)}
-    return kinds

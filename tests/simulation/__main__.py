@@ -16,6 +16,7 @@ from simulation.cluster import Outcome
 from simulation.proxies_world import ProxiesOutcome
 from simulation.runs import (
     DRAWS,
+    SHARES,
     AnyOutcome,
     AnyPlan,
     collect_garbage_rarely,
@@ -32,10 +33,8 @@ from simulation.shrink import shrink
 SHOWN_FAILURES = 3
 
 
-def read_weights(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
-    """`KIND=N,KIND=N`: how often each kind of cluster is drawn; those that are not named never are. None: not given."""
-    if text is None:
-        return None
+def read_weights(_: click.Context, __: click.Parameter, text: str) -> dict[str, int]:
+    """`KIND=N,KIND=N`: how often each kind of cluster is drawn; those that are not named never are."""
     weights = dict.fromkeys(DRAWS, 0)
     for part in map(str.strip, text.split(",")):
         kind, _equals, number = part.partition("=")
@@ -56,9 +55,9 @@ def read_weights(_: click.Context, __: click.Parameter, text: str | None) -> dic
 @click.option("--seed", default=None, type=int, help="The first seed; without --seeds, this one alone.")
 @click.option("--only", type=click.Choice(list(DRAWS)), help="Clusters of this kind, one for each seed.")
 @click.option(
-    "--weights", callback=read_weights, metavar="KIND=N,...",
-    help="How often each kind is drawn, in relation to the others, say one-set=80,sets=12,proxies=8. Without it about"
-    " 20 of 200 seeds are of sets, 9 of proxies, and 18 of forwarding.",
+    "--weights", callback=read_weights, metavar="KIND=N,...", show_default=True,
+    default=",".join(f"{kind}={share}" for kind, share in SHARES.items()),
+    help="How often each kind is drawn, in relation to the others.",
 )  # fmt: skip
 @click.option("--trace", is_flag=True, help="Show everything that happened (in one run; with many, of the failures).")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1), help="Processes.")
@@ -69,13 +68,13 @@ def main(
     seeds: int,
     seed: int | None,
     only: str | None,
-    weights: dict[str, int] | None,
+    weights: dict[str, int],
     trace: bool,
     jobs: int,
     wants_shrinking: bool,
 ) -> None:
     """Simulate whole clusters under seeded faults, and check that every promise was kept."""
-    if only is not None and weights is not None:
+    if only is not None and context.get_parameter_source("weights") is not click.core.ParameterSource.DEFAULT:
         raise click.UsageError("--only and --weights both say which kinds are drawn: give one of them")
     is_single = seed is not None and context.get_parameter_source("seeds") is click.core.ParameterSource.DEFAULT
     first = seed if seed is not None else 0

@@ -10,12 +10,8 @@ from typing import Final, NamedTuple
 FAULTS_END_S: Final = 12.0
 FORWARDING_ENDS_S: Final = 6.0
 """Where brokers hand messages on: many short runs meet more than a few long ones."""
-_OF_PROXIES: Final = (0.15, 0.2)
-"""Of the seeds of all kinds."""
 _PAUSES_OF_ALL_S: Final = (1.55, 1.9), (1.55, 1.9), (2.5, 5.0)
 """Clients with sessions give up after 1 s, and a moment for their look at the clock; others, and brokers, after 2."""
-_OF_FORWARDING: Final = (0.3, 0.4)
-"""The same; of these, some are of sets."""
 
 
 class ProxiesKind(StrEnum):
@@ -122,16 +118,6 @@ def _shown(fault: ProxiesFault) -> str:
     return f"{fault.at_s:7.3f}s {fault.kind} for={fault.for_s:.2f}s draw={fault.draw}"
 
 
-def is_of_proxies(seed: int) -> bool:
-    """Whether the brokers of that seed's cluster are proxies."""
-    return _OF_PROXIES[0] <= random.Random(f"{seed}/proxies").random() < _OF_PROXIES[1]
-
-
-def is_of_forwarding(seed: int) -> bool:
-    """Whether brokers hand messages on in that seed's cluster, if it is of no other kind."""
-    return _OF_FORWARDING[0] <= random.Random(f"{seed}/proxies").random() < _OF_FORWARDING[1]
-
-
 def draw_forwarding_plan(seed: int) -> ProxiesPlan:
     """2 or 3 brokers, 2 or 3 sets, and little else but an exchange that leads to queues of all of them."""
     draw = random.Random(f"{seed}/forwarding plan")
@@ -143,22 +129,23 @@ def draw_forwarding_plan(seed: int) -> ProxiesPlan:
     return ProxiesPlan(
         seed,
         brokers,
-        draw.choice((0, 1)),
-        draw.choice((0, 1)),
-        0,
-        draw.choice((0, 0, 0, 1)),
-        draw.choice((0, 0, 0, 1)),
-        0,
-        0,
-        0,
-        draw.choice((1, 2, 3)),
-        draw.choice((0.0005, 0.003, 0.015)),
-        draw.choice((2_000, 60_000, 1_000_000)),
-        draw.choice((5, 40, 1000)),
-        draw.choice((3, 30, 30_000)),
-        1,
-        replicas,
-        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        publishers=draw.choice((0, 1)),
+        consumers=draw.choice((0, 1)),
+        shrinking=0,
+        browsers=0,
+        transacting=draw.choice((0, 0, 0, 1)),
+        anonymous=draw.choice((0, 0, 0, 1)),
+        sessions=0,
+        bereft=0,
+        subscribers=0,
+        forking=draw.choice((1, 2, 3)),
+        delay_s=draw.choice((0.0005, 0.003, 0.015)),
+        socket_bytes=draw.choice((2_000, 60_000, 1_000_000)),
+        publisher_credit=draw.choice((5, 40, 1000)),
+        most_unsettled=draw.choice((3, 30, 30_000)),
+        min_in_sync=1,
+        replicas=replicas,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
 
 

@@ -11,11 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-_OF_SETS: Final = 0.15, 0.25
-"""Of what is drawn for each seed: one in ten, and none of the seeds that tests name.
-
-A run with many sets takes as long as five of the others, so a third of the time goes to them.
-"""
 FAULTS_END_S: Final = 30.0
 
 
@@ -100,11 +95,6 @@ class SetsPlan:
 
 def _shown(fault: SetsFault) -> str:
     return f"{fault.at_s:7.3f}s {fault.kind} for={fault.for_s:.2f}s draw={fault.draw}"
-
-
-def is_of_sets(seed: int) -> bool:
-    """Whether the cluster of that seed has many sets."""
-    return _OF_SETS[0] <= random.Random(f"{seed}/sets").random() < _OF_SETS[1]
 
 
 def draw_sets_plan(seed: int) -> SetsPlan:

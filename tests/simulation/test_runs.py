@@ -8,26 +8,59 @@ import pytest
 from click.testing import CliRunner
 
 from simulation.__main__ import main
-from simulation.proxies_plan import draw_forwarding_plan, draw_proxies_plan
-from simulation.runs import DRAWS, FORWARDING, ONE_SET, PROXIES, SETS, kind_of, replay_command, run_many
-from simulation.sets_plan import draw_sets_plan
+from simulation.plan import draw_plan
+from simulation.proxies_plan import ProxiesPlan, draw_forwarding_plan, draw_proxies_plan
+from simulation.runs import (
+    DRAWS,
+    ONE_SET,
+    PROXIES,
+    SETS,
+    SHARES,
+    crosses,
+    kind_of,
+    replay_command,
+    run_many,
+)
+from simulation.sets_plan import SetsPlan, draw_sets_plan
+from simulation.test_new_seeds import CLUSTERS
 
 SEEDS = 2_000
 
 
-def test_without_weights_one_seed_in_ten_is_of_many_sets_one_of_forwarding_and_one_in_twenty_of_proxies() -> None:
+def test_without_weights_kinds_have_their_shares() -> None:
     counts = Counter(kind_of(seed) for seed in range(SEEDS))
 
-    assert set(counts) == set(DRAWS)
-    assert 150 < counts[SETS] < 250
-    assert 50 < counts[PROXIES] < 150
-    assert 130 < counts[FORWARDING] < 230
+    assert set(SHARES) == set(DRAWS)
+    for kind, share in SHARES.items():
+        assert counts[kind] == pytest.approx(share / sum(SHARES.values()) * SEEDS, rel=0.1)
 
 
-def test_without_weights_a_seed_is_of_the_kind_that_it_was_when_it_was_written_down() -> None:
-    kinds = {kind: [seed for seed in range(50) if kind_of(seed) == kind] for kind in (SETS, PROXIES)}
+def test_in_half_of_what_is_drawn_something_crosses_sets_brokers_or_lives_of_a_client() -> None:
+    plans = [DRAWS[kind_of(seed)](seed) for seed in range(SEEDS)]
 
-    assert kinds == {SETS: [5, 6, 9, 11, 22, 32, 47], PROXIES: [23, 28, 35, 40, 41, 44]}
+    assert sum(map(crosses, plans)) > SEEDS / 2
+    assert sum(isinstance(plan, SetsPlan) and len(plan.sets) > 1 for plan in plans) > SEEDS / 5
+    of_proxies = [plan for plan in plans if isinstance(plan, ProxiesPlan)]
+    assert len(of_proxies) > SEEDS / 4
+    assert sum(plan.sessions > 0 for plan in of_proxies) > SEEDS / 10
+    assert sum(bool(plan.replicas) for plan in of_proxies) > SEEDS / 10
+
+
+def test_one_set_crosses_nothing_however_it_is_drawn() -> None:
+    alone = next(plan for plan in map(draw_sets_plan, range(SEEDS)) if len(plan.sets) == 1)
+
+    assert not crosses(alone)
+    assert not crosses(draw_plan(1))
+    assert crosses(draw_proxies_plan(1))
+
+
+def test_half_of_the_new_seeds_of_each_time_are_of_kinds_in_which_something_crosses() -> None:
+    assert set(CLUSTERS) == set(DRAWS)
+    assert CLUSTERS[ONE_SET] <= sum(CLUSTERS.values()) / 2
+
+
+def test_without_weights_a_seed_stands_for_the_kind_that_it_stood_for_yesterday() -> None:
+    assert "".join(kind_of(seed)[0] for seed in range(50)) == "posppofsfsoopopopopooosfppooooooppsossssspoooossps"
 
 
 def test_weights_say_how_often_each_kind_is_drawn() -> None:

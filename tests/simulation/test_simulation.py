@@ -18,7 +18,7 @@ PORTIONS = {
 }
 """Seeds of one test each, so that two processes have something to do; cut where each can be held to all of what is said
 of their sums. What breaks a promise in one cluster of all these shows here; what is rarer, in
-`./dev simulate --seeds 20000`."""
+`./dev simulate --only one-set --seeds 20000`."""
 EXCUSED = 0.005
 """Of all that was confirmed."""
 
@@ -28,7 +28,7 @@ def test_many_clusters_keep_their_promises(seeds: Sequence[int]) -> None:
     outcomes = [run(draw_plan(seed)) for seed in seeds]
 
     problems = {each.plan.seed: each.problem for each in outcomes if each.problem}
-    assert problems == {}, "replay: ./dev simulate --seed S --trace"
+    assert problems == {}, "replay: ./dev simulate --only one-set --seed S --trace"
     # A simulation in which nothing happens would pass as well.
     assert sum(outcome.confirmed for outcome in outcomes) > 50 * len(seeds)
     assert sum(outcome.delivered for outcome in outcomes) > 50 * len(seeds)

@@ -38,9 +38,23 @@ class BrokerOnMachine(LocalBroker):
 
 
 class ClusterOnMachines(RunningCluster):
-    """`with ClusterOnMachines(tmp_path) as cluster:` has three brokers with agents, and three servers of ZooKeeper."""
+    """`with ClusterOnMachines(tmp_path) as cluster:` has three brokers with agents, and three servers of ZooKeeper.
 
-    def __init__(self, directory: Path, count: int = 3, *, ha: Mapping[str, object] | None = None) -> None:
+    `ha` is a section of the configuration, `settings` are other keys of it. With `stores` each broker has a data
+    directory of its own there, named as it is; without, it keeps nothing.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 3,
+        *,
+        ha: Mapping[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
+        stores: Path | None = None,
+    ) -> None:
+        self._others = dict(settings or {})
+        self._data = stores
         self._machines = ExitStack()
         self.hub = self._machines.enter_context(Machine())
         self.hub.ip("link", "add", "bridge", "type", "bridge")
@@ -70,8 +84,14 @@ class ClusterOnMachines(RunningCluster):
         machine.ip("address", "add", f"{address}/24", "dev", "net")
         open_to_all = {"sasl": {"allow-anonymous": True, "users-db": str(_users(directory))}}
         open_to_all["acl"] = {"rules": [f"allow {_USER} administer", "allow all all"]}
-        own = {"name": name, "listen": [self.urls[number]], "control-socket": f"{self._sockets.name}/{name}.sock"}
-        return BrokerOnMachine(directory, {**own, **open_to_all, "ha": ha}, machine, address)
+        own: dict[str, object] = {
+            "name": name,
+            "listen": [self.urls[number]],
+            "control-socket": f"{self._sockets.name}/{name}.sock",
+        }
+        if self._data is not None:
+            own["data-dir"] = str(self._data / name)
+        return BrokerOnMachine(directory, {**own, **open_to_all, **self._others, "ha": ha}, machine, address)
 
     def __enter__(self) -> ClusterOnMachines:
         try:

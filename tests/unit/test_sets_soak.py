@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.sets_soak import Pause, kind_of, pauses_of, read_logs, stuck
 from bench.sets_trouble import Trouble
+from bench.soak_report import Pause, kind_of, pauses_of, read_logs, stuck
 from qpid_ha_demo.cluster import LocalCluster
 from qpid_ha_demo.sets import SetTraffic
 
@@ -43,7 +43,7 @@ def test_a_set_that_confirms_nothing_pauses_also_at_the_end() -> None:
     traffic = SetTraffic("set-01", ["amqp://127.0.0.1:1"], durable=False)
     for number, at_s in enumerate([9.0, 10.1, 10.2, 11.2]):
         traffic.ledger.confirm(number, at_s)
-    pauses = pauses_of(traffic, 10.0, 14.2)
+    pauses = pauses_of(traffic.name, traffic.ledger, 10.0, 14.2)
     assert [(round(each.for_s, 3), round(each.from_s, 3), each.set) for each in pauses] == [
         Pause(1.0, 0.2, "set-01"),
         Pause(3.0, 1.2, "set-01"),
