@@ -165,7 +165,7 @@ class ResourceSet(WriteAdmission):
         queues = self.catalog.queues.values()
         self.catalog.now_ms = now_ms
         self.catalog.timed = take_over_queues(queues, now_ms, grace_ms)
-        self.catalog.awake |= {queue: None for queue in queues if queue.dispatcher.consumers}
+        self.catalog.wake_consumers()
         self._taken_over = self.written
 
 

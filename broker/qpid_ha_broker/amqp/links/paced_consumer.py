@@ -19,6 +19,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.engine import Delivery, Sender
 from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import release_unseen
@@ -124,15 +125,16 @@ class PacedConsumer(Consumer, LinkEndpoint):
     def finish_drain(self) -> bool:
         """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
 
-        A client that must answer first has all that it can get. One who only looks is shown what is committed: it has
-        all that was there when it began to drain once that is, or has gone.
+        A client that must answer first has all that it can get. One who only looks is shown what is committed, and so
+        is one who takes where commits take long: it has all that was there when it began to drain once that is
+        committed, or has gone.
         """
         if not self._sender.draining:
             return True  # the client has changed its mind, and keeps its credit
-        is_gated = self.hosted.resources.is_gated and not self.browsing
+        proof = LeadProof.COMMITTING if self.browsing else self.hosted.resources.proof_for(self.queue)
         waits = (
-            is_gated
-            or (self.browsing and self._hides_what_was_there)
+            proof is LeadProof.MISSING
+            or (proof is LeadProof.COMMITTING and self._hides_what_was_there)
             or self.window_bytes <= 0
             or self.credit <= 0
             or self.queue.dispatcher.awaits_bodies
