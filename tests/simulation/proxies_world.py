@@ -64,6 +64,8 @@ QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
 QUEUES_OF_OTHERS = ("plain", "small")
 AnyClient = LinkClient | TransactingClient | SessionClient
 CHECK_S = 0.05
+REPLACE_S = 0.9
+"""What brokers believe that others need to replace a primary."""
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
 GONE_WITHIN_S = 12.0
@@ -154,6 +156,7 @@ class ProxiesWorld:
             heartbeat_interval_s=0.3,
             link_timeout_s=0.9,
             ask_limit_s=0.5,
+            replace_s=REPLACE_S,
             has_coordinator=True,
         )
 
