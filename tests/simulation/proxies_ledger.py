@@ -84,8 +84,6 @@ class Handout:
     """The broker has settled that."""
     is_marked: bool = False
     at_s: float = 0.0
-    is_outdated: bool = False
-    """It may have come from a primary that had been overtaken, which can confirm nothing."""
 
 
 class Custodian(Protocol):
@@ -168,11 +166,10 @@ class Ledger:
         handout = Handout(sent, reading, generation, is_marked=is_marked, at_s=self._now_s())
         earlier = [each for each in self.handouts.setdefault(sent, []) if not self._died_with_its_primary(each)]
         has_first = any(not each.is_marked for each in earlier)
-        if has_first and not is_marked and not self._custodian.may_be_outdated():
+        if has_first and not is_marked:
             raise Violation(f"{sent} came again to {reading.client}, without a mark")
         if not is_marked:
             self._check_order(handout)
-        handout.is_outdated = self._custodian.may_be_outdated()
         self.handouts[sent].append(handout)
         self.handed_out += 1
         return handout
@@ -191,8 +188,6 @@ class Ledger:
         """Whether the message may have been lost before it was confirmed, and sent again by a proxy."""
         if handout.reading.session is not None:
             return False
-        if handout.is_outdated:
-            return True
         accepted_s = self.accepted.get(handout.sent, math.inf)
         lost_s = self._custodian.promotions_without(handout.sent, handout.generation)
         return any(at_s < accepted_s for at_s in lost_s)
@@ -220,6 +215,10 @@ class Ledger:
             self.ended += has_ended
             self.late += not has_ended
         self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
+
+    def leaves_overtaken(self, sent: Sent, client: str, generation: int) -> None:
+        """A primary that was overtaken a moment ago gives it to `client`."""
+        self._left.setdefault((sent, client), []).append((self._now_s(), generation))
 
     def is_reclaimed(self, sent: Sent, client: str) -> None:
         """A new primary lets `client` have it again, whose proxy has come for it."""

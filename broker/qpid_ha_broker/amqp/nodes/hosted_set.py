@@ -224,8 +224,9 @@ class HostedSet:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
         if self.resources.lead_proof is not LeadProof.PROVEN:
             self._look_at_lead()
-        while self._withheld_of_sessions and self._withheld_of_sessions[0].written.is_committed:
-            consumer, entries, _ = self._withheld_of_sessions.popleft()
+        is_doubtful, of_sessions = self.resources.lead_proof is LeadProof.MISSING, self._withheld_of_sessions
+        while of_sessions and not is_doubtful and of_sessions[0].written.is_committed:
+            consumer, entries, _ = of_sessions.popleft()
             _deliver(consumer, entries)
         if self._commit_waits:
             self._tell_commit_waits()
