@@ -150,6 +150,15 @@ class Ledger:
         """What was sent to it before may be gone."""
         self._deleted_s[queue] = self._now_s()
 
+    def untouched(self, queue: str) -> set[Sent]:
+        """What was accepted for `queue`, and no primary has given to anybody: it is there."""
+        touched = {sent for sent, _ in self._left}
+        return {
+            sent
+            for sent in self.accepted
+            if sent.queue == queue and not (sent in self.handouts or sent in touched or self.may_be_deleted(sent))
+        }
+
     def may_be_deleted(self, sent: Sent) -> bool:
         """Whether its queue was deleted after it was sent."""
         return self._sent_s[sent] <= self._deleted_s.get(sent.queue, -1.0)

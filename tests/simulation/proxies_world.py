@@ -212,6 +212,9 @@ class ProxiesWorld:
             for number in range(count):
                 placed, queue = self._pick(queues)
                 clients.append(kind(self, f"{letter}{number}", self._draw(f"{letter}{number}"), placed.ledger, queue))
+        for client in clients:
+            if isinstance(client, BrowsingClient):
+                client.drains = plan.most_unsettled > 1000
         draw = self._draw("queues of transactions")
         for number in range(plan.transacting):
             placed = draw.choice(self.sets)

@@ -17,7 +17,8 @@ an acknowledgement no longer than `unproven_s`. Both are less than what others n
     5. The in-sync set is this primary alone, and that is recorded: nobody could replace it, and it proves nothing.
 
 What was given before that, and dies with this primary, stays a message that was handed out before it was committed:
-docs/cluster.md, "What cannot be had".
+docs/cluster.md, "What is not there yet". So does what is given between the acknowledgement of a backup that is about to
+be promoted and its promotion, as seen from here.
 """
 
 from __future__ import annotations
