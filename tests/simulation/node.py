@@ -176,6 +176,8 @@ class Node(MemberHarness):
         """So many that number their messages are kept in mind."""
         self.is_up = False
         self.is_paused = False
+        self.paused_s = 0.0
+        """Since when it is, or was the last time."""
         self.has_power = True
         self.slow_s = 0.0
         self.answers: dict[int, Callable[[bool, str], None]] = {}
@@ -288,7 +290,7 @@ class Node(MemberHarness):
         self._world.watcher.process_ended(self, False)
 
     def pause(self) -> None:
-        self.is_paused = True
+        self.is_paused, self.paused_s = True, self._world.schedule.now_s
         if self._world.trace.wanted:
             self._world.trace.add(self.name, "PAUSED")
 

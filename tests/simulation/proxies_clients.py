@@ -19,6 +19,10 @@ BUSY = "busy"
 """The queue whose consumers take credit back while messages are on their way to them."""
 REOPENS = 0.01
 """How often, each time that it acts, a client ends a link and opens it again."""
+DRAINS = 0.3
+"""How often, each time that it acts, one who looks drains."""
+DRAINED_MOST = 100_000
+"""More than there is in any queue."""
 DETACHES = 0.3
 """How many of these it ends with a detach."""
 
@@ -354,25 +358,52 @@ class ShrinkingClient(ConsumingClient):
 
 
 class BrowsingClient(LinkClient):
-    """Looks, and takes nothing: what it sees is in the order of the queue."""
+    """Looks, and takes nothing: what it sees is in the order of the queue, and what a drain brings is all there is."""
+
+    drains = False
+    """Now and then. Not where it may have few messages unsettled: then a drain is answered as soon as it has those."""
 
     def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
         super().__init__(shop, name, draw, ledger, queue)
         self._latest: dict[str, int] = {}
+        self._seen: set[Sent] = set()
+        """On this link."""
+        self._wanted: set[Sent] | None = None
+        """While it drains: what was accepted before that, and nobody has got; None: it does not."""
+        self._own_draw = random.Random(f"{draw.getstate()[1][:3]}/drains")
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.receiver(name)
         link.source.address = self.queue
         link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
-        self._latest = {}
+        self._latest, self._seen, self._wanted = {}, set(), None
         return link
 
     def act(self, talk: Talk) -> None:
-        if self.is_attached and not self.is_quiet:
+        if self.is_attached and not self.is_quiet and self._wanted is None:
             if self.draw.random() < REOPENS:
                 self.end_link(talk)
+            elif self.drains and self._own_draw.random() < DRAINS:
+                self._wanted = self.ledger.untouched(self.queue)
+                self.note("drains")
+                self.link.drain(DRAINED_MOST)
             elif self.link.credit < 5:
                 self.link.flow(self.draw.randint(1, 50))
+
+    def on_flow(self, talk: Talk, link: Any) -> None:
+        if self._is_mine(link):
+            self._look_whether_drained(link)
+
+    def _look_whether_drained(self, link: Any) -> None:
+        wanted = self._wanted
+        if wanted is None or link.credit > 0:
+            return
+        link.drained()
+        link.drain_mode = False
+        self._wanted = None
+        missing = (wanted & self.ledger.untouched(self.queue)) - self._seen
+        if missing:
+            raise Violation(f"{self.name} has drained {self.queue} and has not seen {min(missing)}, of {len(missing)}")
 
     def on_delivery(self, talk: Talk, delivery: Any) -> None:
         link = self.link
@@ -385,3 +416,5 @@ class BrowsingClient(LinkClient):
             if sent.number <= self._latest.get(sent.publisher, 0):
                 raise Violation(f"{self.name} sees {sent} behind {self._latest[sent.publisher]}")
             self._latest[sent.publisher] = sent.number
+            self._seen.add(sent)
+        self._look_whether_drained(link)

@@ -89,8 +89,6 @@ class Handout:
     """The broker has settled that."""
     is_marked: bool = False
     at_s: float = 0.0
-    is_outdated: bool = False
-    """It may have come from a primary that had been overtaken, which can confirm nothing."""
 
 
 class Custodian(Protocol):
@@ -159,6 +157,15 @@ class Ledger:
         """What was sent to it before may be gone."""
         self._deleted_s[queue] = self._now_s()
 
+    def untouched(self, queue: str) -> set[Sent]:
+        """What was accepted for `queue`, and no primary has given to anybody: it is there."""
+        touched = {sent for sent, _ in self._left}
+        return {
+            sent
+            for sent in self.accepted
+            if sent.queue == queue and not (sent in self.handouts or sent in touched or self.may_be_deleted(sent))
+        }
+
     def may_be_deleted(self, sent: Sent) -> bool:
         """Whether its queue was deleted after it was sent."""
         return self._sent_s[sent] <= self._deleted_s.get(sent.queue, -1.0)
@@ -175,11 +182,10 @@ class Ledger:
         handout = Handout(sent, reading, generation, is_marked=is_marked, at_s=self._now_s())
         earlier = [each for each in self.handouts.setdefault(sent, []) if not self._died_with_its_primary(each)]
         has_first = any(not each.is_marked for each in earlier)
-        if has_first and not is_marked and not self._custodian.may_be_outdated():
+        if has_first and not is_marked:
             raise Violation(f"{sent} came again to {reading.client}, without a mark")
         if self._must_be_in_order(handout):
             self._check_order(handout)
-        handout.is_outdated = self._custodian.may_be_outdated()
         self.handouts[sent].append(handout)
         self.handed_out += 1
         return handout
@@ -198,8 +204,6 @@ class Ledger:
         """Whether the message may have been lost before it was confirmed, and sent again by a proxy."""
         if handout.reading.session is not None:
             return False
-        if handout.is_outdated:
-            return True
         accepted_s = self.accepted.get(handout.sent, math.inf)
         lost_s = self._custodian.promotions_without(handout.sent, handout.generation)
         return any(at_s < accepted_s for at_s in lost_s)
@@ -228,6 +232,10 @@ class Ledger:
             self.late += not has_ended
         self._given.setdefault(sent, []).append((self._now_s(), client))
         self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
+
+    def leaves_overtaken(self, sent: Sent, client: str, generation: int) -> None:
+        """A primary that was overtaken a moment ago gives it to `client`."""
+        self._left.setdefault((sent, client), []).append((self._now_s(), generation))
 
     def is_reclaimed(self, sent: Sent, client: str) -> None:
         """A new primary lets `client` have it again, whose proxy has come for it."""

@@ -23,9 +23,12 @@ from qpid_ha_broker.amqp.wire.engine import Engine, Workspace
 from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.sessions import Session
@@ -48,6 +51,8 @@ from simulation.streams import Post, StreamEnd, Streams
 from simulation.virtual_time import Clock
 
 TICK_S = 0.5
+LOOK_S = 0.1
+"""So often a broker looks whether its process was stopped."""
 IDLE_S = 2.0
 """A connection on which nothing comes for so long is given up."""
 EVERYBODY = parse_entries(["allow all all"]).rules
@@ -204,8 +209,20 @@ class ProxyNode(Node):
         self.forwarding: NodeForwarding | None = None
         if self.terms.forwards:
             self.forwarding = NodeForwarding(self, self.replicas, self.map, self.terms.streams, self.post_here)
+        self.process_time = ProcessTime()
+        self.container.default.prove_lead = lambda: self.prove_lead(self.member)
         self.clients.update()
+        self._look_at_time()
         self._tick_container()
+
+    def prove_lead(self, member: Member) -> LeadProof:
+        """What drivers ask of `member`, of whichever set."""
+        now_s = self.clock.monotonic_s()
+        return member.lead_proof(now_s, self.process_time.look(now_s))
+
+    def _look_at_time(self) -> None:
+        self.loop.call_later(LOOK_S, self._look_at_time)
+        self.process_time.look(self.clock.monotonic_s())
 
     def _tick_container(self) -> None:
         self.loop.call_later(TICK_S * (0.9 + 0.2 * self._draw()), self._tick_container)

@@ -14,9 +14,12 @@ from qpid_ha_broker.amqp.nodes.directory import QueueDecision, ServedElsewhere
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.model.errors import OtherSet
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
@@ -53,6 +56,9 @@ class Owner(Protocol):
     loop: ProcessLoop
     waiters: CommitWaiters
 
+    def prove_lead(self, member: Member) -> LeadProof:
+        """See `ProxyNode`."""
+
     def want_turn(self) -> None:
         """A turn, or another look at what is committed in this one."""
 
@@ -82,6 +88,10 @@ class SetReplica(Node):
         self.configuration = self.hosted.configuration
         self.hosted.read_only = True
         self._is_leaving = False
+
+    def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
+        super().begin(settings, draw, restored)
+        self.hosted.prove_lead = lambda: self.owner.prove_lead(self.member)
 
     def begin_clock(self) -> None:
         """It has that of its broker."""

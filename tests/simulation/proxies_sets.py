@@ -22,6 +22,8 @@ from simulation.virtual_time import Schedule
 
 Arguments = dict[str, str | int | float | bool | None]
 LOOK_S = 0.1
+NOTICED_S = 0.4
+"""Nobody knows sooner that a broker is stopped."""
 Member = ProxyNode | SetReplica
 
 
@@ -62,6 +64,12 @@ class PlacedSet:
         """Who leads it, and is not stopped; None: nobody."""
         return next((node for node in self.nodes if node.is_primary and not node.is_paused), None)
 
+    @property
+    def _is_led(self) -> bool:
+        """Whether somebody leads it, as far as brokers can tell that are heard of no more."""
+        since_s = self._schedule.now_s - NOTICED_S
+        return any(node.is_primary and not (node.is_paused and node.paused_s < since_s) for node in self.nodes)
+
     def leads(self, node: Node) -> None:
         """A node has become primary."""
         self.generations += 1
@@ -76,7 +84,7 @@ class PlacedSet:
         primary = self.primary
         if primary is not None:
             primary.do(partial(self._declare, primary))
-        elif self._schedule.now_s >= self._promoting_until_s and healthy:
+        elif self._schedule.now_s >= self._promoting_until_s and healthy and not self._is_led:
             self._promoting_until_s = self._schedule.now_s + 1.5
             self._manager.shuffle(healthy)
             node = min(healthy, key=self._rank)

@@ -16,6 +16,8 @@ from qpid_ha_broker.model.sequence import Entry
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
+OVERTAKEN_S = 0.2
+"""So long after a promotion, what its successor acknowledged before may still come to the primary that is overtaken."""
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
 
@@ -98,6 +100,10 @@ class Watch:
                 ledger.is_reclaimed(sent_in(entry.resident_body()), client)
 
         def seen_deliver(entries: list[Entry]) -> None:
+            if generation < self.generation and not endpoint._ended:
+                self._check_overtaken(node, generation)
+                for entry in entries:
+                    ledger.leaves_overtaken(sent_in(entry.resident_body()), client, generation)
             if generation == self.generation and not endpoint._ended:  # else nothing goes out
                 for entry in entries:
                     if endpoint.queue.deleted or entry.id <= endpoint.queue.id:
@@ -106,6 +112,14 @@ class Watch:
             deliver(entries)
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace
+
+    def _check_overtaken(self, node: Node, generation: int) -> None:
+        """It gives messages to a consumer, and somebody else leads: since a moment ago only, when that one may still
+        have acknowledged what this one wrote. Raises Violation."""
+        for_s = self._now_s() - max(at_s for _, at_s, _ in self._promotions)
+        if for_s > OVERTAKEN_S:
+            text = f"{node.name} gives messages to consumers as primary of generation {generation}"
+            raise Violation(f"{text}: that is over since {for_s:.3f} s, when {self.generation} began")
 
     def relayed(self, link: RelayedConsumer) -> None:
         """A consumer's link was attached at a proxy, which was answered by the primary."""

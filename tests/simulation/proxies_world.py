@@ -68,6 +68,8 @@ QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
 QUEUES_OF_OTHERS = ("plain", "small")
 AnyClient = LinkClient | TransactingClient | SessionClient
 CHECK_S = 0.05
+REPLACE_S = 0.9
+"""What brokers believe that others need to replace a primary."""
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
 GONE_WITHIN_S = 12.0
@@ -161,6 +163,7 @@ class ProxiesWorld:
             heartbeat_interval_s=0.3,
             link_timeout_s=0.9,
             ask_limit_s=0.5,
+            replace_s=REPLACE_S,
             has_coordinator=True,
         )
 
@@ -216,6 +219,9 @@ class ProxiesWorld:
             for number in range(count):
                 placed, queue = self._pick(queues)
                 clients.append(kind(self, f"{letter}{number}", self._draw(f"{letter}{number}"), placed.ledger, queue))
+        for client in clients:
+            if isinstance(client, BrowsingClient):
+                client.drains = plan.most_unsettled > 1000
         draw = self._draw("queues of transactions")
         for number in range(plan.transacting):
             placed = draw.choice(self.sets)

@@ -30,7 +30,7 @@ DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     FORWARDING: draw_forwarding_plan,
 }
 """How clusters of each kind are drawn from a seed."""
-SHARES: Final[dict[str, int]] = {ONE_SET: 40, SETS: 25, PROXIES: 25, FORWARDING: 10}
+SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 30, FORWARDING: 10}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
 five times as long as one of a single set, one of proxies ten times."""

@@ -60,7 +60,7 @@ def test_half_of_the_new_seeds_of_each_time_are_of_kinds_in_which_something_cros
 
 
 def test_without_weights_a_seed_stands_for_the_kind_that_it_stood_for_yesterday() -> None:
-    assert "".join(kind_of(seed)[0] for seed in range(50)) == "posppofsfsoopopopopooosfppooooooppsossssspoooossps"
+    assert "".join(kind_of(seed)[0] for seed in range(50)) == "pssppsfpfsospopopspsoosfppooososppsssspsppooospsps"
 
 
 def test_weights_say_how_often_each_kind_is_drawn() -> None:

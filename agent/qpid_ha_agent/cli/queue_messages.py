@@ -24,6 +24,10 @@ BODY_SHOWN = 40
 """Characters of a body in a table."""
 BODY_BYTES, WHOLE_BODY_BYTES = 200, 64 * 1024
 PEEK_MOST = 100
+TAKING_OVER = (
+    "there may be more: the broker has begun to lead, and has not committed yet all that it took over; ask again"
+)
+TAKES_OVER_MOST_S, TAKES_OVER_PAUSE_S = 10.0, 0.1
 IMPORT_TIMEOUT_S = 60.0
 """For one message: a failover may come in between."""
 
@@ -56,7 +60,9 @@ def peek(
     print_rows([_summary(row, time.time()) for row in rows], COLUMNS, invocation.format)
     if answer.get("replica"):
         click.echo("this is what a backup holds; the primary may be ahead of it", err=True)
-    if rows and not answer["whole"]:
+    if answer.get("taking_over"):
+        click.echo(TAKING_OVER, err=True)
+    elif rows and not answer["whole"]:
         click.echo(f"there are more: --after {answer['last']}", err=True)
 
 
@@ -142,7 +148,7 @@ def _write_messages(invocation: Invocation, name: str, file: BinaryIO) -> int:
 
 def _payloads(invocation: Invocation, name: str) -> Iterator[tuple[str, int | None, bytes]]:
     """Those that were there at the beginning; one that leaves before it is read, or while it is, is left out."""
-    facts = facts_of(invocation.call("queues", action="read", name=name))
+    facts = _whole_facts(invocation, name)
     # Of a queue of which it has no replica the broker knows no figures: asked for messages, it says who has one.
     last, after, parts, part_id = int(facts.get("newest_message", 1 << 64)), "0", bytearray(), ""
     while int(after) < last:
@@ -165,6 +171,18 @@ def _payloads(invocation: Invocation, name: str) -> Iterator[tuple[str, int | No
             after, parts, part_id = row["id"], bytearray(), ""
         if answer["whole"] and not parts and not part_id:
             return
+        if answer.get("taking_over"):  # the primary has changed meanwhile
+            time.sleep(TAKES_OVER_PAUSE_S)
+
+
+def _whole_facts(invocation: Invocation, name: str) -> dict[str, Any]:
+    """Of a queue, once its broker knows all of its messages that were confirmed."""
+    until_s = time.monotonic() + TAKES_OVER_MOST_S
+    while (facts := facts_of(invocation.call("queues", action="read", name=name))).get("taking_over"):
+        if time.monotonic() > until_s:
+            raise CliFailure(f"queue {name} was not read: {TAKING_OVER}", NO)
+        time.sleep(TAKES_OVER_PAUSE_S)
+    return facts
 
 
 @click.command("import")

@@ -22,6 +22,7 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import MemberParts, Role
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Cause, State
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.resource_set import ResourceSet
 
 STALLED_S: Final = 1.0
@@ -116,6 +117,11 @@ class Member:
     def primary(self) -> Primary | None:
         """The primary's side of replication, of one that leads."""
         return self._parts.role.primary
+
+    def lead_proof(self, now_s: float, woke_s: float) -> LeadProof:
+        """What consumers may be given, as sure as it is that this broker leads. `woke_s`: see `ha.process_time`."""
+        primary = self.primary
+        return LeadProof.PROVEN if primary is None else primary.proof.look(now_s, woke_s)
 
     @property
     def role(self) -> Role:

@@ -19,6 +19,7 @@ from qpid_ha_broker.ha.commit_wait import CommitWatch
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
+from qpid_ha_broker.ha.leadership_proof import LeadershipProof
 from qpid_ha_broker.ha.observers import Admit, LimitedInSync
 from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
@@ -45,6 +46,7 @@ class Primary:
         self.links: dict[int, BackupLink] = {}
         self._limited = LimitedInSync(ctx, generation, self.in_sync, self.links)
         self._admission = BackupAdmission(ctx)
+        self.proof = LeadershipProof(ctx, self.in_sync, self.links)
         self.commits = CommitWatch()
         """Since when nothing is committed."""
         self._feed = BackupFeed(ctx, replica, generation, self.in_sync)
@@ -104,6 +106,7 @@ class Primary:
         """Send what the turn wrote, and more to those who catch up."""
         if batch is not None:
             self._tail.append(batch.first_lsn, batch.last_lsn, batch.data)
+            self.proof.sent(batch.first_lsn, batch.last_lsn)
             self._feed.send_to(self.links.values(), batch)
             if self._ctx.resource_set.state.map.changed_lsn >= batch.first_lsn:
                 self._map_lsn = batch.last_lsn
@@ -180,6 +183,7 @@ class Primary:
         committed_lsn = self.in_sync.committed_lsn
         if committed_lsn > self._log.committed_lsn:
             self._log.acknowledge(WITNESS, committed_lsn)
+            self.proof.committed(committed_lsn)
             self.commits.look(self._ctx.clock_s, self._tail.last_lsn, committed_lsn)
             self.followers.release(committed_lsn)
             self._ctx.want_turn()

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
 
 WITH_RECORD_S = 0.2
+UNPROVEN_SHARE = 0.15
+SILENCE_SHARE = 0.75
+"""Both of what others need to replace a primary: see `unproven_s` and `silence_s`."""
 COMEBACK_S = 10.0
 UNREAD_SHARE = 4
 """Of `ha.tail-size`: 16 MiB of the default."""
@@ -45,6 +48,8 @@ class MemberSettings:
     the first pause; whoever leads next says so by itself, and hundreds of sets would ask everybody else in vain."""
     tail_bytes: int = 64 * 1024 * 1024
     """What is kept of the stream for backups that come back."""
+    replace_s: float = 2.0
+    """Others need at least so long to replace a primary of which they hear nothing."""
     chunk_messages: int = 1000
     chunk_bytes: int = 256 * 1024
     chunks_ahead: int = 8
@@ -80,6 +85,16 @@ class MemberSettings:
     def unread_most_bytes(self) -> int:
         """Sent to a backup that nobody waits for while its channel was full: beyond it, the backup is given up."""
         return max(self.tail_bytes // UNREAD_SHARE, UNREAD_LEAST_BYTES)
+
+    @property
+    def unproven_s(self) -> float:
+        """A primary whose events are not committed for so long gives consumers nothing that is not."""
+        return UNPROVEN_SHARE * self.replace_s
+
+    @property
+    def silence_s(self) -> float:
+        """One that has heard nothing of a backup in sync for so long has to hear of it before it gives anything."""
+        return SILENCE_SHARE * self.replace_s
 
     def status_limit_s(self, has_lost_memory: bool) -> float:
         """How long peers are waited for before a promotion.

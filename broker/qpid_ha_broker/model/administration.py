@@ -6,7 +6,7 @@ before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -15,9 +15,10 @@ from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.configuration import MAX_NAME_BYTES, Configuration
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, fresh
 from qpid_ha_broker.model.exchanges import Binding, Exchange
-from qpid_ha_broker.model.log import CommitToken, Log
+from qpid_ha_broker.model.log import COMMITTED, CommitToken, Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import check_settable, with_creator
+from qpid_ha_broker.model.resource_set import ResourceSet
 from qpid_ha_broker.model.resources import Resources
 
 MAX_KEY_BYTES = 1024
@@ -52,10 +53,27 @@ class Done(NamedTuple, Generic[Result]):
 class Work(Protocol):
     """What goes on over several turns."""
 
-    written: CommitToken | None
-    """None while it goes on; then what to wait for until all of it is committed."""
-    failure: ModelError | None
-    """Why it was given up."""
+    @property
+    def written(self) -> CommitToken | None:
+        """None while it goes on; then what to wait for until all of it is committed."""
+
+    @property
+    def failure(self) -> ModelError | None:
+        """Why it was given up."""
+
+
+class TakingOver:
+    """Work: a new primary commits what it has taken over. It ends as well when this broker may not write any more."""
+
+    failure = None
+
+    def __init__(self, sets: Sequence[ResourceSet]) -> None:
+        self._sets = sets
+
+    @property
+    def written(self) -> CommitToken | None:
+        """See `Work`."""
+        return None if any(each.is_taking_over for each in self._sets) else COMMITTED
 
 
 class Pending(Generic[Result]):
@@ -259,6 +277,7 @@ class Administration:
             "newest_message": queue.messages.newest_id(readable_lsn),
             "log_position": readable_lsn,
             "arguments": dict(queue.arguments.given),
+            **taking_over(self.resources),
         }
 
     def _exchange_facts(self, exchange: Exchange) -> Facts:
@@ -283,6 +302,11 @@ def committed_lsn(resources: Resources, queue: Queue) -> int:
     """Up to where the log of its messages is committed, so that they may be browsed."""
     # A replica holds nothing but what is committed, and its log does not know of it.
     return queue.log.last_lsn if resources.default.read_only else queue.log.whole_lsn()
+
+
+def taking_over(resources: Resources) -> Facts:
+    """What is said with figures of a queue: its messages up to `committed_lsn` may not be all that were confirmed."""
+    return {"taking_over": True} if resources.default.is_taking_over else {}
 
 
 def checked_name(value: object, what: str) -> str:

@@ -274,6 +274,10 @@ class Catalog:
         self.memory_bytes -= queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count
         return queue.messages.take_all()
 
+    def wake_consumers(self) -> None:
+        """Have all queues looked at that somebody consumes from."""
+        self.awake |= {queue: None for queue in self.queues.values() if queue.dispatcher.consumers}
+
     def wake(self, queue: Queue) -> None:
         """A consumer of `queue` has new credit or room."""
         self.awake[queue] = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.limits import QueueLimits
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.orders import OrderCursor
@@ -93,6 +94,7 @@ class Dispatcher:
         "_head",
         "_limits",
         "_messages",
+        "_takes_committed",
         "_turn",
         "awaits_answers",
         "awaits_bodies",
@@ -110,6 +112,8 @@ class Dispatcher:
         self._head = messages.open_cursor()
         """Where all consumers stand that take whatever comes."""
         self._turn = 0
+        self._takes_committed = False
+        """In this `hand_out`, those who take are given what is committed, too."""
         self.consumers: list[Consumer] = []
         """Those who only look, too."""
         self.returning: list[Returning] = []
@@ -121,7 +125,7 @@ class Dispatcher:
         self.awaits_bodies = False
         """The last `hand_out` stopped before a message that is paged out: wake the queue when it is back."""
         self.awaits_commit = False
-        """The last `hand_out` kept from a browser what is not committed: wake the queue when that has changed."""
+        """The last `hand_out` kept from somebody what is not committed: wake the queue when that has changed."""
 
     def subscribe(self, consumer: Consumer) -> None:
         """Serve `consumer` from now on, as soon as it has credit."""
@@ -154,14 +158,14 @@ class Dispatcher:
         log: Log,
         *,
         only_browsers: bool = False,
-        is_gated: bool = False,
+        proof: LeadProof = LeadProof.PROVEN,
         budget: Budget = UNLIMITED,
     ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
 
         Who only looks sees what is committed in `log`, the one that the messages are written to. Stops when `budget`
         is spent, with at least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing may
-        be written, so nobody takes anything and nothing expires. `is_gated`: nobody takes anything for now.
+        be written, so nobody takes anything and nothing expires. `proof`: what those who take may be given.
         """
         expired: list[Entry] = []
         self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
@@ -170,8 +174,9 @@ class Dispatcher:
         if only_browsers:
             # On a replica there is nothing else than what is committed.
             now_ms, uncommitted_in, ready = 0, None, [consumer for consumer in ready if consumer.browsing]
-        elif is_gated:
+        elif proof is LeadProof.MISSING:
             ready = [consumer for consumer in ready if consumer.browsing]
+        self._takes_committed = proof is LeadProof.COMMITTING
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, uncommitted_in, budget)}
         else:
@@ -210,8 +215,10 @@ class Dispatcher:
         if position is None:
             raise LookupError("a consumer that was never subscribed")
         # Who takes a message has it until the end, whatever becomes of it; who only looks is told what will stay true.
-        readable_lsn = log.whole_lsn() if browsing and log is not None else _NO_LIMIT
-        last = readable_lsn if browsing else self._last_in_order()
+        needs_commit = browsing or self._takes_committed
+        last = _NO_LIMIT if browsing else self._last_in_order()
+        if needs_commit and log is not None:
+            last = min(last, log.whole_lsn())
         wanted = min(limit, consumer.credit)
         is_held_up = not browsing and self._limits.is_bounded and self._limits.is_held_up
         if is_held_up:
@@ -222,7 +229,7 @@ class Dispatcher:
         passed = 0
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
             if entry.id > last:
-                self.awaits_commit |= browsing
+                self.awaits_commit |= needs_commit
                 break
             if 0 < entry.header.expires_at_ms <= now_ms:
                 position.skip()

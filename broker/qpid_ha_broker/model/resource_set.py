@@ -17,7 +17,7 @@ from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.following import take_over_queues
 from qpid_ha_broker.model.local_log import LocalLog
-from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken, Log
+from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken, Log
 from qpid_ha_broker.model.plan import Departure
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
@@ -39,6 +39,14 @@ class ResourceSet(WriteAdmission):
         self.log = log
         self.state = state
         self.catalog = state.catalog
+        self._taken_over = COMMITTED
+        """What this broker held when it began to write here."""
+
+    @property
+    def is_taking_over(self) -> bool:
+        """Whether there may be more than this broker can show: of what it took over and has not committed yet its
+        predecessor may have confirmed some. A replica shows what it has."""
+        return not (self._taken_over.is_committed or self.read_only)
 
     @property
     def written(self) -> CommitToken:
@@ -157,7 +165,8 @@ class ResourceSet(WriteAdmission):
         queues = self.catalog.queues.values()
         self.catalog.now_ms = now_ms
         self.catalog.timed = take_over_queues(queues, now_ms, grace_ms)
-        self.catalog.awake |= {queue: None for queue in queues if queue.dispatcher.consumers}
+        self.catalog.wake_consumers()
+        self._taken_over = self.written
 
 
 class ResourceSets:

@@ -18,6 +18,7 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning, Sessio
 from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan
@@ -65,6 +66,8 @@ class Resources:
         self.deduplication = Deduplication(self.default.state.producers, self.local.state.producers)
         self.is_gated = False
         """Nobody is given anything but those who only look: others may come for what they have had already."""
+        self.lead_proof = LeadProof.PROVEN
+        """How sure it was that this broker leads, when that was looked at last."""
         self.unroutable_total = 0
         self.outranked_total = 0
         """Messages that a ring with priorities did not take because all that it held had a higher one."""
@@ -240,7 +243,7 @@ class Resources:
                 limit,
                 queue.log,
                 only_browsers=bool(self.default.read_only),
-                is_gated=self.is_gated,
+                proof=self.proof_for(queue),
                 budget=budget,
             )
             if expired:
@@ -256,6 +259,12 @@ class Resources:
             if budget.is_spent:
                 self.catalog.awake = dict.fromkeys(pending) | self.catalog.awake
         return handouts
+
+    def proof_for(self, queue: Queue) -> LeadProof:
+        """What those who take messages of `queue` may be given. Of what is not replicated nobody else has a copy."""
+        if self.is_gated:
+            return LeadProof.MISSING
+        return self.lead_proof if queue.log is self.default.log else LeadProof.PROVEN
 
     @property
     def has_work(self) -> bool:

@@ -184,6 +184,9 @@ class Container:
         self.management = Management(SetsAdministration(self), settings.name, access)
         self.nodes = Nodes(self, settings.nodes, unique_name, access, limits)
         self.management.created_by = self.nodes.created_by
+        self.management.taking_over = lambda: [
+            hosted.resources.default for hosted in self.sets.values() if hosted.resources.default.is_taking_over
+        ]
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
         self.shared_peers: PeerListener | None = None

@@ -20,6 +20,7 @@ from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, reclaimable
 from qpid_ha_broker.model.following import owner_name
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import release_unseen
@@ -144,7 +145,8 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def _waits_for(self) -> WaitsFor:
         """The first thing that it needs and has not, in the order in which the broker looks at them."""
         dispatcher, position = self.queue.dispatcher, self.position
-        if self.hosted.withholds_from(self) or (self.browsing and dispatcher.awaits_commit):
+        waits_for_proof = not self.browsing and self.hosted.resources.lead_proof is not LeadProof.PROVEN
+        if self.hosted.withholds_from(self) or (self.browsing and dispatcher.awaits_commit) or waits_for_proof:
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
             return WaitsFor.CREDIT

@@ -19,6 +19,8 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.engine import Delivery, Sender
 from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.lead_proof import LeadProof
+from qpid_ha_broker.model.log import CommitToken
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.resources import release_unseen
 from qpid_ha_broker.model.sequence import Entry
@@ -39,6 +41,9 @@ class PacedConsumer(Consumer, LinkEndpoint):
     _ended = False
     _is_drained = False
     """What the client drains is over, but for messages that wait for its window: the flow that says so goes behind."""
+
+    _there_at_drain: CommitToken | None = None
+    """What was written when the client began to drain. None: it does not, or began when this was a replica."""
 
     def begin_pace(self) -> None:
         """Once it knows its window and its sender."""
@@ -65,6 +70,7 @@ class PacedConsumer(Consumer, LinkEndpoint):
         self._is_drained = False
         self._set_credit(min(self.credit, self._sender.credit - self._to_come))
         if self._sender.draining:
+            self._there_at_drain = None if self.hosted.resources.default.read_only else self.queue.log.written
             self.hosted.draining[self] = None
             self.hosted.touch()
         self.update_window()
@@ -119,13 +125,16 @@ class PacedConsumer(Consumer, LinkEndpoint):
     def finish_drain(self) -> bool:
         """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
 
-        A client that must answer first has all that it can get.
+        A client that must answer first has all that it can get. One who only looks is shown what is committed, and so
+        is one who takes where commits take long: it has all that was there when it began to drain once that is
+        committed, or has gone.
         """
         if not self._sender.draining:
             return True  # the client has changed its mind, and keeps its credit
-        is_gated = self.hosted.resources.is_gated and not self.browsing
+        proof = LeadProof.COMMITTING if self.browsing else self.hosted.resources.proof_for(self.queue)
         waits = (
-            is_gated
+            proof is LeadProof.MISSING
+            or (proof is LeadProof.COMMITTING and self._hides_what_was_there)
             or self.window_bytes <= 0
             or self.credit <= 0
             or self.queue.dispatcher.awaits_bodies
@@ -140,6 +149,16 @@ class PacedConsumer(Consumer, LinkEndpoint):
         self._set_credit(0)
         self.connection.touch()
         return True
+
+    @property
+    def _hides_what_was_there(self) -> bool:
+        """Whether some of what was in the queue when it began to drain may not be shown yet. A replica shows all that
+        it has."""
+        if self.hosted.resources.default.read_only:
+            return False
+        if self._there_at_drain is None:
+            self._there_at_drain = self.queue.log.written
+        return not self._there_at_drain.is_committed
 
     # --- messages out
 

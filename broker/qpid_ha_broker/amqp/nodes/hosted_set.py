@@ -22,6 +22,7 @@ from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges import Exchange
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.log import CommitToken, LogBatch
 from qpid_ha_broker.model.message_clock import SteadyTime
 from qpid_ha_broker.model.queue import Queue
@@ -102,6 +103,8 @@ class HostedSet:
         self.transactions: dict[OpenTransactions, None] = {}
         """Of connections that have, or had, something of this set in one."""
         self.garbage = resources.catalog.garbage
+        self.prove_lead: Callable[[], LeadProof] = lambda: LeadProof.PROVEN
+        """How sure it is that this broker leads the set, if it does; the driver sets it."""
         self._withheld: deque[Handout] = deque()
         self._withheld_of_sessions: deque[Handout] = deque()
         """Apart from the others, which need not wait for what is committed."""
@@ -141,11 +144,15 @@ class HostedSet:
     def open_gate(self) -> None:
         """Whoever comes for what it had before this broker led, has come."""
         self.resources.is_gated = False
-        catalog = self.resources.catalog
-        for queue in catalog.queues.values():
-            if queue.dispatcher.consumers:
-                catalog.wake(queue)
+        self.resources.catalog.wake_consumers()
         self.touch()
+
+    def _look_at_lead(self) -> None:
+        """Whether this broker can still prove that it leads; consumers that had to wait are served again."""
+        resources, before = self.resources, self.resources.lead_proof
+        resources.lead_proof = self.prove_lead()
+        if before is not LeadProof.PROVEN and resources.lead_proof is not before:
+            self.resources.catalog.wake_consumers()
 
     def touch(self) -> None:
         """Something happened here, or was committed: have a turn."""
@@ -189,6 +196,8 @@ class HostedSet:
             self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
         catalog.now_ms = now_ms = 0 if self.read_only else self.now_ms
+        if resources.lead_proof is not LeadProof.PROVEN or resources.has_work:
+            self._look_at_lead()
         if resources.has_work:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
@@ -213,8 +222,11 @@ class HostedSet:
 
     def tell_what_is_committed(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
-        while self._withheld_of_sessions and self._withheld_of_sessions[0].written.is_committed:
-            consumer, entries, _ = self._withheld_of_sessions.popleft()
+        if self.resources.lead_proof is not LeadProof.PROVEN:
+            self._look_at_lead()
+        is_doubtful, of_sessions = self.resources.lead_proof is LeadProof.MISSING, self._withheld_of_sessions
+        while of_sessions and not is_doubtful and of_sessions[0].written.is_committed:
+            consumer, entries, _ = of_sessions.popleft()
             _deliver(consumer, entries)
         if self._commit_waits:
             self._tell_commit_waits()

@@ -36,7 +36,7 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
 from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.model import errors
 from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
-from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending
+from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending, TakingOver
 from qpid_ha_broker.model.audit import (
     AuditChannel,
     AuditedAct,
@@ -47,6 +47,7 @@ from qpid_ha_broker.model.audit import (
     audited,
 )
 from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.resource_set import ResourceSet
 
 NODE_TYPE = "org.amqp.management"
 NODE_NAME = "self"
@@ -143,6 +144,9 @@ class Management:
         """Who keeps the audit log; the driver sets it. None: nobody."""
         self.created_by: Callable[[Subject], str] = lambda subject: ""
         """As whose a queue counts that is made for somebody; the container sets it."""
+        self.taking_over: Callable[[], list[ResourceSet]] = list
+        """Sets led here that have messages which may have been confirmed and are not shown yet; the container sets
+        it."""
         self._name = name
         self.access = access
         self.administration = administration
@@ -281,9 +285,17 @@ class Management:
 
     # --- QUERY
 
-    def _query(self, request: Request) -> ManagementAnswer:
-        """A page of rows; `total` says how many there are, so that a client knows whether to ask for the next."""
+    def _query(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+        """A page of rows; `total` says how many there are, so that a client knows whether to ask for the next.
+
+        Where they say what the newest message is, they wait until all can be seen that was confirmed.
+        """
         names = self._attribute_names(request)
+        if "newest_message" in names and (sets := self.taking_over()):
+            return Pending(TakingOver(sets), None, lambda: self._queried(request, names))
+        return self._queried(request, names)
+
+    def _queried(self, request: Request, names: list[str]) -> ManagementAnswer:
         offset = _whole_number(request, "offset", 0)
         count = min(_whole_number(request, "count", MAX_ROWS), MAX_ROWS)
         node = [self._node()] if self._includes_node(request) else []

@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
     RequestRefusal,
 )
 from qpid_ha_broker.model.access import Permission, permissions_of_arguments
-from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending
+from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending, TakingOver
 from qpid_ha_broker.model.browsing_requests import BrowsingRequests
 from qpid_ha_broker.model.level_change import MOVED_MOST
 from qpid_ha_broker.model.sequence import NO_LIMIT
@@ -49,7 +49,7 @@ class EntityType(ABC):
         self._administration = administration
         self.operations: dict[str, Operation] = {
             "CREATE": self._create,
-            "READ": lambda request: ManagementAnswer(OK, "OK", self._read(target_of(request))),
+            "READ": self._read_one,
             "DELETE": self._delete,
         }
 
@@ -77,6 +77,9 @@ class EntityType(ABC):
 
     @abstractmethod
     def _read(self, name: str) -> Facts: ...
+
+    def _read_one(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+        return ManagementAnswer(OK, "OK", self._read(target_of(request)))
 
     @abstractmethod
     def _make(self, request: Request, body: Facts) -> Outcome[Facts]: ...
@@ -183,16 +186,25 @@ class QueueType(EntityType):
         pending = self._browsing(name).accept(name, given.get("id"), given.get("up_to"))
         return pending.then(lambda count: ManagementAnswer(OK, "Accepted", {"accepted": count}))
 
-    def _measure(self, request: Request) -> ManagementAnswer:
+    def _read_one(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+        name = target_of(request)
+        return self._of_all(name, lambda: self._read(name))
+
+    def _measure(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
         given, name, most = request.properties, target_of(request), NO_LIMIT - 1
         limits = given.get("messages", most), given.get("bytes", most)
-        found = self._browsing(name).measure(name, given.get("after"), *limits)
-        return ManagementAnswer(OK, "OK", found)
+        return self._of_all(name, lambda: self._browsing(name).measure(name, given.get("after"), *limits))
 
-    def _locate(self, request: Request) -> ManagementAnswer:
-        name = target_of(request)
-        found = self._browsing(name).position_before(name, request.properties.get("timestamp"))
-        return ManagementAnswer(OK, "OK", found)
+    def _locate(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+        name, timestamp = target_of(request), request.properties.get("timestamp")
+        return self._of_all(name, lambda: self._browsing(name).position_before(name, timestamp))
+
+    def _of_all(self, name: str, look: Callable[[], Facts]) -> ManagementAnswer | Outcome[ManagementAnswer]:
+        """What `look` sees of the queue once all can be seen that an earlier primary may have confirmed."""
+        resource_set = self._administration.of_queue(name, leads=True).resources.default
+        if not resource_set.is_taking_over:
+            return ManagementAnswer(OK, "OK", look())
+        return Pending(TakingOver([resource_set]), None, lambda: ManagementAnswer(OK, "OK", look()))
 
     def _times(self, request: Request) -> ManagementAnswer:
         given, name = request.properties, target_of(request)

@@ -20,8 +20,9 @@ from qpid_ha_broker.model.administration import (
     checked_name,
     checked_number,
     committed_lsn,
+    taking_over,
 )
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
 from qpid_ha_broker.model.moving import begin_move
 from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.queue import Queue, SessionLink
@@ -37,6 +38,7 @@ SHOWN_BYTES_MOST: Final = 1024 * 1024
 """Of all bodies in one answer, at least one."""
 BYTES_MOST: Final = 1024 * 1024
 """Of payload in one answer."""
+MAY_BE_MORE: Final = "this broker has begun to lead, and has not committed all yet that it took over"
 
 
 class QueueMessages:
@@ -68,7 +70,10 @@ class QueueMessages:
         if wanted is None:
             return Peek(administration, queue, last, most, most_bytes, shown)
         entry = queue.messages.find(wanted)
-        if entry is None or wanted > committed_lsn(administration.resources, queue):
+        is_shown = wanted <= committed_lsn(administration.resources, queue)
+        if entry is not None and not is_shown and administration.resources.default.is_taking_over:
+            raise Unavailable(f"{MAY_BE_MORE}, nor the message {wanted} of queue {queue.name}: ask again")
+        if entry is None or not is_shown:
             raise NotFound(f"queue {queue.name} has no message {wanted}")
         return Peek(administration, queue, wanted - 1, 1, most_bytes, shown)
 
@@ -142,6 +147,8 @@ class QueueLook:
         self._left = count
         self._resources = administration.resources
         self._readable_lsn = committed_lsn(administration.resources, queue)
+        self._taking_over = taking_over(administration.resources)
+        """When that was all that could be read."""
 
     def next_entry(self) -> Entry | None:
         """The next message; None: there are no more, or it is enough."""
@@ -150,7 +157,7 @@ class QueueLook:
         # A cursor for each: between two of them the queue's messages may get other ids.
         entry = self.queue.messages.browsing_cursor(self.last).peek()
         if entry is None or entry.id > self._readable_lsn:
-            self.whole = True
+            self.whole = not self._taking_over
             return None
         self.last, self._left = entry.id, self._left - 1
         return entry
@@ -164,7 +171,7 @@ class QueueLook:
         resources = self._resources
         facts: Facts = {"name": self.queue.name, "queue_id": str(self.queue.id), "set": resources.name}
         facts |= {"replica": bool(resources.default.read_only), "messages": rows}
-        return facts | {"last": str(self.last), "whole": self.whole}
+        return facts | {"last": str(self.last), "whole": self.whole, **self._taking_over}
 
 
 class Peek(QueueLook):

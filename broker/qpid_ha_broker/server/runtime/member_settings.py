@@ -6,6 +6,8 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_config.addresses import show_addresses
 from qpid_ha_config.settings import BrokerSettings
 
+REPLACE_HEARTBEATS = 2
+"""Nobody replaces a primary that was silent for less."""
 HEARTBEATS = 3
 """A channel on which nothing came for so many heartbeat intervals is lost."""
 
@@ -31,6 +33,7 @@ def member_settings(settings: BrokerSettings, instance: str, own_address: str = 
         most_in_sync=max(settings.replicas.of_default, ha.min_in_sync),
         heartbeat_interval_s=ha.link_heartbeat_interval_s,
         link_timeout_s=HEARTBEATS * ha.link_heartbeat_interval_s,
+        replace_s=min(REPLACE_HEARTBEATS * ha.link_heartbeat_interval_s, settings.replicas.failure_timeout_s),
         tail_bytes=ha.tail_bytes,
         has_coordinator=not settings.coordinator.url.is_none,
         has_store=settings.has_store,

@@ -13,10 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.states import LEADING
-from qpid_ha_broker.model.log import Log, LogBatch
+from qpid_ha_broker.model.lead_proof import LeadProof
+from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.control.operator_requests import OperatorRequests
 from qpid_ha_broker.server.peers.peer_links import PeerLinks
@@ -57,13 +60,17 @@ class MemberDriver:
     `log_prefix`: of lines in the log about what was asked of the member.
     """
 
-    def __init__(self, broker: Host, member: Member, log: Log, log_prefix: str = "") -> None:
+    def __init__(
+        self, broker: Host, member: Member, hosted: HostedSet, process: ProcessTime, log_prefix: str = ""
+    ) -> None:
         self.member = member
+        self.process = process
+        hosted.prove_lead = self.prove_lead
         self.requests = OperatorRequests(member, self.feed, log_prefix)
         self.links: PeerLinks
         """Since `_carry_out`."""
         self._broker = broker
-        self._log = log
+        self._log = hosted.resources.default.log
         self._store: MemberStore | None = None
         self._has_witness = member.settings.has_witness
         self._inputs: deque[fx.Input] = deque()
@@ -103,6 +110,11 @@ class MemberDriver:
                 fx.WriteCheckpoint: store.write_checkpoint,
                 fx.PersistVote: store.persist_vote,
             }
+
+    def prove_lead(self) -> LeadProof:
+        """How sure it is that this broker leads the set; in each turn in which consumers may be given something."""
+        now_s = time.monotonic()
+        return self.member.lead_proof(now_s, self.process.look(now_s))
 
     def feed(self, happened: fx.Input) -> None:
         """Put it before the core, and do what it wants."""

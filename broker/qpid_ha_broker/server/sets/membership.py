@@ -15,6 +15,7 @@ from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.pause import is_heeded_with
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.clients.cluster_clients import ClientAccess, ClientsHost
 from qpid_ha_broker.server.controller.cluster_events import ClusterEvents
@@ -59,13 +60,13 @@ class Membership(MemberDriver):
         discarded: DiscardedMessages,
         store: Store | None,
     ) -> None:
-        resources = broker.container.default.resources
-        super().__init__(broker, member, resources.default.log)
+        default = broker.container.default
+        super().__init__(broker, member, default, ProcessTime())
         self.is_standalone = member.is_standalone
         """The broker is in no cluster."""
         self.discarded = discarded
         self.events = ClusterEvents()
-        kept = None if store is None else MemberStore(store, resources.catalog, self.feed)
+        kept = None if store is None else MemberStore(store, default.resources.catalog, self.feed)
         self.questions = PeerQuestions(member, dialler, self.feed)
         self.clients = ClientAccess(broker, member, self.feed, lambda: self._publish("primary"))
         self._records = RecordRequests(coordinator, self.feed)
@@ -122,8 +123,9 @@ class Membership(MemberDriver):
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(min(TICK_S, self.member.settings.heartbeat_interval_s / 4))
-            self.feed(fx.Ticked())
             now_s = time.monotonic()
+            self.process.look(now_s)
+            self.feed(fx.Ticked())
             self.questions.asker.tick(now_s)
             self.links.heartbeat(int(now_s * 1000))
             self.links.watch()

@@ -20,6 +20,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frame_codec import decode
 from qpid_ha_broker.ha.frames import FrameError, Question
+from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -32,7 +33,6 @@ from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.sets.membership_setup import check_dirty
 from qpid_ha_broker.server.sets.set_lines import SetLines
 from qpid_ha_broker.server.sets.set_member import (
-    ProcessTime,
     RecordAnswer,
     RecordService,
     SetMember,
@@ -325,6 +325,7 @@ class SetHost:
             min_in_sync=min_in_sync or ha.min_in_sync,
             tail_bytes=ha.tail_bytes // TAIL_SHARE,
             has_heartbeats=False,
+            replace_s=settings.replicas.failure_timeout_s,
             reconnect_s=RECONNECT_S,
             looks_everywhere=False,
             has_coordinator=True,
@@ -460,6 +461,7 @@ class SetHost:
 
     def _tick(self, now_s: float) -> None:
         """Members at rest are spread over the ticks. After a stop of this process each gets one, and learns of it."""
+        self._process.look(now_s)
         was_stopped = now_s - self._ticked_s > _STOPPED_S
         self._ticked_s = now_s
         if not was_stopped:

@@ -24,6 +24,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Phase, State
@@ -92,15 +93,6 @@ class SetMemberHost(Host, Protocol):
         """What `qpid-ha query` shows."""
 
 
-class ProcessTime:
-    """This process was not stopped before `ran_until_s`, by the clock that members are fed with."""
-
-    __slots__ = ("ran_until_s",)
-
-    def __init__(self) -> None:
-        self.ran_until_s = 0.0
-
-
 class SetServices(NamedTuple):
     """What the members of all sets share."""
 
@@ -157,7 +149,7 @@ class SetMember(MemberDriver):
         member = Member(
             settings, resource_set, random.random, _wall_ms, restored, services.broker.container.steady.now_ms
         )
-        super().__init__(services.broker, member, resource_set.log, f"set {hosted.name}: ")
+        super().__init__(services.broker, member, hosted, services.process, f"set {hosted.name}: ")
         self.hosted = hosted
         self.name = hosted.name
         self.discarded = discarded

@@ -59,7 +59,10 @@ export class Messages {
       show(this.before, starts.length > 1);
       setText(this.first, "Browse from the first");
       const replica = told.replica ? ", as this broker's replica has them" : "";
-      setText(this.said, told.messages.length ? `${plural(told.messages.length, "message")}${replica}. Browsing changes nothing.` : "There are no messages.");
+      const none = told.taking_over ? "None is committed yet." : "There are no messages.";
+      const more = told.taking_over ? " There may be more: this broker has begun to lead, and has not committed all yet." : "";
+      const shown = `${plural(told.messages.length, "message")}${replica}. Browsing changes nothing.`;
+      setText(this.said, (told.messages.length ? shown : none) + more);
     } catch (error) {
       setText(this.problem, error.message);
     }

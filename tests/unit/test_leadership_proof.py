@@ -1,0 +1,271 @@
+"""Stories about a primary that may have been replaced: who cannot prove that it leads gives consumers nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from paired_engines import PairedBroker, PairedClient
+from paired_links import subscribe
+from qpid_ha_broker.ha.process_time import ProcessTime
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.model.lead_proof import LeadProof
+from qpid_ha_broker.model.log import Log
+from small_cluster import SmallCluster, three
+
+UNPROVEN_S, SILENCE_S = 0.3, 1.5
+BACKUPS = "backups"
+
+
+def test_both_times_are_a_part_of_what_others_need_to_replace_a_primary() -> None:
+    settings = MemberSettings("a", "a-1", ("a:5672", "b:5672"), replace_s=4.0)
+    assert (settings.unproven_s, settings.silence_s) == (2 * UNPROVEN_S, 2 * SILENCE_S)
+
+
+# --- the core
+
+
+def cluster_with_queue(**settings: object) -> SmallCluster:
+    cluster = three(**settings)
+    cluster["a"].declare("q")
+    cluster.settle()
+    return cluster
+
+
+def proof(cluster: SmallCluster, woke_s: float = 0.0) -> LeadProof:
+    return cluster["a"].member.lead_proof(cluster.now_s, woke_s)
+
+
+def last_lsn(cluster: SmallCluster) -> int:
+    return cluster["a"].resources.default.log.last_lsn
+
+
+def publish(cluster: SmallCluster) -> None:
+    cluster["a"].publish("q", "x")
+    cluster.run()
+
+
+def test_a_primary_whose_backups_answer_gives_what_there_is_and_writes_nothing_for_that() -> None:
+    cluster = cluster_with_queue()
+    publish(cluster)
+    before = last_lsn(cluster)
+    for _ in range(50):
+        cluster.wait(0.1)
+        assert proof(cluster) is LeadProof.PROVEN
+    assert last_lsn(cluster) == before
+
+
+def test_what_is_not_committed_is_given_for_a_moment_only() -> None:
+    cluster = cluster_with_queue()
+    cluster.cut("a", "b", "c")
+    publish(cluster)
+    assert proof(cluster) is LeadProof.PROVEN
+    cluster.wait(UNPROVEN_S - 0.1)
+    publish(cluster)
+    assert proof(cluster) is LeadProof.PROVEN
+    cluster.wait(0.2)
+    assert proof(cluster) is LeadProof.MISSING
+
+
+def test_a_primary_in_a_minority_gives_nothing_for_as_long_as_the_split_lasts() -> None:
+    cluster = cluster_with_queue(has_coordinator=True, backup_timeout_s=2.0)
+    cluster.record_is_reachable = False
+    cluster.cut("a", "b", "c")
+    cluster.wait(2.0)
+    for _ in range(40):
+        publish(cluster)
+        assert proof(cluster) is LeadProof.MISSING
+        cluster.wait(0.2)
+    assert cluster["a"].member.status.members == ("a",), "as it would have it; nobody has recorded that"
+
+
+def test_a_primary_that_is_alone_by_the_record_proves_nothing() -> None:
+    cluster = cluster_with_queue()
+    cluster.kill("b")
+    cluster.kill("c")
+    cluster.settle()
+    assert cluster["a"].member.status.members == ("a",)
+    publish(cluster)
+    cluster.wait(10.0)
+    before = last_lsn(cluster)
+    assert proof(cluster, woke_s=cluster.now_s) is LeadProof.PROVEN
+    assert last_lsn(cluster) == before
+
+
+def test_one_that_was_stopped_gives_nothing_before_all_in_sync_have_acknowledged_something_that_came_later() -> None:
+    cluster = cluster_with_queue()
+    cluster["a"].publish("q", "x")
+    cluster["a"].step()  # it goes to the backups, whose answers come while the primary does not run
+    cluster["a"].paused = True
+    cluster.run()
+    cluster.now_s += 5.0
+    cluster["a"].paused = False
+    woke_s = cluster.now_s
+    assert proof(cluster, woke_s) is LeadProof.MISSING
+    while cluster["a"].inbox:
+        cluster["a"].step()
+    assert cluster["a"].committed >= last_lsn(cluster) - 1, "the message; what is to be acknowledged has not gone"
+    assert proof(cluster, woke_s) is LeadProof.MISSING
+    cluster.run()
+    assert proof(cluster, woke_s) is LeadProof.PROVEN
+
+
+def test_one_that_was_stopped_and_has_nothing_to_send_writes_an_empty_unit_once() -> None:
+    cluster = cluster_with_queue()
+    cluster.now_s += 5.0
+    woke_s, before = cluster.now_s, last_lsn(cluster)
+    cluster.cut("a", "b", "c")
+    for _ in range(3):
+        assert proof(cluster, woke_s) is LeadProof.MISSING
+        cluster.run()
+    assert last_lsn(cluster) == before + 1
+
+
+def test_who_has_heard_of_a_backup_for_too_long_gives_nothing_before_it_has() -> None:
+    cluster = cluster_with_queue()
+    cluster["c"].paused = True
+    cluster.wait(SILENCE_S + 0.2)
+    publish(cluster)
+    assert proof(cluster) is LeadProof.MISSING
+    cluster["c"].paused = False
+    cluster.run()
+    assert proof(cluster) is LeadProof.PROVEN
+
+
+def test_where_backups_send_nothing_by_themselves_a_commit_tells_that_they_are_there() -> None:
+    cluster = cluster_with_queue(has_heartbeats=False)
+    cluster.wait(SILENCE_S + 0.2)
+    publish(cluster)
+    before = last_lsn(cluster)
+    assert proof(cluster) is LeadProof.PROVEN, "by what has just been committed"
+    cluster.wait(SILENCE_S + 0.2)
+    assert proof(cluster) is LeadProof.MISSING
+    cluster.run()
+    assert proof(cluster) is LeadProof.PROVEN
+    assert last_lsn(cluster) == before + 1
+
+
+def test_where_commits_take_long_and_go_on_what_is_committed_is_given() -> None:
+    cluster = cluster_with_queue()
+    cluster["c"].paused = True
+    for _ in range(5):
+        publish(cluster)
+        cluster.wait(0.1)
+    assert proof(cluster) is LeadProof.MISSING
+    cluster["c"].step()  # the first of them
+    cluster["c"].paused = False
+    cluster["c"].step()
+    cluster["c"].paused = True
+    while cluster["a"].inbox:
+        cluster["a"].step()
+    assert cluster["a"].committed < last_lsn(cluster)
+    assert proof(cluster) is LeadProof.COMMITTING
+    cluster["c"].paused = False
+    cluster.run()
+    assert proof(cluster) is LeadProof.PROVEN
+
+
+def test_a_process_that_was_not_looked_at_for_a_while_was_stopped() -> None:
+    process = ProcessTime(0.3)
+    assert process.look(10.0) == 0.0
+    assert process.look(10.2) == 0.0
+    assert process.look(10.6) == 10.6
+    assert process.look(10.7) == 10.6
+
+
+# --- consumers
+
+
+class Primary:
+    """A broker with a witness, which proves as much as the test says."""
+
+    def __init__(self) -> None:
+        self.broker = PairedBroker()
+        self.log: Log = self.broker.container.default.resources.default.log
+        self.proof = LeadProof.PROVEN
+        self.broker.container.default.prove_lead = lambda: self.proof
+        administration = self.broker.container.administration
+        administration.create_queue("q", {})
+        administration.create_queue("own", {"qpid.replicate": "none"})
+        self.log.add_witness(BACKUPS)
+        self.client: PairedClient = self.broker.connect()
+
+    def becomes(self, proof: LeadProof) -> None:
+        self.proof = proof
+        self.broker.settle_down()
+
+    def commit(self, lsn: int | None = None) -> None:
+        self.log.acknowledge(BACKUPS, self.log.last_lsn if lsn is None else lsn)
+        self.broker.settle_down()
+
+
+@pytest.mark.parametrize("filters", [{}, {"f": ("apache.org:selector-filter:string", "n IS NULL")}])
+def test_who_takes_gets_nothing_while_it_is_not_proven_and_goes_on_when_it_is(filters: dict[str, Any]) -> None:
+    primary = Primary()
+    client = primary.client
+    consumers = [client.attach(subscribe(client, "q", f"c{number}", filters=filters), 10) for number in range(2)]
+    primary.proof = LeadProof.MISSING
+    client.publish("q", "1", "2")
+    assert [client.bodies(each) for each in consumers] == [[], []]
+    primary.becomes(LeadProof.PROVEN)
+    assert sorted(body for each in consumers for body in client.bodies(each)) == ["1", "2"]
+
+
+def test_who_takes_gets_what_is_committed_where_that_takes_long() -> None:
+    primary = Primary()
+    client = primary.client
+    consumer = client.receiver("q", 10)
+    primary.proof = LeadProof.COMMITTING
+    client.publish("q", "1")
+    first_lsn = primary.log.last_lsn
+    client.publish("q", "2")
+    assert client.bodies(consumer) == []
+    primary.commit(first_lsn)
+    assert client.bodies(consumer) == ["1"]
+    primary.becomes(LeadProof.PROVEN)
+    assert client.bodies(consumer) == ["2"]
+
+
+def test_who_only_looks_and_who_takes_what_nobody_else_has_wait_for_no_proof() -> None:
+    primary = Primary()
+    client = primary.client
+    browser = client.attach(subscribe(client, "q", browse=True), 10)
+    consumer = client.receiver("own", 10)
+    primary.proof = LeadProof.MISSING
+    client.publish("q", "1")
+    client.publish("own", "2")
+    primary.commit()
+    assert (client.bodies(browser), client.bodies(consumer)) == (["1"], ["2"])
+
+
+@pytest.mark.parametrize("proof", [LeadProof.MISSING, LeadProof.COMMITTING])
+def test_a_drain_is_answered_when_what_is_there_may_be_given(proof: LeadProof) -> None:
+    primary = Primary()
+    client = primary.client
+    client.publish("q", "1")
+    primary.proof = proof
+    consumer = client.receiver("q")
+    consumer.drain(10)
+    primary.broker.settle_down()
+    assert (client.bodies(consumer), consumer.credit) == ([], 10)
+    primary.commit()
+    if proof is LeadProof.MISSING:
+        assert (client.bodies(consumer), consumer.credit) == ([], 10)
+        primary.becomes(LeadProof.PROVEN)
+    assert (client.bodies(consumer), consumer.credit) == (["1"], 0)
+
+
+def test_what_a_consumer_accepts_is_settled_when_that_is_committed_and_no_sooner() -> None:
+    primary = Primary()
+    client = primary.client
+    consumer = client.receiver("q", 10, answers_first=True)
+    client.publish("q", "1")
+    ((delivery, _),) = client.received(consumer)
+    primary.proof = LeadProof.MISSING
+    delivery.update(proton.Delivery.ACCEPTED)
+    primary.broker.settle_down()
+    assert not delivery.settled
+    primary.commit()
+    assert delivery.settled
