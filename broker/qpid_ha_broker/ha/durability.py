@@ -27,6 +27,8 @@ class DurableProgress:
         self._checkpoint = 0
         """Number of the one that is missing; without it nothing after it counts. 0: none is."""
         self._is_checkpoint_due = False
+        self.write_problem = ""
+        """Why the store takes nothing now, such as that its disk is full; empty: it does."""
 
     @property
     def durable_lsn(self) -> int:

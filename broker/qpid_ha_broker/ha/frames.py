@@ -68,6 +68,9 @@ class Hello(NamedTuple):
     """When each generation of `history` began, in ms since 1970; 0: not known. Empty: for a broker that is older."""
     reads_clock: bool = False
     """It understands `ClockReading`. False: it is older, or this is for a broker that is."""
+    store_problem: str = ""
+    """Why its store takes nothing now: it does not want to follow, and is not to be waited for. Empty: it does, or this
+    is for a broker that is older."""
 
 
 class Resync(StrEnum):
@@ -106,6 +109,8 @@ class RefusalCode(StrEnum):
     """There is no such resource set here."""
     NO_QUEUE = "no-queue"
     """There is no such queue to follow, or its messages are not replicated."""
+    CANNOT_WRITE = "cannot-write"
+    """Its store takes nothing, as it says itself. Only to who says so."""
 
 
 class Refused(NamedTuple):

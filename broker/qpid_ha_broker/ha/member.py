@@ -92,6 +92,7 @@ class Member:
             problem=view.problem,
             is_closing=view.is_closing,
             observes=view.observes,
+            store_problem=replica.durable.write_problem,
         )
 
     @property

@@ -88,6 +88,8 @@ class Primary:
         if refused is not None:
             self._ctx.send(link, refused)
             self._ctx.close(link, refused.text)
+            if refused.code is fr.RefusalCode.CANNOT_WRITE:  # of a primary that made way for this one, to begin with
+                self.drop(hello.name, refused.text)
             return
         for other in [backup for backup in self.links.values() if backup.name == hello.name]:
             self._ctx.close(other.link, "connected anew")

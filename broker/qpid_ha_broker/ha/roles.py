@@ -233,6 +233,11 @@ class ActiveRole(Role):
         """What comes from now on is held in memory only."""
         self._replica.mark_store_failed()
 
+    def store_writable(self, happened: fx.StoreWritable) -> None:
+        """The store takes what it is given, or does not."""
+        self._replica.durable.write_problem = happened.problem
+        self._ctx.is_status_stale = True
+
     def reply(self, link: int, question: fr.Question) -> None:
         """Another broker asks. The topic decides who answers; a step-down is answered once clients are gone."""
         refusal: Refusal | None = None
@@ -493,6 +498,7 @@ class Connecting(Standby):
                 set=ctx.resource_set.name,
                 started=replica.history.started() if parts.channel.greeting.is_full else (),
                 reads_clock=parts.channel.greeting.is_full,
+                store_problem=replica.durable.write_problem if parts.channel.greeting.is_full else "",
             ),
         )
 
@@ -683,6 +689,13 @@ class Following(Standby):
         """The store holds more: so does this broker."""
         super().persisted(happened)
         self.acknowledge()
+
+    def store_writable(self, happened: fx.StoreWritable) -> None:
+        """Publishers wait for all who are in sync: who cannot write leaves, and says why, rather than be waited for."""
+        could_write = not self._replica.durable.write_problem
+        super().store_writable(happened)
+        if could_write and happened.problem:
+            self.give_up(f"the store of {self._ctx.settings.name} cannot be written: {happened.problem}")
 
     # --- the channel
 
@@ -1240,6 +1253,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fx.Persisted: RoleRow("persisted", "persisted", "as_standby", "persisted"),
     fx.CheckpointPersisted: RoleRow("persisted", "persisted", "as_standby", "persisted"),
     fx.StoreFailed: RoleRow("lose_store", "lose_store", "lose_store", "lose_store"),
+    fx.StoreWritable: RoleRow("store_writable", "store_writable", "as_standby", "store_writable"),
     fx.LinkOpened: RoleRow("greet", "ignore", "as_standby", "ignore"),
     fx.LinkLost: RoleRow("link_lost", "link_lost", "link_lost", "link_lost"),
     fx.LinkWritable: RoleRow("ignore", "ignore", "ignore", "set_writable"),

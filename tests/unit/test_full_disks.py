@@ -1,0 +1,131 @@
+"""Stories of brokers that cannot write: who is waited for, who takes over, and who comes back when there is room."""
+
+from __future__ import annotations
+
+import pytest
+
+from filling_cluster import NO_ROOM, FillingCluster, three_with_disks
+from qpid_ha_broker.ha.states import State
+
+MOMENT_S = 0.3
+"""A few ticks: far less than `ha.backup-timeout`."""
+A_SECOND_S = 2.0
+"""Longer than the longest pause between two attempts to follow a primary."""
+WITH_OR_WITHOUT_COORDINATOR = pytest.mark.parametrize("has_coordinator", [True, False])
+
+
+def confirms(cluster: FillingCluster, primary: str, body: str) -> bool:
+    """Whether a durable message is confirmed within a moment."""
+    lsn = cluster[primary].publish("q", body, durable=True)
+    cluster.wait(MOMENT_S)
+    return cluster[primary].confirmed >= lsn
+
+
+# --- a backup
+
+
+@WITH_OR_WITHOUT_COORDINATOR
+def test_publishers_do_not_wait_for_a_backup_that_says_that_it_cannot_write(has_coordinator: bool) -> None:
+    cluster = three_with_disks(has_coordinator=has_coordinator)
+    cluster.fill("b")
+    assert confirms(cluster, "a", "b has no room")
+    assert cluster.in_sync("a") == ("a", "c")
+    assert any(NO_ROOM in text for text in cluster["a"].notices), "its log says why"
+    assert any(NO_ROOM in text for text in cluster["b"].notices)
+
+
+def test_it_is_not_taken_back_before_it_can_write_again() -> None:
+    cluster = three_with_disks()
+    cluster.fill("b")
+    assert confirms(cluster, "a", "one")
+    cluster.wait(20.0)
+    assert cluster.in_sync("a") == ("a", "c")
+    assert confirms(cluster, "a", "two"), "nor does anybody wait for it"
+    cluster.make_room("b")
+    cluster.wait(A_SECOND_S)
+    assert cluster.in_sync("a") == ("a", "b", "c")
+    assert cluster["b"].is_in(State.READY)
+    assert cluster["b"].bodies("q") == ["one", "two"]
+
+
+def test_its_status_says_so_and_says_so_no_more_when_there_is_room() -> None:
+    cluster = three_with_disks()
+    cluster.fill("b")
+    assert confirms(cluster, "a", "one")
+    assert cluster["b"].member.status.store_problem == NO_ROOM
+    cluster.make_room("b")
+    assert cluster["b"].member.status.store_problem == ""
+
+
+def test_a_backup_that_cannot_write_is_refused_once_in_the_log_and_not_at_each_attempt() -> None:
+    cluster = three_with_disks()
+    cluster.fill("b")
+    assert confirms(cluster, "a", "one")
+    cluster.wait(20.0)
+    for name in "ab":
+        assert sum("refused" in text for text in cluster[name].notices) <= 1, cluster[name].notices
+
+
+def test_when_nobody_has_room_the_primary_waits_alone_and_goes_on_when_it_has_some() -> None:
+    cluster = three_with_disks()
+    cluster.fill("a", "b", "c")
+    assert not confirms(cluster, "a", "one")
+    cluster.wait(30.0)
+    assert cluster["a"].is_in(State.PRIMARY), "another one would be no better"
+    assert cluster["a"].member.status.store_problem == NO_ROOM
+    refused = cluster.switch_over("a")
+    assert not refused.done
+    cluster.make_room("a")
+    assert confirms(cluster, "a", "two")
+    for name in "bc":
+        cluster.make_room(name)
+    cluster.wait(A_SECOND_S)
+    assert cluster.in_sync("a") == ("a", "b", "c")
+
+
+# --- the primary
+
+
+@WITH_OR_WITHOUT_COORDINATOR
+def test_whoever_takes_over_from_a_primary_that_cannot_write_does_not_wait_for_it(has_coordinator: bool) -> None:
+    cluster = three_with_disks(has_coordinator=has_coordinator)
+    cluster.fill("a")
+    assert not confirms(cluster, "a", "one")
+    assert cluster["a"].member.status.store_problem == NO_ROOM
+    assert cluster.in_sync("a") == ("a", "b", "c"), "those who can write stay"
+    before_s = cluster.now_s
+    assert cluster.switch_over("a", "b").done
+    cluster.wait(MOMENT_S)
+    assert cluster["b"].is_in(State.PRIMARY)
+    assert confirms(cluster, "b", "two")
+    assert cluster.now_s - before_s < 1.0
+    assert cluster["b"].bodies("q") == ["one", "two"], "what it could not write is not lost with that"
+    assert cluster.in_sync("b") == ("b", "c")
+    cluster.make_room("a")
+    cluster.wait(A_SECOND_S)
+    assert cluster.in_sync("b") == ("a", "b", "c")
+    assert cluster["a"].bodies("q") == ["one", "two"]
+
+
+def test_a_broker_that_could_not_write_does_not_take_over_from_one_that_can() -> None:
+    cluster = three_with_disks(has_coordinator=True)
+    cluster.fill("b")
+    assert confirms(cluster, "a", "one")
+    refused = cluster.switch_over("a", "b")
+    assert not refused.done
+    assert cluster.switch_over("a").done
+    cluster.wait(MOMENT_S)
+    assert cluster["c"].is_in(State.PRIMARY)
+    cluster.kill("c")
+    assert not cluster.promote("b", failover=True).done, "it lacks what was confirmed without it"
+    assert cluster.promote("a", failover=True).done
+
+
+def test_a_primary_that_has_room_again_stays_and_everybody_with_it() -> None:
+    cluster = three_with_disks()
+    cluster.fill("a")
+    assert not confirms(cluster, "a", "one")
+    cluster.make_room("a")
+    assert confirms(cluster, "a", "two")
+    assert cluster["a"].member.status.store_problem == ""
+    assert cluster["a"].member.status.generation == 1
