@@ -15,6 +15,8 @@ class FillingCluster(SmallCluster):
     def __init__(self, *names: str, **settings: object) -> None:
         self.unwritten: dict[str, list[int]] = {}
         """By name of a broker whose disk is full: the numbers of what its store was given since."""
+        self._silent: set[str] = set()
+        """Whose store does not say so: their disks are slow."""
         super().__init__(*names, has_store=True, **settings)
 
     def carry_out(self, node: Node, effect: fx.Effect) -> None:
@@ -30,7 +32,7 @@ class FillingCluster(SmallCluster):
         if unwritten is None:
             node.feed(fx.Persisted(number))
             return
-        if not unwritten:
+        if not unwritten and node.name not in self._silent:
             node.feed(fx.StoreWritable(NO_ROOM))
         unwritten.append(number)
 
@@ -39,12 +41,18 @@ class FillingCluster(SmallCluster):
         for name in names:
             self.unwritten.setdefault(name, [])
 
+    def hold(self, name: str) -> None:
+        """From now on that disk takes its time."""
+        self._silent.add(name)
+        self.fill(name)
+
     def make_room(self, name: str) -> None:
         """What could not be written is, and all that comes."""
         unwritten = self.unwritten.pop(name)
         node = self.nodes[name]
         if unwritten and node.running:
-            node.feed(fx.StoreWritable(""))
+            if name not in self._silent:
+                node.feed(fx.StoreWritable(""))
             node.feed(fx.Persisted(unwritten[-1]))
         self.run()
 

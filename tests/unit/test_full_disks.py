@@ -57,13 +57,52 @@ def test_its_status_says_so_and_says_so_no_more_when_there_is_room() -> None:
     assert cluster["b"].member.status.store_problem == ""
 
 
-def test_a_backup_that_cannot_write_is_refused_once_in_the_log_and_not_at_each_attempt() -> None:
+def test_a_backup_that_cannot_write_leaves_once_and_follows_meanwhile() -> None:
+    """It knows its primary, relays clients to it, and is soon level when there is room."""
     cluster = three_with_disks()
     cluster.fill("b")
     assert confirms(cluster, "a", "one")
     cluster.wait(20.0)
-    for name in "ab":
-        assert sum("refused" in text for text in cluster[name].notices) <= 1, cluster[name].notices
+    assert sum("disconnected" in text for text in cluster["a"].notices) == 1, cluster["a"].notices
+    assert cluster["b"].member.status.primary == "a"
+    (told,) = [backup for backup in cluster["a"].member.backups() if backup["name"] == "b"]
+    assert (told["state"], told["in_sync"], told["why"]) == ("catchup", False, f"its store cannot be written: {NO_ROOM}")
+
+
+def test_it_leaves_again_when_there_was_room_for_a_while_only() -> None:
+    cluster = three_with_disks()
+    for body in ("one", "two"):
+        cluster.fill("b")
+        assert confirms(cluster, "a", body)
+        assert cluster.in_sync("a") == ("a", "c")
+        cluster.make_room("b")
+        cluster.wait(A_SECOND_S)
+        assert cluster.in_sync("a") == ("a", "b", "c")
+
+
+def test_a_backup_that_cannot_write_and_comes_anew_holds_for_the_primary_what_its_disk_holds() -> None:
+    """Not what it has in memory, though nothing was written since at the primary that it would lack."""
+    cluster = three_with_disks()
+    cluster.fill("b")
+    assert confirms(cluster, "a", "one")
+    cluster.disconnect("a", "b")
+    cluster.wait(A_SECOND_S)
+    assert cluster.in_sync("a") == ("a", "c")
+
+
+def test_so_does_one_whose_disk_is_only_slow() -> None:
+    cluster = three_with_disks()
+    slow = cluster["b"]
+    cluster.hold("b")
+    cluster["a"].publish("q", "one", durable=True)
+    cluster.run()
+    cluster.disconnect("a", "b")
+    cluster.wait(A_SECOND_S)
+    assert slow.member.status.primary == "a"
+    assert cluster.in_sync("a") == ("a", "c"), "it holds the message in memory, and comes back with it"
+    cluster.make_room("b")
+    cluster.wait(A_SECOND_S)
+    assert cluster.in_sync("a") == ("a", "b", "c")
 
 
 def test_when_nobody_has_room_the_primary_waits_alone_and_goes_on_when_it_has_some() -> None:

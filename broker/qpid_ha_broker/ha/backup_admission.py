@@ -83,7 +83,4 @@ def _why_refused(ctx: MemberContext, links: Iterable[BackupLink], hello: fr.Hell
     if is_twin or hello.name == ctx.settings.name:
         text = f"another broker is called {hello.name}: give each its own `name`"
         return refused(fr.RefusalCode.SAME_NAME, text)
-    if hello.store_problem:
-        text = f"the store of {hello.name} cannot be written ({hello.store_problem}): it follows once it can"
-        return refused(fr.RefusalCode.CANNOT_WRITE, text)
     return None

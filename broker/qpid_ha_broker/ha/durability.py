@@ -29,11 +29,24 @@ class DurableProgress:
         self._is_checkpoint_due = False
         self.write_problem = ""
         """Why the store takes nothing now, such as that its disk is full; empty: it does."""
+        self._unwritable_since_s = 0.0
 
     @property
     def durable_lsn(self) -> int:
         """The last LSN that is on disk, with all before it."""
         return 0 if self._checkpoint else self._durable_lsn
+
+    def note_writable(self, problem: str) -> None:
+        """The store takes what it is given, or why it does not."""
+        if problem and not self.write_problem:
+            self._unwritable_since_s = self._ctx.clock_s
+        self.write_problem = problem
+        self._ctx.is_status_stale = True
+
+    @property
+    def unwritable_s(self) -> float:
+        """How long it has taken nothing; 0: it does."""
+        return self._ctx.clock_s - self._unwritable_since_s if self.write_problem else 0.0
 
     def persist(self, first_lsn: int, last_lsn: int, committed_lsn: int, transient: int, data: bytes) -> None:
         """Hand a batch over."""

@@ -69,8 +69,8 @@ class Hello(NamedTuple):
     reads_clock: bool = False
     """It understands `ClockReading`. False: it is older, or this is for a broker that is."""
     store_problem: str = ""
-    """Why its store takes nothing now: it does not want to follow, and is not to be waited for. Empty: it does, or this
-    is for a broker that is older."""
+    """Why its store takes nothing now, so that nobody should wait for it; empty: it does, or this is for a broker that is
+    older."""
 
 
 class Resync(StrEnum):
@@ -109,8 +109,6 @@ class RefusalCode(StrEnum):
     """There is no such resource set here."""
     NO_QUEUE = "no-queue"
     """There is no such queue to follow, or its messages are not replicated."""
-    CANNOT_WRITE = "cannot-write"
-    """Its store takes nothing, as it says itself. Only to who says so."""
 
 
 class Refused(NamedTuple):

@@ -88,8 +88,6 @@ class Primary:
         if refused is not None:
             self._ctx.send(link, refused)
             self._ctx.close(link, refused.text)
-            if refused.code is fr.RefusalCode.CANNOT_WRITE:  # of a primary that made way for this one, to begin with
-                self.drop(hello.name, refused.text)
             return
         for other in [backup for backup in self.links.values() if backup.name == hello.name]:
             self._ctx.close(other.link, "connected anew")
@@ -99,6 +97,8 @@ class Primary:
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
+        elif hello.name in self.in_sync and hello.store_problem:  # it was the primary before, perhaps
+            self._leave(hello.name, f"its store cannot be written: {hello.store_problem}")
 
     # --- the stream
 

@@ -55,6 +55,9 @@ class PrimaryChannel:
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
         self.greeting = GreetingForm()
+        self.told_problem = ""
+        """Why the store of this broker takes nothing, as the other side was told at the first word, if it is not too old
+        to be told; empty: it did take what it was given, then or since."""
 
     # --- searching
 

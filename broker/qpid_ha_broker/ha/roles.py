@@ -231,12 +231,12 @@ class ActiveRole(Role):
 
     def lose_store(self, _: fx.StoreFailed) -> None:
         """What comes from now on is held in memory only."""
+        self._replica.durable.note_writable("")
         self._replica.mark_store_failed()
 
     def store_writable(self, happened: fx.StoreWritable) -> None:
         """The store takes what it is given, or does not."""
-        self._replica.durable.write_problem = happened.problem
-        self._ctx.is_status_stale = True
+        self._replica.durable.note_writable(happened.problem)
 
     def reply(self, link: int, question: fr.Question) -> None:
         """Another broker asks. The topic decides who answers; a step-down is answered once clients are gone."""
@@ -480,6 +480,7 @@ class Connecting(Standby):
         if opened.link != parts.channel.link:
             return
         parts.channel.opened()
+        parts.channel.told_problem = replica.durable.write_problem
         settings = ctx.settings
         ctx.send(
             opened.link,
@@ -498,7 +499,7 @@ class Connecting(Standby):
                 set=ctx.resource_set.name,
                 started=replica.history.started() if parts.channel.greeting.is_full else (),
                 reads_clock=parts.channel.greeting.is_full,
-                store_problem=replica.durable.write_problem if parts.channel.greeting.is_full else "",
+                store_problem=parts.channel.told_problem if parts.channel.greeting.is_full else "",
             ),
         )
 
@@ -691,11 +692,19 @@ class Following(Standby):
         self.acknowledge()
 
     def store_writable(self, happened: fx.StoreWritable) -> None:
-        """Publishers wait for all who are in sync: who cannot write leaves, and says why, rather than be waited for."""
-        could_write = not self._replica.durable.write_problem
+        """Publishers do not wait for one that says that it cannot write."""
         super().store_writable(happened)
-        if could_write and happened.problem:
-            self.give_up(f"the store of {self._ctx.settings.name} cannot be written: {happened.problem}")
+        if not happened.problem:
+            self._parts.channel.told_problem = ""
+        self._leave_if_unwritable()
+
+    def _leave_if_unwritable(self) -> None:
+        """Be in sync no more, as whoever ends its channel; the next one begins with why, and brings back what is in sync
+        as soon as the store has all of it."""
+        problem, name = self._replica.durable.write_problem, self._ctx.settings.name
+        is_waited_for = name in self._replica.history.newest_in_sync().members
+        if problem and not self._parts.channel.told_problem and is_waited_for:
+            self.give_up(f"the store of {name} cannot be written: {problem}")
 
     # --- the channel
 
@@ -710,6 +719,7 @@ class Following(Standby):
             self._send_position((self._replica.acknowledged_lsn, self._chunks))
         if self._ctx.clock_s - self._verification_s >= _VERIFY_AGAIN_S:
             self._verify_primary()
+        self._leave_if_unwritable()
 
     def go_to_primary(self, question: fr.Question) -> None:
         """Leave this primary for a newer one."""

@@ -28,8 +28,6 @@ class HostedReplica(NamedTuple):
 
     member: Member
     catalog: Catalog
-    store_problem: str = ""
-    """Why nothing durable is confirmed; empty: it is."""
 
 
 class HostedReplicas(Protocol):

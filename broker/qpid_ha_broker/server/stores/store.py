@@ -45,6 +45,9 @@ class StoreListener(Protocol):
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there, as far as need be: last LSN of the broker's own log, and last `number` (0: none)."""
 
+    def store_writable(self, problem: str) -> None:
+        """Why what is given waits in memory, as for room on the disk; empty: it is written again."""
+
     def store_failed(self, text: str) -> None:
         """Nothing can be kept any more: this broker must not confirm anything. `text` says what to do."""
 
@@ -166,6 +169,7 @@ class Store:
         else:
             text = "no room for the store in %s (%s): nothing durable is confirmed until there is some"
             self._log.error(text, self.directory, shortage.strerror)
+        self._listener.store_writable("" if shortage is None else shortage.strerror or str(shortage))
 
     def failed(self, text: str) -> None:
         """Nothing is written any more."""
