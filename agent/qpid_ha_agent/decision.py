@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 
 
 class Action(StrEnum):
@@ -35,6 +35,8 @@ class Action(StrEnum):
     """Ask the broker to make its best backup the primary."""
     FAIL_BACK = "fail back"
     """Ask the broker to make a preferred backup the primary."""
+    MAKE_WAY = "make way"
+    """Ask the broker, which cannot write, to make its best backup the primary, if that can be recorded."""
     EXIT = "exit"
 
 
@@ -65,6 +67,11 @@ class Known:
     """Its log is not empty."""
     adopted: bool = False
     """It ran already when this agent came, so it may be primary before it ever answered us."""
+    unwritable_s: float = 0.0
+    """How long its store has taken nothing, as on a full disk; 0: it does. A backup of which that is true is in sync no
+    more, so whoever is in sync can write."""
+    store_problem: str = ""
+    """Why."""
     silent_s: float = 0.0
     """How long the oldest question has been without an answer."""
     is_working: bool = False
@@ -141,6 +148,8 @@ class Limits:
     disowned_s: float = 1.0
     """A broker that is primary against the record finds out itself, sooner than we."""
     demote_s: float = 10.0
+    unwritable_s: float = UNWRITABLE_S
+    """A store that takes nothing for so long does not have a moment: a broker that can write shall be primary."""
     recordless_s: float = 5.0
     """So long a primary may be without the record, in which it could not drop a backup."""
     serves_recordless: bool = True
@@ -282,6 +291,11 @@ PRIMARY: Final = (
         "the record cannot be read here: a broker that can read it shall be primary, if there is one",
     ),
     Rule(
+        lambda k, m: k.unwritable_s >= m.unwritable_s and k.recordless_s <= 0 and not k.hand_over_tried,
+        Action.MAKE_WAY,
+        "its store cannot be written ({store_problem}): a broker that can shall be primary, if there is one",
+    ),
+    Rule(
         lambda k, _: k.failback_to != "" and k.lock is LockView.HELD and k.recordless_s <= 0 and not k.hand_over_tried,
         Action.FAIL_BACK,
         "{failback_to} is preferred, and ready for long enough",
@@ -333,7 +347,17 @@ OTHERWISE: Final = (
         Action.RELEASE_LOCK,
         "the broker is {state} and cannot be promoted",
     ),
+    Rule(
+        lambda k, _: k.lock is LockView.WAITING and k.unwritable_s > 0,
+        Action.RELEASE_LOCK,
+        "{state}, and its store cannot be written ({store_problem}): whoever can shall be the next",
+    ),
     Rule(lambda k, _: k.pause_s > 0, Action.WAIT, "a pause before the next attempt"),
+    Rule(
+        lambda k, _: k.is_candidate and k.unwritable_s > 0,
+        Action.TRY_LOCK,
+        "{state}, and its store cannot be written ({store_problem}): only if nobody else wants to lead",
+    ),
     Rule(
         lambda k, m: k.state is State.CONNECTING and _is_lease_expired(k, m),
         Action.PROMOTE,

@@ -22,7 +22,7 @@ PRIMARY = Known(state=State.PRIMARY, has_data=True, lock=LockView.HELD)
 LOADING = Known(state=State.LOADING)
 DEAD = Known(alive=False, deaths=1)
 PAUSE = "paused by root on node1"
-REQUESTS = (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK)
+REQUESTS = (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK, Action.MAKE_WAY)
 
 
 def held(known: Known, **more: object) -> Known:
@@ -114,6 +114,20 @@ STORY = {
     "not without the coordinator": (replace(PRIMARY, failback_to="b", recordless_s=0.1), Action.WAIT),
     "not before the lock is where it belongs": (waiting(PRIMARY, failback_to="b"), Action.WAIT),
     "nor from one whom the record has replaced": (replace(PRIMARY, failback_to="b", disowned_s=1.0), Action.DEMOTE),
+    "a store that takes nothing may have a moment": (replace(PRIMARY, unwritable_s=1.9), Action.WAIT),
+    "a primary that cannot write makes way for one that can": (replace(PRIMARY, unwritable_s=2.0), Action.MAKE_WAY),
+    "if there is one": (replace(PRIMARY, unwritable_s=2.0, hand_over_tried=True), Action.WAIT),
+    "whatever lock it has": (waiting(PRIMARY, unwritable_s=2.0), Action.MAKE_WAY),
+    "asked once": (replace(PRIMARY, unwritable_s=2.0, is_asked=True), Action.WAIT),
+    "not while the coordinator is away": (replace(PRIMARY, unwritable_s=2.0, recordless_s=0.1), Action.WAIT),
+    "nor while nobody is to be moved": (replace(PRIMARY, unwritable_s=2.0, paused=PAUSE), Action.WAIT),
+    "nor if the record names another one": (replace(PRIMARY, unwritable_s=2.0, disowned_s=1.0), Action.DEMOTE),
+    "it comes before a preference": (replace(PRIMARY, unwritable_s=2.0, failback_to="b"), Action.MAKE_WAY),
+    "who cannot write gets out of the queue": (waiting(ORPHANED, unwritable_s=0.1), Action.RELEASE_LOCK),
+    "and takes the lock only if nobody else wants it": (replace(ORPHANED, unwritable_s=0.1), Action.TRY_LOCK),
+    "now and then": (replace(ORPHANED, unwritable_s=0.1, pause_s=0.1), Action.WAIT),
+    "then it leads, for those who have only to read": (held(ORPHANED, unwritable_s=9.0), Action.PROMOTE),
+    "nor does it pass one whose agent hangs": (waiting(ORPHANED, unwritable_s=0.1, lease_silent_s=3.0), Action.RELEASE_LOCK),
     "in a pause the primary serves": (replace(PRIMARY, paused=PAUSE), Action.WAIT),
     "and stays, preferred or not": (replace(PRIMARY, paused=PAUSE, failback_to="b"), Action.WAIT),
     "silent or not": (replace(PRIMARY, paused=PAUSE, silent_s=600.0), Action.WAIT),
@@ -200,6 +214,8 @@ def every_situation() -> Iterator[Known]:
             yield changed(known, lease_silent_s=3.0)
             yield changed(known, recordless_s=5.0)
             yield changed(known, failback_to="b")
+            yield changed(known, unwritable_s=2.0)
+            yield changed(known, unwritable_s=2.0, lease_silent_s=3.0, failback_to="b", hand_over_tried=True)
             yield changed(known, is_informed=False, lease_silent_s=3.0)
             yield changed(known, paused=PAUSE, failback_to="b", lease_silent_s=3.0, disowned_s=10.0, recordless_s=5.0)
             yield changed(known, paused=PAUSE, alive=False, deaths=1, dead_for_s=10.0)
@@ -234,8 +250,12 @@ def broken_promises(known: Known) -> Iterator[str]:
         yield "no promotion while there is a primary, nor of half a copy"
     if action in (Action.TRY_LOCK, Action.ACQUIRE_LOCK) and known.lock is not LockView.NONE:
         yield "who has or awaits the lock does not ask for it again"
-    if action in (Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK) and known.state is not State.PRIMARY:
+    if action in REQUESTS and action is not Action.PROMOTE and known.state is not State.PRIMARY:
         yield "only a primary can be demoted"
+    if action in (Action.FAIL_BACK, Action.MAKE_WAY) and (known.hand_over_tried or known.recordless_s):
+        yield "no second attempt at once, nor one that nobody can record"
+    if action is Action.ACQUIRE_LOCK and known.unwritable_s and known.state is not State.PRIMARY:
+        yield "who cannot write stands in nobody's way"
     keeps = known.lock is not LockView.LOST or known.stopping
     if action is Action.RELEASE_LOCK and known.alive and known.state is State.PRIMARY and keeps:
         yield "a living primary keeps its lock"
