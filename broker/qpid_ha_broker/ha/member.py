@@ -162,7 +162,8 @@ class Member:
         if stalled_s < STALLED_S:
             return None
         last_lsn, problem = self._ctx.resource_set.log.last_lsn, primary.commits.write_problem
-        return CommitStall(round(stalled_s, 1), why_uncommitted(primary.in_sync, last_lsn, problem))
+        why = why_uncommitted(primary.in_sync, last_lsn, problem, self.status.store_problem)
+        return CommitStall(round(stalled_s, 1), why)
 
     def unwritable_s(self, now_s: float) -> float:
         """How long its store has taken nothing, for `status.store_problem`; 0: it does. `now_s`: as before."""
