@@ -50,6 +50,24 @@ class LockView(StrEnum):
     """It was held, and what it rests on was taken away."""
 
 
+class Unwritable(NamedTuple):
+    """A broker's store takes nothing, as on a full disk. A backup of which that is true is in sync no more, so whoever is
+    in sync can write."""
+
+    for_s: float = 0.0
+    """How long it has taken nothing; 0: it does."""
+    why: str = ""
+
+
+class Disowned(NamedTuple):
+    """A broker is primary although the record names another one, with a newer generation."""
+
+    for_s: float = 0.0
+    """How long that has been so; 0: it is not."""
+    recorded: str = ""
+    """Whom the record names as primary, in any case."""
+
+
 @dataclass(frozen=True)
 class Known:
     """All that an agent knows. Times in seconds, and how long ago or for how long."""
@@ -67,11 +85,7 @@ class Known:
     """Its log is not empty."""
     adopted: bool = False
     """It ran already when this agent came, so it may be primary before it ever answered us."""
-    unwritable_s: float = 0.0
-    """How long its store has taken nothing, as on a full disk; 0: it does. A backup of which that is true is in sync no
-    more, so whoever is in sync can write."""
-    store_problem: str = ""
-    """Why."""
+    unwritable: Unwritable = Unwritable()
     silent_s: float = 0.0
     """How long the oldest question has been without an answer."""
     is_working: bool = False
@@ -83,10 +97,7 @@ class Known:
     """It was primary while we had the lock, and ceased to be so long ago; None: it was not, or still is."""
     lease_silent_s: float = 0.0
     """How long whoever else has the lock has not renewed it, as far as we have looked."""
-    disowned_s: float = 0.0
-    """How long it has been primary although the record names another one, with a newer generation."""
-    recorded: str = ""
-    """Whom the record names as primary."""
+    disowned: Disowned = Disowned()
     recordless_s: float = 0.0
     """How long the record could not be read."""
     is_informed: bool = True
@@ -271,14 +282,14 @@ LOCK_OF_PRIMARY: Final = (
 
 PRIMARY: Final = (
     Rule(
-        lambda k, m: k.disowned_s >= m.demote_s,
+        lambda k, m: k.disowned.for_s >= m.demote_s,
         Action.KILL_BROKER,
-        "primary for {disowned_s:.1f} s although the record names {recorded}, and a demotion did not help",
+        "primary for {disowned.for_s:.1f} s although the record names {disowned.recorded}, and a demotion did not help",
     ),
     Rule(
-        lambda k, m: k.disowned_s >= m.disowned_s,
+        lambda k, m: k.disowned.for_s >= m.disowned_s,
         Action.DEMOTE,
-        "the record names {recorded} as primary of a newer generation",
+        "the record names {disowned.recorded} as primary of a newer generation",
     ),
     Rule(
         lambda k, m: k.recordless_s >= m.recordless_s and not m.serves_recordless,
@@ -291,9 +302,9 @@ PRIMARY: Final = (
         "the record cannot be read here: a broker that can read it shall be primary, if there is one",
     ),
     Rule(
-        lambda k, m: k.unwritable_s >= m.unwritable_s and k.recordless_s <= 0 and not k.hand_over_tried,
+        lambda k, m: k.unwritable.for_s >= m.unwritable_s and k.recordless_s <= 0 and not k.hand_over_tried,
         Action.MAKE_WAY,
-        "its store cannot be written ({store_problem}): a broker that can shall be primary, if there is one",
+        "its store cannot be written ({unwritable.why}): a broker that can shall be primary, if there is one",
     ),
     Rule(
         lambda k, _: k.failback_to != "" and k.lock is LockView.HELD and k.recordless_s <= 0 and not k.hand_over_tried,
@@ -348,15 +359,15 @@ OTHERWISE: Final = (
         "the broker is {state} and cannot be promoted",
     ),
     Rule(
-        lambda k, _: k.lock is LockView.WAITING and k.unwritable_s > 0,
+        lambda k, _: k.lock is LockView.WAITING and k.unwritable.for_s > 0,
         Action.RELEASE_LOCK,
-        "{state}, and its store cannot be written ({store_problem}): whoever can shall be the next",
+        "{state}, and its store cannot be written ({unwritable.why}): whoever can shall be the next",
     ),
     Rule(lambda k, _: k.pause_s > 0, Action.WAIT, "a pause before the next attempt"),
     Rule(
-        lambda k, _: k.is_candidate and k.unwritable_s > 0,
+        lambda k, _: k.is_candidate and k.unwritable.for_s > 0,
         Action.TRY_LOCK,
-        "{state}, and its store cannot be written ({store_problem}): only if nobody else wants to lead",
+        "{state}, and its store cannot be written ({unwritable.why}): only if nobody else wants to lead",
     ),
     Rule(
         lambda k, m: k.state is State.CONNECTING and _is_lease_expired(k, m),

@@ -22,7 +22,7 @@ from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.control import ControlFailure, RequestRefused
 from qpid_ha_agent.coordinator_talk import CoordinatorTalk
-from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
+from qpid_ha_agent.decision import Action, Decision, Disowned, Known, Limits, LockView, Unwritable, decide
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
@@ -216,16 +216,14 @@ class Runner:
             state=view.state,
             has_data=view.has_data,
             adopted=self._process is not None and self._process.is_adopted,
-            unwritable_s=view.unwritable_s(now_s),
-            store_problem=view.store_problem,
+            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem),
             silent_s=view.silent_s(now_s),
             is_working=view.is_working(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
             demoted_for_s=tenure.demoted_for_s(now_s),
             lease_silent_s=coordination.lease_watch.silent_s,
-            disowned_s=tenure.disowned_s(now_s),
-            recorded=record.primary if record is not None else "",
+            disowned=Disowned(tenure.disowned_s(now_s), record.primary if record is not None else ""),
             recordless_s=coordination.lost_s(now_s),
             is_informed=coordination.is_fresh,
             paused=self._paused,

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from qpid_ha_agent.broker_view import BrokerView
-from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
+from qpid_ha_agent.decision import Action, Disowned, Known, Limits, LockView, Unwritable, decide
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.runner import (
     HAND_OVER_PAUSE_S,
@@ -159,13 +159,13 @@ class Agent:
             dead_for_s=now_s - self._died_at_s,
             state=view.state,
             has_data=view.has_data,
+            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem),
             silent_s=view.silent_s(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
             demoted_for_s=tenure.demoted_for_s(now_s),
             lease_silent_s=self._lease_watch.silent_s,
-            disowned_s=tenure.disowned_s(now_s),
-            recorded=record.primary if record is not None else "",
+            disowned=Disowned(tenure.disowned_s(now_s), record.primary if record is not None else ""),
             recordless_s=0.0 if self._record_lost_at_s is None else now_s - self._record_lost_at_s,
             is_informed=self._is_informed,
             paused=self._paused,
@@ -191,6 +191,8 @@ class Agent:
                     "state": member.status.state.value,
                     "lsn": member.position.lsn,
                     "generation": member.status.generation,
+                    "store_problem": member.status.store_problem,
+                    "unwritable_s": member.unwritable_s(asked_at_s),
                 }
                 view.answer({**status, "primary": member.status.primary}, asked_at_s)
                 rows = [row for row in member.backups() if row["in_sync"] and row["state"] == State.READY]
@@ -252,6 +254,8 @@ class Agent:
                 self._ask(action, DemoteAsked)
             case Action.HAND_OVER:
                 self._ask(action, lambda number: SwitchoverAsked(number, "", within_s=READ_WITHIN_S))
+            case Action.MAKE_WAY:
+                self._ask(action, lambda number: SwitchoverAsked(number, ""))
             case Action.FAIL_BACK:
                 self._fail_back(self._failback.target(now_s))
             case _:
@@ -296,7 +300,7 @@ class Agent:
             if action is Action.FAIL_BACK:
                 self._failback.refused(to)
             if action is not Action.PROMOTE:
-                self._hand_over_again_at_s = now_s + (HAND_OVER_PAUSE_S if action is Action.HAND_OVER else RETRY_S)
+                self._hand_over_again_at_s = now_s + (RETRY_S if action is Action.FAIL_BACK else HAND_OVER_PAUSE_S)
             elif self._lock.view_of(self) is LockView.HELD:
                 self._refusal = text
             else:

@@ -459,7 +459,6 @@ def test_a_set_whose_primary_cannot_write_goes_to_who_is_in_sync() -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")
     cannot_write(bench, "orders", "b", "c")
-    bench.wait(LOOKS_S)
     (order,) = [each for each in bench.given() if each.kind is ms.OrderKind.SWITCH_OVER]
     assert (order.broker, order.set, order.to) == ("b", "orders", "c")
     assert order.cause == "the store of b cannot be written"

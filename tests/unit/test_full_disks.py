@@ -66,7 +66,11 @@ def test_a_backup_that_cannot_write_leaves_once_and_follows_meanwhile() -> None:
     assert sum("disconnected" in text for text in cluster["a"].notices) == 1, cluster["a"].notices
     assert cluster["b"].member.status.primary == "a"
     (told,) = [backup for backup in cluster["a"].member.backups() if backup["name"] == "b"]
-    assert (told["state"], told["in_sync"], told["why"]) == ("catchup", False, f"its store cannot be written: {NO_ROOM}")
+    assert (told["state"], told["in_sync"], told["why"]) == (
+        "catchup",
+        False,
+        f"its store cannot be written: {NO_ROOM}",
+    )
 
 
 def test_it_leaves_again_when_there_was_room_for_a_while_only() -> None:
