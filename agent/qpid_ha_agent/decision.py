@@ -51,8 +51,8 @@ class LockView(StrEnum):
 
 
 class Unwritable(NamedTuple):
-    """A broker's store takes nothing, as on a full disk. A backup of which that is true is in sync no more, so whoever is
-    in sync can write."""
+    """A broker's store takes nothing, as on a full disk. A backup that cannot write is in sync no more: who is in sync
+    can."""
 
     for_s: float = 0.0
     """How long it has taken nothing; 0: it does."""
@@ -66,6 +66,10 @@ class Disowned(NamedTuple):
     """How long that has been so; 0: it is not."""
     recorded: str = ""
     """Whom the record names as primary, in any case."""
+
+
+WRITABLE: Final = Unwritable()
+OWNED: Final = Disowned()
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Known:
     """Its log is not empty."""
     adopted: bool = False
     """It ran already when this agent came, so it may be primary before it ever answered us."""
-    unwritable: Unwritable = Unwritable()
+    unwritable: Unwritable = WRITABLE
     silent_s: float = 0.0
     """How long the oldest question has been without an answer."""
     is_working: bool = False
@@ -97,7 +101,7 @@ class Known:
     """It was primary while we had the lock, and ceased to be so long ago; None: it was not, or still is."""
     lease_silent_s: float = 0.0
     """How long whoever else has the lock has not renewed it, as far as we have looked."""
-    disowned: Disowned = Disowned()
+    disowned: Disowned = OWNED
     recordless_s: float = 0.0
     """How long the record could not be read."""
     is_informed: bool = True

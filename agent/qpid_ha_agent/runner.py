@@ -408,8 +408,8 @@ class Runner:
         self._ask("switchover", State.CONNECTING, cause=cause, to=to)
 
     def _make_way(self, decision: Decision) -> None:
-        """Clients are sent away before the next primary is recorded: so first whether anything can be recorded, as not in
-        a directory on the disk that is full."""
+        """Clients are sent away before the next primary is recorded: so first whether anything can be, as not in a
+        directory on the disk that is full."""
         self._is_asked = True
         self._spawn(self._make_way_if_recorded(self._cause(decision)))
 

@@ -42,6 +42,8 @@ ANSWER_S = 0.001, 0.02
 LEADER_WITHIN_S = 12.0
 """A link that is given up after 3 s, a lease that expires after 3 or 4 s, and attempts that fail."""
 OPERATOR_AFTER_S = 8.0
+MAKES_WAY_WITHIN_S = 8.0
+"""Of a primary that cannot write; longer than the agent's pause after an attempt that came to nothing."""
 CAUSE = "the agent of "
 FAILBACK_DELAY_S = 1.0
 HEEDED_WITHIN_S = 1.0
@@ -342,6 +344,7 @@ class Agents:
         self.last_in_sync: dict[str, int] = {}
         self._handed_over_to = ""
         self._could_lead_since_s: float | None = None
+        self._should_make_way_since_s: float | None = None
         self._missing_since_s: float | None = None
         schedule.after(0.2, self._look)
 
@@ -383,6 +386,12 @@ class Agents:
             self._could_lead_since_s = now_s
         elif now_s - self._could_lead_since_s > LEADER_WITHIN_S:
             raise Violation(f"nobody leads for {LEADER_WITHIN_S} s, though somebody in sync is there: {self.refusals}")
+        if primary is None or not self._should_make_way(primary):
+            self._should_make_way_since_s = None
+        elif self._should_make_way_since_s is None:
+            self._should_make_way_since_s = now_s
+        elif now_s - self._should_make_way_since_s > MAKES_WAY_WITHIN_S:
+            raise Violation(f"{primary.name} leads, cannot write, and makes no way for one in sync: {self.refusals}")
         if primary is not None or not self.is_careful:
             self._missing_since_s = None
             self._operator.forget_refusals()
@@ -391,6 +400,21 @@ class Agents:
         elif now_s - self._missing_since_s > OPERATOR_AFTER_S:
             self._missing_since_s = now_s - OPERATOR_AFTER_S / 2
             self._ask_operator()
+
+    def _should_make_way(self, primary: Node) -> bool:
+        """Whether it cannot write, and nothing keeps it from handing over to a backup that can."""
+        agent, register, leading = self.agent_of(primary), self._register, primary.member.primary
+        if agent.is_hanging or agent.is_cut or register.is_down or register.wants_pause or register.is_outdated:
+            return False
+        if leading is None or not primary.member.status.store_problem:
+            return False
+        fit = [backup for backup in leading.links.values() if backup.name in leading.in_sync and backup.is_level]
+        nodes = {node.name: node for node in self._nodes}
+        return any(self._may_take_over(nodes[backup.name]) for backup in fit)
+
+    def _may_take_over(self, node: Node) -> bool:
+        is_well = node.is_up and not node.is_paused and not node.slow_s
+        return is_well and self._is_reachable(node) and not node.member.status.store_problem
 
     def _rival(self) -> Node | None:
         """The other one of two primaries, of which the record names one."""

@@ -231,6 +231,11 @@ class SimulatedStore(Store):
         folding: Folding = NoFolding()  # type: ignore[assignment]
         self._begin(listener, appender, checkpoints, folding)
 
+    def filled(self, shortage: OSError | None) -> None:
+        """The trace says so, and no log."""
+        self.health = "ok" if shortage is None else "full"
+        self._listener.store_writable("" if shortage is None else str(shortage.strerror))
+
     def _soon(self, command: Callable[[], None]) -> None:
         """For checkpoints, which are written in slices."""
         delay_s = SLICE_WITHIN_S * self._machine.draw.random()

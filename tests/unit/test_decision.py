@@ -122,7 +122,7 @@ STORY = {
         replace(PRIMARY, unwritable=Unwritable(2.0)),
         Action.MAKE_WAY,
     ),
-    "if there is one": (replace(PRIMARY, unwritable=Unwritable(2.0), hand_over_tried=True), Action.WAIT),
+    "if somebody in sync is there": (replace(PRIMARY, unwritable=Unwritable(2.0), hand_over_tried=True), Action.WAIT),
     "whatever lock it has": (waiting(PRIMARY, unwritable=Unwritable(2.0)), Action.MAKE_WAY),
     "asked once": (replace(PRIMARY, unwritable=Unwritable(2.0), is_asked=True), Action.WAIT),
     "not while the coordinator is away": (replace(PRIMARY, unwritable=Unwritable(2.0), recordless_s=0.1), Action.WAIT),

@@ -330,8 +330,8 @@ class OcfAgent:
             )
         if cannot_write(sight):
             heir = "another broker shall be primary" if should_make_way(sight) else "nobody else is in sync"
-            problem = f"its store cannot be written ({sight.text('store_problem')}): publishers wait, and {heir}"
-            return self._no(OcfCode.DEGRADED_PROMOTED, problem)
+            why = f"its store cannot be written ({sight.text('store_problem')}): publishers wait, and {heir}"
+            return self._no(OcfCode.DEGRADED_PROMOTED, why)
         return OcfCode.RUNNING_PROMOTED
 
     def _look_closer(self, code: OcfCode) -> OcfCode:

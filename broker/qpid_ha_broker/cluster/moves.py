@@ -234,7 +234,7 @@ class Moves:
                 room -= 1
 
     def _is_unwritable(self, entry: SetEntry) -> bool:
-        """Whether its primary's store takes nothing. Who is in sync can write: a backup that cannot says so and leaves."""
+        """Whether its primary's store takes nothing. Who is in sync can write: a backup that cannot leaves."""
         leading = self._ctx.reports.leads(entry.record.primary, entry.name, entry.record.generation)
         return leading is not None and leading.unwritable
 

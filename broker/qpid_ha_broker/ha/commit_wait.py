@@ -38,7 +38,7 @@ class CommitWatch:
 
 
 def why_uncommitted(in_sync: InSyncSet, last_lsn: int, write_problem: str, store_problem: str = "") -> str:
-    """What is waited for; `write_problem`: as of `CommitWatch`; `store_problem`: why the primary's store takes nothing."""
+    """What is waited for. `write_problem`: as of `CommitWatch`; `store_problem`: why this store takes nothing."""
     whys = []
     if not in_sync.is_large_enough:
         whys.append(f"only {', '.join(in_sync.members)} are in sync, and ha.min-in-sync is {in_sync.min_in_sync}")

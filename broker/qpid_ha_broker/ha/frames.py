@@ -69,8 +69,8 @@ class Hello(NamedTuple):
     reads_clock: bool = False
     """It understands `ClockReading`. False: it is older, or this is for a broker that is."""
     store_problem: str = ""
-    """Why its store takes nothing now, so that nobody should wait for it; empty: it does, or this is for a broker that is
-    older."""
+    """Why its store takes nothing now, so that nobody should wait for it. Empty: it does, or this is for a broker that
+    is older."""
 
 
 class Resync(StrEnum):

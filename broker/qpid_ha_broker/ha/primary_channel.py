@@ -56,8 +56,8 @@ class PrimaryChannel:
         """Times that a primary was lost shortly after its welcome."""
         self.greeting = GreetingForm()
         self.told_problem = ""
-        """Why the store of this broker takes nothing, as the other side was told at the first word, if it is not too old
-        to be told; empty: it did take what it was given, then or since."""
+        """Why the store of this broker took nothing when it greeted, which is told to whoever is not too old for that;
+        empty: it took what it was given, then or since."""
 
     # --- searching
 

@@ -699,8 +699,8 @@ class Following(Standby):
         self._leave_if_unwritable()
 
     def _leave_if_unwritable(self) -> None:
-        """Be in sync no more, as whoever ends its channel; the next one begins with why, and brings back what is in sync
-        as soon as the store has all of it."""
+        """Be in sync no more, as whoever ends its channel. The next one begins with why, and this broker is in sync
+        again once its store has all that it lacks."""
         problem, name = self._replica.durable.write_problem, self._ctx.settings.name
         is_waited_for = name in self._replica.history.newest_in_sync().members
         if problem and not self._parts.channel.told_problem and is_waited_for:
