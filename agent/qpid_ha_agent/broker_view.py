@@ -30,6 +30,8 @@ class BrokerView:
         self.store_problem = ""
         """Why its store takes nothing; empty: it does."""
         self._unwritable_since_s = 0.0
+        self.is_alone = False
+        """Nobody else is in sync, by its own log."""
         self.primary = ""
         """Who the broker says is primary; empty when it knows none, or is it."""
         self._unanswered_since_s: float | None = started_at_s
@@ -93,6 +95,8 @@ class BrokerView:
         self._generation = generation if isinstance(generation, int) else 0
         problem, unwritable_s = status.get("store_problem"), status.get("unwritable_s")
         self.store_problem = problem if isinstance(problem, str) else ""
+        members = status.get("members")
+        self.is_alone = isinstance(members, list) and len(members) < 2
         self._unwritable_since_s = asked_at_s - (unwritable_s if isinstance(unwritable_s, int | float) else 0.0)
         self.primary = primary if isinstance(primary, str) and self.state is not State.PRIMARY else ""
 

@@ -57,6 +57,8 @@ class Unwritable(NamedTuple):
     for_s: float = 0.0
     """How long it has taken nothing; 0: it does."""
     why: str = ""
+    is_alone: bool = False
+    """Nobody else is in sync, so nobody could take over."""
 
 
 class Disowned(NamedTuple):
@@ -215,6 +217,11 @@ def _is_lease_expired(known: Known, limits: Limits) -> bool:
     return known.lock is not LockView.HELD and known.lease_silent_s >= limits.lease_s
 
 
+def _should_make_way(known: Known, limits: Limits) -> bool:
+    """Whether its publishers wait for its disk, and need not."""
+    return known.unwritable.for_s >= limits.unwritable_s and not known.unwritable.is_alone
+
+
 WITHOUT_BROKER: Final = (
     Rule(
         lambda k, _: k.lock is not LockView.NONE, Action.RELEASE_LOCK, "the broker is dead: let another one take over"
@@ -306,9 +313,9 @@ PRIMARY: Final = (
         "the record cannot be read here: a broker that can read it shall be primary, if there is one",
     ),
     Rule(
-        lambda k, m: k.unwritable.for_s >= m.unwritable_s and k.recordless_s <= 0 and not k.hand_over_tried,
+        lambda k, m: _should_make_way(k, m) and k.recordless_s <= 0 and not k.hand_over_tried,
         Action.MAKE_WAY,
-        "its store cannot be written ({unwritable.why}): a broker that can shall be primary, if there is one",
+        "its store cannot be written ({unwritable.why}): a broker that can shall be primary",
     ),
     Rule(
         lambda k, _: k.failback_to != "" and k.lock is LockView.HELD and k.recordless_s <= 0 and not k.hand_over_tried,

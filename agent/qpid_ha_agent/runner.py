@@ -216,7 +216,7 @@ class Runner:
             state=view.state,
             has_data=view.has_data,
             adopted=self._process is not None and self._process.is_adopted,
-            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem),
+            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem, view.is_alone),
             silent_s=view.silent_s(now_s),
             is_working=view.is_working(now_s),
             lock=lock,

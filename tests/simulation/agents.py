@@ -161,7 +161,7 @@ class Agent:
             dead_for_s=now_s - self._died_at_s,
             state=view.state,
             has_data=view.has_data,
-            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem),
+            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem, view.is_alone),
             silent_s=view.silent_s(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
@@ -195,6 +195,7 @@ class Agent:
                     "generation": member.status.generation,
                     "store_problem": member.status.store_problem,
                     "unwritable_s": member.unwritable_s(asked_at_s),
+                    "members": list(member.status.members),
                 }
                 view.answer({**status, "primary": member.status.primary}, asked_at_s)
                 rows = [row for row in member.backups() if row["in_sync"] and row["state"] == State.READY]
