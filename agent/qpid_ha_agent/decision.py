@@ -348,6 +348,16 @@ OTHERWISE: Final = (
         Action.RELEASE_LOCK,
         "promotion refused, let others try: {refusal}",
     ),
+    Rule(
+        lambda k, _: k.unwritable.for_s > 0 and k.lock is not LockView.NONE,
+        Action.RELEASE_LOCK,
+        "{state}, and its store cannot be written ({unwritable.why}): whoever can shall lead",
+    ),
+    Rule(
+        lambda k, _: k.unwritable.for_s > 0,
+        Action.WAIT,
+        "{state}, and its store cannot be written ({unwritable.why}): it can lead nothing before it can",
+    ),
     Rule(lambda k, _: not k.is_informed, Action.WAIT, "{state}; the coordinator has not answered yet"),
     Rule(
         lambda k, _: k.lock is LockView.HELD and k.state is State.CONNECTING,
@@ -369,17 +379,7 @@ OTHERWISE: Final = (
         Action.RELEASE_LOCK,
         "the broker is {state} and cannot be promoted",
     ),
-    Rule(
-        lambda k, _: k.lock is LockView.WAITING and k.unwritable.for_s > 0,
-        Action.RELEASE_LOCK,
-        "{state}, and its store cannot be written ({unwritable.why}): whoever can shall be the next",
-    ),
     Rule(lambda k, _: k.pause_s > 0, Action.WAIT, "a pause before the next attempt"),
-    Rule(
-        lambda k, _: k.is_candidate and k.unwritable.for_s > 0,
-        Action.TRY_LOCK,
-        "{state}, and its store cannot be written ({unwritable.why}): only if nobody else wants to lead",
-    ),
     Rule(
         lambda k, m: k.state is State.CONNECTING and _is_lease_expired(k, m),
         Action.PROMOTE,

@@ -23,6 +23,8 @@ class FillingCluster(SmallCluster):
         """Do what a driver would, with a store."""
         if isinstance(effect, fx.Persist):
             self._persist(node, effect.number)
+        elif isinstance(effect, fx.PersistVote) and node.name in self.unwritten:
+            node.end_for_good("cannot write STATUS")
         elif isinstance(effect, fx.WriteCheckpoint):
             node.feed(fx.CheckpointPersisted(effect.number))
         super().carry_out(node, effect)

@@ -134,12 +134,16 @@ STORY = {
     ),
     "it comes before a preference": (replace(PRIMARY, unwritable=Unwritable(2.0), failback_to="b"), Action.MAKE_WAY),
     "who cannot write gets out of the queue": (waiting(ORPHANED, unwritable=Unwritable(0.1)), Action.RELEASE_LOCK),
-    "and takes the lock only if nobody else wants it": (replace(ORPHANED, unwritable=Unwritable(0.1)), Action.TRY_LOCK),
-    "now and then": (replace(ORPHANED, unwritable=Unwritable(0.1), pause_s=0.1), Action.WAIT),
-    "then it leads, for those who have only to read": (held(ORPHANED, unwritable=Unwritable(9.0)), Action.PROMOTE),
-    "nor does it pass one whose agent hangs": (
-        waiting(ORPHANED, unwritable=Unwritable(0.1), lease_silent_s=3.0),
-        Action.RELEASE_LOCK,
+    "wants no lock": (replace(ORPHANED, unwritable=Unwritable(0.1)), Action.WAIT),
+    "and is not promoted with it": (held(ORPHANED, unwritable=Unwritable(0.1)), Action.RELEASE_LOCK),
+    "nor beside one whose agent hangs": (
+        replace(ORPHANED, unwritable=Unwritable(0.1), lease_silent_s=3.0),
+        Action.WAIT,
+    ),
+    "nor as a new cluster, if it has no room": (replace(NEW, unwritable=Unwritable(0.1)), Action.WAIT),
+    "with the lock it waits for the new primary first": (
+        held(ORPHANED, unwritable=Unwritable(9.0), demoted_for_s=0.1),
+        Action.WAIT,
     ),
     "in a pause the primary serves": (replace(PRIMARY, paused=PAUSE), Action.WAIT),
     "and stays, preferred or not": (replace(PRIMARY, paused=PAUSE, failback_to="b"), Action.WAIT),
@@ -269,8 +273,9 @@ def broken_promises(known: Known) -> Iterator[str]:
         yield "only a primary can be demoted"
     if action in (Action.FAIL_BACK, Action.MAKE_WAY) and (known.hand_over_tried or known.recordless_s):
         yield "no second attempt at once, nor one that nobody can record"
-    if action is Action.ACQUIRE_LOCK and known.unwritable.for_s and known.state is not State.PRIMARY:
-        yield "who cannot write stands in nobody's way"
+    wants_to_lead = action in (Action.TRY_LOCK, Action.ACQUIRE_LOCK, Action.PROMOTE)
+    if wants_to_lead and known.unwritable.for_s and known.state is not State.PRIMARY:
+        yield "who cannot write is no candidate"
     keeps = known.lock is not LockView.LOST or known.stopping
     if action is Action.RELEASE_LOCK and known.alive and known.state is State.PRIMARY and keeps:
         yield "a living primary keeps its lock"

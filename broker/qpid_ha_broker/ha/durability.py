@@ -27,8 +27,6 @@ class DurableProgress:
         self._checkpoint = 0
         """Number of the one that is missing; without it nothing after it counts. 0: none is."""
         self._is_checkpoint_due = False
-        self.write_problem = ""
-        """Why the store takes nothing now, such as that its disk is full; empty: it does."""
         self._unwritable_since_s = 0.0
 
     @property
@@ -38,15 +36,15 @@ class DurableProgress:
 
     def note_writable(self, problem: str) -> None:
         """The store takes what it is given, or why it does not."""
-        if problem and not self.write_problem:
-            self._unwritable_since_s = self._ctx.clock_s
-        self.write_problem = problem
-        self._ctx.is_status_stale = True
+        ctx = self._ctx
+        if problem and not ctx.store_problem:
+            self._unwritable_since_s = ctx.clock_s
+        ctx.store_problem, ctx.is_status_stale = problem, True
 
     @property
     def unwritable_s(self) -> float:
         """How long it has taken nothing; 0: it does."""
-        return self._ctx.clock_s - self._unwritable_since_s if self.write_problem else 0.0
+        return self._ctx.clock_s - self._unwritable_since_s if self._ctx.store_problem else 0.0
 
     def persist(self, first_lsn: int, last_lsn: int, committed_lsn: int, transient: int, data: bytes) -> None:
         """Hand a batch over."""

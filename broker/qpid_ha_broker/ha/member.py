@@ -92,7 +92,7 @@ class Member:
             problem=view.problem,
             is_closing=view.is_closing,
             observes=view.observes,
-            store_problem=replica.durable.write_problem,
+            store_problem=self._ctx.store_problem,
         )
 
     @property

@@ -255,6 +255,8 @@ class ActiveRole(Role):
             if refusal is None:
                 return
         elif question.topic is fr.Topic.CLAIM:
+            if self._ctx.store_problem:  # a vote that it could not keep; and a refusal would count as one
+                return
             refusal = self.vote_asked(question)
         elif question.topic is fr.Topic.WITHDRAW:
             self._parts.votes.withdraw(question)
@@ -314,7 +316,13 @@ class Standby(ActiveRole):
         self._ctx.answer(asked.request, False, text)
 
     def begin_promotion(self, asked: fx.PromoteAsked) -> None:
-        """Become a candidate."""
+        """Become a candidate. Not while the store takes nothing: that this broker wants to lead has to be on its disk
+        first, and it could confirm nothing."""
+        problem = self._ctx.store_problem
+        if problem:
+            text = f"the store of {self._ctx.settings.name} cannot be written: {problem}; have another broker lead"
+            self._ctx.answer(asked.request, False, text)
+            return
         candidate = Candidate(self._parts, self, asked)
         self._parts.role = candidate
         candidate.promotion.begin()
@@ -480,7 +488,7 @@ class Connecting(Standby):
         if opened.link != parts.channel.link:
             return
         parts.channel.opened()
-        parts.channel.told_problem = replica.durable.write_problem
+        parts.channel.told_problem = ctx.store_problem
         settings = ctx.settings
         ctx.send(
             opened.link,
@@ -701,7 +709,7 @@ class Following(Standby):
     def _leave_if_unwritable(self) -> None:
         """Be in sync no more, as whoever ends its channel. The next one begins with why, and this broker is in sync
         again once its store has all that it lacks."""
-        problem, name = self._replica.durable.write_problem, self._ctx.settings.name
+        problem, name = self._ctx.store_problem, self._ctx.settings.name
         is_waited_for = name in self._replica.history.newest_in_sync().members
         if problem and not self._parts.channel.told_problem and is_waited_for:
             self.give_up(f"the store of {name} cannot be written: {problem}")
