@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from filling_cluster import NO_ROOM, FillingCluster, three_with_disks
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Frame, Hello
 from qpid_ha_broker.ha.states import State
+from small_cluster import Node
 
 MOMENT_S = 0.3
 """A few ticks: far less than `ha.backup-timeout`."""
@@ -151,6 +154,31 @@ def test_it_votes_for_nobody_because_it_could_not_keep_that_and_lives() -> None:
     assert cluster["c"].running
     cluster.wait(A_SECOND_S)
     assert cluster["c"].member.status.primary == "b"
+
+
+def test_a_primary_of_an_older_release_is_greeted_without_what_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends a channel that begins with a field that is new to it, and does not wait for who has left."""
+    cluster, send = three_with_disks(), FillingCluster.send
+
+    def send_to_older(self: FillingCluster, node: Node, link: int, frame: Frame) -> None:
+        if isinstance(frame, Hello) and frame.store_problem:
+            cluster.break_link((node.name, link), "a damaged frame")
+            node.feed(fx.LinkLost(link, "a damaged frame"))
+        else:
+            send(self, node, link, frame)
+
+    monkeypatch.setattr(FillingCluster, "send", send_to_older)
+    cluster.fill("b")
+    assert confirms(cluster, "a", "one")
+    cluster.wait(10.0)
+    assert cluster["b"].member.status.primary == "a"
+    assert len(cluster["b"].states) < 10, "it comes and goes no more"
+    assert cluster.in_sync("a") == ("a", "c")
+    cluster.make_room("b")
+    cluster.wait(A_SECOND_S)
+    assert cluster.in_sync("a") == ("a", "b", "c")
 
 
 # --- the primary
