@@ -27,6 +27,11 @@ class BrokerView:
         """The newest in its log; None: it has changed since the last answer."""
         self.is_shut_down = False
         """It ends because the whole cluster is shut down."""
+        self.store_problem = ""
+        """Why its store takes nothing; empty: it does."""
+        self._unwritable_since_s = 0.0
+        self.is_alone = False
+        """Nobody else is in sync, by its own log."""
         self.primary = ""
         """Who the broker says is primary; empty when it knows none, or is it."""
         self._unanswered_since_s: float | None = started_at_s
@@ -41,6 +46,10 @@ class BrokerView:
     def silent_s(self, now_s: float) -> float:
         """How long the oldest question without an answer has been asked."""
         return 0.0 if self._unanswered_since_s is None else max(0.0, now_s - self._unanswered_since_s)
+
+    def unwritable_s(self, now_s: float) -> float:
+        """How long its store has taken nothing, as it said last; 0: it does."""
+        return max(0.0, now_s - self._unwritable_since_s) if self.store_problem else 0.0
 
     def is_disowned(self, name: str, record: ClusterRecord | None) -> bool:
         """Whether the broker, `name`, says that it is primary, and the record another one, of a newer generation."""
@@ -84,6 +93,11 @@ class BrokerView:
         self.has_data = isinstance(lsn, int) and lsn > 0
         generation = status.get("generation")
         self._generation = generation if isinstance(generation, int) else 0
+        problem, unwritable_s = status.get("store_problem"), status.get("unwritable_s")
+        self.store_problem = problem if isinstance(problem, str) else ""
+        members = status.get("members")
+        self.is_alone = isinstance(members, list) and len(members) < 2
+        self._unwritable_since_s = asked_at_s - (unwritable_s if isinstance(unwritable_s, int | float) else 0.0)
         self.primary = primary if isinstance(primary, str) and self.state is not State.PRIMARY else ""
 
     def pause_s(self, now_s: float) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 
 
 class Action(StrEnum):
@@ -35,6 +35,8 @@ class Action(StrEnum):
     """Ask the broker to make its best backup the primary."""
     FAIL_BACK = "fail back"
     """Ask the broker to make a preferred backup the primary."""
+    MAKE_WAY = "make way"
+    """Ask the broker, which cannot write, to make its best backup the primary, if that can be recorded."""
     EXIT = "exit"
 
 
@@ -46,6 +48,30 @@ class LockView(StrEnum):
     HELD = "held"
     LOST = "lost"
     """It was held, and what it rests on was taken away."""
+
+
+class Unwritable(NamedTuple):
+    """A broker's store takes nothing, as on a full disk. A backup that cannot write is in sync no more: who is in sync
+    can."""
+
+    for_s: float = 0.0
+    """How long it has taken nothing; 0: it does."""
+    why: str = ""
+    is_alone: bool = False
+    """Nobody else is in sync, so nobody could take over."""
+
+
+class Disowned(NamedTuple):
+    """A broker is primary although the record names another one, with a newer generation."""
+
+    for_s: float = 0.0
+    """How long that has been so; 0: it is not."""
+    recorded: str = ""
+    """Whom the record names as primary, in any case."""
+
+
+WRITABLE: Final = Unwritable()
+OWNED: Final = Disowned()
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,7 @@ class Known:
     """Its log is not empty."""
     adopted: bool = False
     """It ran already when this agent came, so it may be primary before it ever answered us."""
+    unwritable: Unwritable = WRITABLE
     silent_s: float = 0.0
     """How long the oldest question has been without an answer."""
     is_working: bool = False
@@ -76,10 +103,7 @@ class Known:
     """It was primary while we had the lock, and ceased to be so long ago; None: it was not, or still is."""
     lease_silent_s: float = 0.0
     """How long whoever else has the lock has not renewed it, as far as we have looked."""
-    disowned_s: float = 0.0
-    """How long it has been primary although the record names another one, with a newer generation."""
-    recorded: str = ""
-    """Whom the record names as primary."""
+    disowned: Disowned = OWNED
     recordless_s: float = 0.0
     """How long the record could not be read."""
     is_informed: bool = True
@@ -141,6 +165,8 @@ class Limits:
     disowned_s: float = 1.0
     """A broker that is primary against the record finds out itself, sooner than we."""
     demote_s: float = 10.0
+    unwritable_s: float = UNWRITABLE_S
+    """A store that takes nothing for so long does not have a moment: a broker that can write shall be primary."""
     recordless_s: float = 5.0
     """So long a primary may be without the record, in which it could not drop a backup."""
     serves_recordless: bool = True
@@ -189,6 +215,11 @@ def _waits_for_new_primary(known: Known, limits: Limits) -> bool:
 def _is_lease_expired(known: Known, limits: Limits) -> bool:
     """Another one has the lock, and hangs. Whoever tries without the lock is judged by the record."""
     return known.lock is not LockView.HELD and known.lease_silent_s >= limits.lease_s
+
+
+def _should_make_way(known: Known, limits: Limits) -> bool:
+    """Whether its publishers wait for its disk, and need not."""
+    return known.unwritable.for_s >= limits.unwritable_s and not known.unwritable.is_alone
 
 
 WITHOUT_BROKER: Final = (
@@ -262,14 +293,14 @@ LOCK_OF_PRIMARY: Final = (
 
 PRIMARY: Final = (
     Rule(
-        lambda k, m: k.disowned_s >= m.demote_s,
+        lambda k, m: k.disowned.for_s >= m.demote_s,
         Action.KILL_BROKER,
-        "primary for {disowned_s:.1f} s although the record names {recorded}, and a demotion did not help",
+        "primary for {disowned.for_s:.1f} s although the record names {disowned.recorded}, and a demotion did not help",
     ),
     Rule(
-        lambda k, m: k.disowned_s >= m.disowned_s,
+        lambda k, m: k.disowned.for_s >= m.disowned_s,
         Action.DEMOTE,
-        "the record names {recorded} as primary of a newer generation",
+        "the record names {disowned.recorded} as primary of a newer generation",
     ),
     Rule(
         lambda k, m: k.recordless_s >= m.recordless_s and not m.serves_recordless,
@@ -280,6 +311,11 @@ PRIMARY: Final = (
         lambda k, m: k.recordless_s >= m.recordless_s and not k.hand_over_tried,
         Action.HAND_OVER,
         "the record cannot be read here: a broker that can read it shall be primary, if there is one",
+    ),
+    Rule(
+        lambda k, m: _should_make_way(k, m) and k.recordless_s <= 0 and not k.hand_over_tried,
+        Action.MAKE_WAY,
+        "its store cannot be written ({unwritable.why}): a broker that can shall be primary",
     ),
     Rule(
         lambda k, _: k.failback_to != "" and k.lock is LockView.HELD and k.recordless_s <= 0 and not k.hand_over_tried,
@@ -311,6 +347,16 @@ OTHERWISE: Final = (
         lambda k, _: k.lock is LockView.HELD and k.refusal is not None,
         Action.RELEASE_LOCK,
         "promotion refused, let others try: {refusal}",
+    ),
+    Rule(
+        lambda k, _: k.unwritable.for_s > 0 and k.lock is not LockView.NONE,
+        Action.RELEASE_LOCK,
+        "{state}, and its store cannot be written ({unwritable.why}): whoever can shall lead",
+    ),
+    Rule(
+        lambda k, _: k.unwritable.for_s > 0,
+        Action.WAIT,
+        "{state}, and its store cannot be written ({unwritable.why}): it can lead nothing before it can",
     ),
     Rule(lambda k, _: not k.is_informed, Action.WAIT, "{state}; the coordinator has not answered yet"),
     Rule(

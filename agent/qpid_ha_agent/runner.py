@@ -22,7 +22,7 @@ from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.control import ControlFailure, RequestRefused
 from qpid_ha_agent.coordinator_talk import CoordinatorTalk
-from qpid_ha_agent.decision import Action, Decision, Known, Limits, LockView, decide
+from qpid_ha_agent.decision import Action, Decision, Disowned, Known, Limits, LockView, Unwritable, decide
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
@@ -216,14 +216,14 @@ class Runner:
             state=view.state,
             has_data=view.has_data,
             adopted=self._process is not None and self._process.is_adopted,
+            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem, view.is_alone),
             silent_s=view.silent_s(now_s),
             is_working=view.is_working(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
             demoted_for_s=tenure.demoted_for_s(now_s),
             lease_silent_s=coordination.lease_watch.silent_s,
-            disowned_s=tenure.disowned_s(now_s),
-            recorded=record.primary if record is not None else "",
+            disowned=Disowned(tenure.disowned_s(now_s), record.primary if record is not None else ""),
             recordless_s=coordination.lost_s(now_s),
             is_informed=coordination.is_fresh,
             paused=self._paused,
@@ -264,6 +264,7 @@ class Runner:
             Action.DEMOTE: lambda: self._ask("demote", State.CONNECTING, cause=self._cause(decision)),
             Action.HAND_OVER: lambda: self._hand_over(decision),
             Action.FAIL_BACK: self._fail_back,
+            Action.MAKE_WAY: lambda: self._make_way(decision),
         }
         actions[decision.action]()
 
@@ -405,6 +406,25 @@ class Runner:
         to = self._failback.target(time.monotonic())
         cause = f"{self._own_name}: {to} is preferred, with ha.priority {self._failback.priority_of(to)}"
         self._ask("switchover", State.CONNECTING, cause=cause, to=to)
+
+    def _make_way(self, decision: Decision) -> None:
+        """Clients are sent away before the next primary is recorded: so first whether anything can be, as not in a
+        directory on the disk that is full."""
+        self._is_asked = True
+        self._spawn(self._make_way_if_recorded(self._cause(decision)))
+
+    async def _make_way_if_recorded(self, cause: str) -> None:
+        coordinator, record = self._coordination.coordinator, self._coordination.record
+        try:
+            if record is not None:
+                await asyncio.to_thread(coordinator.compare_and_set, record, record)
+        except CoordinatorError as error:
+            self._complain(error)
+            self._hand_over_again_at_s = time.monotonic() + HAND_OVER_PAUSE_S
+            self._is_asked = False
+            self._wake.set()
+        else:
+            await self._request("switchover", State.CONNECTING, {"cause": cause})
 
     def _ask(self, method: str, outcome: State, **params: object) -> None:
         self._is_asked = True

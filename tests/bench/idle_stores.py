@@ -30,6 +30,11 @@ class _Unused:
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
 
+    def store_writable(self, problem: str) -> None:
+        """Raises BenchError when there is no room."""
+        if problem:
+            raise BenchError(problem)
+
     def store_failed(self, text: str) -> None:
         """Raises BenchError."""
         raise BenchError(text)

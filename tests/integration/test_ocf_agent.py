@@ -228,6 +228,15 @@ def test_a_primary_with_too_few_replicas_is_degraded_and_must_not_be_restarted_f
     assert (found.code, says_first(found, "1 of ha.min-in-sync=2")) == (OcfCode.DEGRADED_PROMOTED, True)
 
 
+def test_a_primary_whose_disk_is_full_is_degraded_and_worth_less_than_who_is_in_sync(resource: Resource) -> None:
+    resource.up(**IN_SYNC)
+    resource.broker.says(**PRIMARY | {"members": [NODE, "b"], "store_problem": "No space left", "unwritable_s": 2.0})
+    for _ in range(2):  # that it is worth less is told when it lasts, or with the next look
+        found = resource.do("monitor", role="Promoted")
+    assert (found.code, says_first(found, "No space left", "another broker")) == (OcfCode.DEGRADED_PROMOTED, True)
+    assert resource.pacemaker.score() == "5"
+
+
 def test_a_broker_that_is_gone_is_a_failure_with_its_last_words_only_where_one_was_started(resource: Resource) -> None:
     resource.up(**IN_SYNC)
     resource.broker.send(signal.SIGKILL)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from qpid_ha_agent.broker_view import BrokerView
-from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
+from qpid_ha_agent.decision import Action, Disowned, Known, Limits, LockView, Unwritable, decide
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.runner import (
     HAND_OVER_PAUSE_S,
@@ -42,6 +42,8 @@ ANSWER_S = 0.001, 0.02
 LEADER_WITHIN_S = 12.0
 """A link that is given up after 3 s, a lease that expires after 3 or 4 s, and attempts that fail."""
 OPERATOR_AFTER_S = 8.0
+MAKES_WAY_WITHIN_S = 8.0
+"""Of a primary that cannot write; longer than the agent's pause after an attempt that came to nothing."""
 CAUSE = "the agent of "
 FAILBACK_DELAY_S = 1.0
 HEEDED_WITHIN_S = 1.0
@@ -159,13 +161,13 @@ class Agent:
             dead_for_s=now_s - self._died_at_s,
             state=view.state,
             has_data=view.has_data,
+            unwritable=Unwritable(view.unwritable_s(now_s), view.store_problem, view.is_alone),
             silent_s=view.silent_s(now_s),
             lock=lock,
             held_for_s=tenure.held_for_s(now_s),
             demoted_for_s=tenure.demoted_for_s(now_s),
             lease_silent_s=self._lease_watch.silent_s,
-            disowned_s=tenure.disowned_s(now_s),
-            recorded=record.primary if record is not None else "",
+            disowned=Disowned(tenure.disowned_s(now_s), record.primary if record is not None else ""),
             recordless_s=0.0 if self._record_lost_at_s is None else now_s - self._record_lost_at_s,
             is_informed=self._is_informed,
             paused=self._paused,
@@ -191,6 +193,9 @@ class Agent:
                     "state": member.status.state.value,
                     "lsn": member.position.lsn,
                     "generation": member.status.generation,
+                    "store_problem": member.status.store_problem,
+                    "unwritable_s": member.unwritable_s(asked_at_s),
+                    "members": list(member.status.members),
                 }
                 view.answer({**status, "primary": member.status.primary}, asked_at_s)
                 rows = [row for row in member.backups() if row["in_sync"] and row["state"] == State.READY]
@@ -252,6 +257,8 @@ class Agent:
                 self._ask(action, DemoteAsked)
             case Action.HAND_OVER:
                 self._ask(action, lambda number: SwitchoverAsked(number, "", within_s=READ_WITHIN_S))
+            case Action.MAKE_WAY:
+                self._ask(action, lambda number: SwitchoverAsked(number, ""))
             case Action.FAIL_BACK:
                 self._fail_back(self._failback.target(now_s))
             case _:
@@ -296,7 +303,7 @@ class Agent:
             if action is Action.FAIL_BACK:
                 self._failback.refused(to)
             if action is not Action.PROMOTE:
-                self._hand_over_again_at_s = now_s + (HAND_OVER_PAUSE_S if action is Action.HAND_OVER else RETRY_S)
+                self._hand_over_again_at_s = now_s + (RETRY_S if action is Action.FAIL_BACK else HAND_OVER_PAUSE_S)
             elif self._lock.view_of(self) is LockView.HELD:
                 self._refusal = text
             else:
@@ -338,6 +345,7 @@ class Agents:
         self.last_in_sync: dict[str, int] = {}
         self._handed_over_to = ""
         self._could_lead_since_s: float | None = None
+        self._should_make_way_since_s: float | None = None
         self._missing_since_s: float | None = None
         schedule.after(0.2, self._look)
 
@@ -379,6 +387,12 @@ class Agents:
             self._could_lead_since_s = now_s
         elif now_s - self._could_lead_since_s > LEADER_WITHIN_S:
             raise Violation(f"nobody leads for {LEADER_WITHIN_S} s, though somebody in sync is there: {self.refusals}")
+        if primary is None or not self._should_make_way(primary):
+            self._should_make_way_since_s = None
+        elif self._should_make_way_since_s is None:
+            self._should_make_way_since_s = now_s
+        elif now_s - self._should_make_way_since_s > MAKES_WAY_WITHIN_S:
+            raise Violation(f"{primary.name} leads, cannot write, and makes no way for one in sync: {self.refusals}")
         if primary is not None or not self.is_careful:
             self._missing_since_s = None
             self._operator.forget_refusals()
@@ -387,6 +401,21 @@ class Agents:
         elif now_s - self._missing_since_s > OPERATOR_AFTER_S:
             self._missing_since_s = now_s - OPERATOR_AFTER_S / 2
             self._ask_operator()
+
+    def _should_make_way(self, primary: Node) -> bool:
+        """Whether it cannot write, and nothing keeps it from handing over to a backup that can."""
+        agent, register, leading = self.agent_of(primary), self._register, primary.member.primary
+        if agent.is_hanging or agent.is_cut or register.is_down or register.wants_pause or register.is_outdated:
+            return False
+        if leading is None or not primary.member.status.store_problem:
+            return False
+        fit = [backup for backup in leading.links.values() if backup.name in leading.in_sync and backup.is_level]
+        nodes = {node.name: node for node in self._nodes}
+        return any(self._may_take_over(nodes[backup.name]) for backup in fit)
+
+    def _may_take_over(self, node: Node) -> bool:
+        is_well = node.is_up and not node.is_paused and not node.slow_s
+        return is_well and self._is_reachable(node) and not node.member.status.store_problem
 
     def _rival(self) -> Node | None:
         """The other one of two primaries, of which the record names one."""

@@ -121,7 +121,7 @@ class SimulatedWriter:
         self._items: deque[JournalPiece | Job] = deque()
         self._news: list[Callable[[], None]] = []
         self._ticket = 0
-        self._has_failed = False
+        self._has_failed = self._is_full = False
         self.is_busy = False
 
     def append(self, piece: JournalPiece) -> None:
@@ -150,9 +150,16 @@ class SimulatedWriter:
                 if error.errno not in FULL:
                     raise
                 self._process.note(f"FULL: {error}")
+                self._tell_full(error)
                 self._later(TRY_AGAIN_S, self._round)
                 return
+            self._tell_full(None)
         self._later(self._machine.flush_s() / 5, self._report)
+
+    def _tell_full(self, shortage: OSError | None) -> None:
+        if self._is_full is not (shortage is not None):
+            self._is_full = shortage is not None
+            self._listener.filled(shortage)
 
     def _report(self) -> None:
         self.is_busy = False
@@ -223,6 +230,11 @@ class SimulatedStore(Store):
         )
         folding: Folding = NoFolding()  # type: ignore[assignment]
         self._begin(listener, appender, checkpoints, folding)
+
+    def filled(self, shortage: OSError | None) -> None:
+        """The trace says so, and no log."""
+        self.health = "ok" if shortage is None else "full"
+        self._listener.store_writable("" if shortage is None else str(shortage.strerror))
 
     def _soon(self, command: Callable[[], None]) -> None:
         """For checkpoints, which are written in slices."""
@@ -353,6 +365,10 @@ class NodeStore:
             self._process.resources.sets.local_log.acknowledge(WITNESS, local_lsn)
         if number:
             self._member_store.persisted(number)
+
+    def store_writable(self, problem: str) -> None:
+        """The disk has room, or none."""
+        self._process.feed(fx.StoreWritable(problem))
 
     def store_failed(self, text: str) -> None:
         """Nothing is kept any more."""

@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 from qpid_ha_agent import decision
-from qpid_ha_agent.decision import LockView
+from qpid_ha_agent.decision import Action, LockView
 from qpid_ha_agent.tenure import Tenure
 from qpid_ha_broker.ha.promotion import Promotion
 from simulation.cluster import run
@@ -78,3 +78,12 @@ def test_agents_follow_every_switchover() -> None:
 
     assert [outcome.problem for outcome in outcomes] == [""] * 3
     assert all(2 < outcome.generations <= 1 + len(SWITCHOVERS) for outcome in outcomes)
+
+
+def test_a_primary_that_stays_although_its_disk_is_full_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = tuple(rule for rule in decision.PRIMARY if rule.action is not Action.MAKE_WAY)
+    monkeypatch.setattr(decision, "PRIMARY", without)
+
+    full = Fault(Kind.DISK_FULL, 3.0, 18.0, PRIMARY, 1, 0)
+    plans = (replace(plan, has_store=True, segment_bytes=65_536) for plan in with_faults(full))
+    assert "makes no way" in found_by(monkeypatch, plans).problem

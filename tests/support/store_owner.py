@@ -93,6 +93,8 @@ class Owner:
             log.add_witness("store")
         self.failure = ""
         self.told: list[int] = []
+        self.write_problems: list[str] = []
+        """Each that the store has told of; empty: it writes again."""
         self.news = asyncio.Event()
 
     def start(self) -> None:
@@ -116,6 +118,10 @@ class Owner:
             self.resources.default.log.acknowledge("store", number)
         if local_lsn:
             self.resources.sets.local_log.acknowledge("store", local_lsn)
+        self.news.set()
+
+    def store_writable(self, problem: str) -> None:
+        self.write_problems.append(problem)
         self.news.set()
 
     def store_failed(self, text: str) -> None:
@@ -149,6 +155,9 @@ class Deaf:
 
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk."""
+
+    def store_writable(self, problem: str) -> None:
+        raise AssertionError(problem)
 
     def store_failed(self, text: str) -> None:
         raise AssertionError(text)

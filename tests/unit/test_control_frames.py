@@ -43,7 +43,7 @@ FRAMES: st.SearchStrategy[cf.ControlFrame] = st.one_of(
 VECTORS: list[tuple[str, cf.ControlFrame]] = [
     (
         '["report",[["b1","6f1c","1a","amqp://10.0.0.1:5672","","north","1.0"],7,true,1000000,'
-        '[["orders","primary","active",3,1201,"",[["b2",true,4]],[10,2048,5]]],["old"],[17],'
+        '[["orders","primary","active",3,1201,"",[["b2",true,4]],[10,2048,5],false]],["old"],[17],'
         '[["orders","q",{"a":1}]],[["orders",18]],[[19,"c0ffee",3,"in use"]]]]',
         cf.Reported(
             ms.BrokerReport(

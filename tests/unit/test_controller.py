@@ -444,6 +444,49 @@ def test_a_broker_that_is_about_to_stop_hands_over_what_it_leads_and_gets_nothin
     assert bench.ask(ms.LeaveBroker("b")).result == {"left": 1}, "the other one thought better of it"
 
 
+LOOKS_S = 1.2
+"""The controller looks at all sets once a second; less than after what a broker that is silent counts as failed."""
+
+
+def cannot_write(bench: Bench, name: str, primary: str, *backups: str) -> None:
+    """That primary of the set, which has these in sync, says that its store takes nothing."""
+    told = tuple(ms.BackupReport(each, True, 3) for each in backups)
+    leading = ms.ReplicaReport(name, "primary", "active", 1, 5, problem="no room", backups=told, unwritable=True)
+    bench.hosts(primary, leading)
+
+
+def test_a_set_whose_primary_cannot_write_goes_to_who_is_in_sync() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    cannot_write(bench, "orders", "b", "c")
+    (order,) = [each for each in bench.given() if each.kind is ms.OrderKind.SWITCH_OVER]
+    assert (order.broker, order.set, order.to) == ("b", "orders", "c")
+    assert order.cause == "the store of b cannot be written"
+
+
+def test_it_stays_where_nobody_else_is_in_sync() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.hosts("c", ms.ReplicaReport("orders", "catchup", "", 1, 5, problem="no room", unwritable=True))
+    cannot_write(bench, "orders", "b")
+    bench.wait(LOOKS_S)
+    assert orders(bench, ms.OrderKind.SWITCH_OVER) == []
+
+
+def test_a_controller_that_cannot_write_itself_begins_no_move_that_it_could_not_record() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.hosts("a", ms.ReplicaReport("default", "primary", "active", 1, 5, problem="no room", unwritable=True))
+    cannot_write(bench, "orders", "b", "c")
+    bench.wait(LOOKS_S)
+    assert orders(bench, ms.OrderKind.SWITCH_OVER) == []
+    bench.hosts("a", ms.ReplicaReport("default", "primary", "active", 1, 6))
+    cannot_write(bench, "orders", "b", "c")
+    bench.hosts("c", ms.ReplicaReport("orders", "ready", "", 1, 5))
+    bench.wait(LOOKS_S)
+    assert orders(bench, ms.OrderKind.SWITCH_OVER) == [("b", "orders", "c")]
+
+
 def test_a_set_is_not_transferred_to_a_broker_without_a_ready_replica() -> None:
     bench = Bench("a", "b", "c", "d")
     led(bench, "orders", "b", "c")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qpid_ha_agent.decision import Action, Known, Limits, LockView, decide
+from qpid_ha_agent.decision import Action, Disowned, Known, Limits, LockView, Unwritable, decide
 from qpid_ha_broker.ha.states import State
 
 LIMITS = Limits()
@@ -22,7 +22,7 @@ PRIMARY = Known(state=State.PRIMARY, has_data=True, lock=LockView.HELD)
 LOADING = Known(state=State.LOADING)
 DEAD = Known(alive=False, deaths=1)
 PAUSE = "paused by root on node1"
-REQUESTS = (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK)
+REQUESTS = (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK, Action.MAKE_WAY)
 
 
 def held(known: Known, **more: object) -> Known:
@@ -80,9 +80,9 @@ STORY = {
     "a primary made by hand gets the lock": (replace(PRIMARY, lock=LockView.NONE), Action.ACQUIRE_LOCK),
     "but does not ask for it all the time": (replace(PRIMARY, lock=LockView.NONE, pause_s=0.1), Action.WAIT),
     "however long that takes": (waiting(PRIMARY, lease_silent_s=600.0), Action.WAIT),
-    "whom the record has replaced finds out": (replace(PRIMARY, disowned_s=0.9), Action.WAIT),
-    "or is told, whatever lock it has": (replace(PRIMARY, disowned_s=1.0), Action.DEMOTE),
-    "and must obey": (waiting(PRIMARY, disowned_s=10.0), Action.KILL_BROKER),
+    "whom the record has replaced finds out": (replace(PRIMARY, disowned=Disowned(0.9)), Action.WAIT),
+    "or is told, whatever lock it has": (replace(PRIMARY, disowned=Disowned(1.0)), Action.DEMOTE),
+    "and must obey": (waiting(PRIMARY, disowned=Disowned(10.0)), Action.KILL_BROKER),
     "a primary without the record goes on": (replace(PRIMARY, recordless_s=4.9), Action.WAIT),
     "then somebody with it shall lead": (replace(PRIMARY, recordless_s=5.0), Action.HAND_OVER),
     "if there is one": (replace(PRIMARY, recordless_s=5.0, hand_over_tried=True), Action.WAIT),
@@ -113,11 +113,42 @@ STORY = {
     "not in the moment after an attempt": (replace(PRIMARY, failback_to="b", hand_over_tried=True), Action.WAIT),
     "not without the coordinator": (replace(PRIMARY, failback_to="b", recordless_s=0.1), Action.WAIT),
     "not before the lock is where it belongs": (waiting(PRIMARY, failback_to="b"), Action.WAIT),
-    "nor from one whom the record has replaced": (replace(PRIMARY, failback_to="b", disowned_s=1.0), Action.DEMOTE),
+    "nor from one whom the record has replaced": (
+        replace(PRIMARY, failback_to="b", disowned=Disowned(1.0)),
+        Action.DEMOTE,
+    ),
+    "a store that takes nothing may have a moment": (replace(PRIMARY, unwritable=Unwritable(1.9)), Action.WAIT),
+    "a primary that cannot write makes way for one that can": (
+        replace(PRIMARY, unwritable=Unwritable(2.0)),
+        Action.MAKE_WAY,
+    ),
+    "if one is in sync": (replace(PRIMARY, unwritable=Unwritable(9.0, is_alone=True)), Action.WAIT),
+    "and would": (replace(PRIMARY, unwritable=Unwritable(2.0), hand_over_tried=True), Action.WAIT),
+    "whatever lock it has": (waiting(PRIMARY, unwritable=Unwritable(2.0)), Action.MAKE_WAY),
+    "asked once": (replace(PRIMARY, unwritable=Unwritable(2.0), is_asked=True), Action.WAIT),
+    "not while the coordinator is away": (replace(PRIMARY, unwritable=Unwritable(2.0), recordless_s=0.1), Action.WAIT),
+    "nor while nobody is to be moved": (replace(PRIMARY, unwritable=Unwritable(2.0), paused=PAUSE), Action.WAIT),
+    "nor if the record names another one": (
+        replace(PRIMARY, unwritable=Unwritable(2.0), disowned=Disowned(1.0)),
+        Action.DEMOTE,
+    ),
+    "it comes before a preference": (replace(PRIMARY, unwritable=Unwritable(2.0), failback_to="b"), Action.MAKE_WAY),
+    "who cannot write gets out of the queue": (waiting(ORPHANED, unwritable=Unwritable(0.1)), Action.RELEASE_LOCK),
+    "wants no lock": (replace(ORPHANED, unwritable=Unwritable(0.1)), Action.WAIT),
+    "and is not promoted with it": (held(ORPHANED, unwritable=Unwritable(0.1)), Action.RELEASE_LOCK),
+    "nor beside one whose agent hangs": (
+        replace(ORPHANED, unwritable=Unwritable(0.1), lease_silent_s=3.0),
+        Action.WAIT,
+    ),
+    "nor as a new cluster, if it has no room": (replace(NEW, unwritable=Unwritable(0.1)), Action.WAIT),
+    "with the lock it waits for the new primary first": (
+        held(ORPHANED, unwritable=Unwritable(9.0), demoted_for_s=0.1),
+        Action.WAIT,
+    ),
     "in a pause the primary serves": (replace(PRIMARY, paused=PAUSE), Action.WAIT),
     "and stays, preferred or not": (replace(PRIMARY, paused=PAUSE, failback_to="b"), Action.WAIT),
     "silent or not": (replace(PRIMARY, paused=PAUSE, silent_s=600.0), Action.WAIT),
-    "recorded or not": (replace(PRIMARY, paused=PAUSE, disowned_s=10.0), Action.WAIT),
+    "recorded or not": (replace(PRIMARY, paused=PAUSE, disowned=Disowned(10.0)), Action.WAIT),
     "while somebody works on the coordinator": (
         replace(PRIMARY, paused=PAUSE, recordless_s=600.0),
         Action.WAIT,
@@ -195,13 +226,17 @@ def every_situation() -> Iterator[Known]:
             known = changed(base, refusal=refusal, demoted_for_s=demoted, pause_s=pause)
             yield known
             yield changed(known, is_working=True)
-            yield changed(known, held_for_s=9.0, disowned_s=1.0)
-            yield changed(known, disowned_s=10.0)
+            yield changed(known, held_for_s=9.0, disowned=Disowned(1.0))
+            yield changed(known, disowned=Disowned(10.0))
             yield changed(known, lease_silent_s=3.0)
             yield changed(known, recordless_s=5.0)
             yield changed(known, failback_to="b")
+            yield changed(known, unwritable=Unwritable(2.0))
+            yield changed(known, unwritable=Unwritable(2.0), lease_silent_s=3.0, failback_to="b", hand_over_tried=True)
             yield changed(known, is_informed=False, lease_silent_s=3.0)
-            yield changed(known, paused=PAUSE, failback_to="b", lease_silent_s=3.0, disowned_s=10.0, recordless_s=5.0)
+            yield changed(
+                known, paused=PAUSE, failback_to="b", lease_silent_s=3.0, disowned=Disowned(10.0), recordless_s=5.0
+            )
             yield changed(known, paused=PAUSE, alive=False, deaths=1, dead_for_s=10.0)
             yield changed(known, paused=PAUSE, stopping=True)
             yield changed(known, alive=False)
@@ -227,15 +262,20 @@ def broken_promises(known: Known) -> Iterator[str]:
     has_waited = known.lock is not LockView.HELD and known.lease_silent_s >= LIMITS.lease_s and not known.pause_s
     if action is Action.PROMOTE and (known.stopping or not (has_right or has_waited)):
         yield "who has the lock promotes, once per lock; without, only beside one who hangs with it"
-    is_ours = not known.disowned_s and not known.recordless_s and not known.silent_s and not known.stopping
+    is_ours = not known.disowned.for_s and not known.recordless_s and not known.silent_s and not known.stopping
     if known.alive and known.state is State.PRIMARY and is_ours and action in (Action.DEMOTE, Action.KILL_BROKER):
         yield "a primary that the record names stays it, whoever has the lock"
     if action is Action.PROMOTE and known.state is not State.CONNECTING:
         yield "no promotion while there is a primary, nor of half a copy"
     if action in (Action.TRY_LOCK, Action.ACQUIRE_LOCK) and known.lock is not LockView.NONE:
         yield "who has or awaits the lock does not ask for it again"
-    if action in (Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK) and known.state is not State.PRIMARY:
+    if action in REQUESTS and action is not Action.PROMOTE and known.state is not State.PRIMARY:
         yield "only a primary can be demoted"
+    if action in (Action.FAIL_BACK, Action.MAKE_WAY) and (known.hand_over_tried or known.recordless_s):
+        yield "no second attempt at once, nor one that nobody can record"
+    wants_to_lead = action in (Action.TRY_LOCK, Action.ACQUIRE_LOCK, Action.PROMOTE)
+    if wants_to_lead and known.unwritable.for_s and known.state is not State.PRIMARY:
+        yield "who cannot write is no candidate"
     keeps = known.lock is not LockView.LOST or known.stopping
     if action is Action.RELEASE_LOCK and known.alive and known.state is State.PRIMARY and keeps:
         yield "a living primary keeps its lock"

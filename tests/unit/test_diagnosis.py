@@ -228,6 +228,13 @@ def test_each_command_of_ours_is_one(key: str) -> None:
                     parse(admin, words[1:])
 
 
+def test_why_a_store_cannot_be_written_is_told_with_the_broker() -> None:
+    found = diagnose(with_broker(1, store_problem="No space left on device")(HEALTHY))
+    assert [finding.key for finding in found] == ["store-cannot-write"]
+    assert "node1" in found[0].text
+    assert "No space left on device" in found[0].text
+
+
 def test_the_most_urgent_comes_first() -> None:
     facts = HEALTHY
     for key in ("queue-is-full", "paused", "store-cannot-write", "backup-lags"):

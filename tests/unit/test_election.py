@@ -34,7 +34,7 @@ from qpid_ha_agent.pacemaker.scores import (
 from qpid_ha_agent.sight import Life, Sight
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.ha.verdict import Accept, PromotionEvidence, judge
 
 EVERY_BROKER = list(itertools.product([*State, None], *[[False, True]] * 4))
@@ -145,6 +145,41 @@ def test_a_rise_is_told_at_once_and_a_fall_when_it_lasts_and_nothing_twice(
     now_s += TOLD_AGAIN_AFTER_S
     scores.refresh(sight_of(state="ready"))
     assert pacemaker.scores == ["500", "200", "500", "500", "500"]
+
+
+def full(unwritable_s: float = UNWRITABLE_S, **changes: object) -> Sight:
+    """A primary whose disk is full, with a backup in sync, but for these changes."""
+    status = {"state": "primary", "store_problem": "no room", "unwritable_s": unwritable_s, **changes}
+    return sight_of(**status)
+
+
+@pytest.mark.parametrize(
+    ("sight", "score"),
+    [
+        pytest.param(full(1.9), "1000", id="it may have a moment"),
+        pytest.param(full(), "5", id="whoever is in sync is better"),
+        pytest.param(full(members=["b"]), "1000", id="nobody is"),
+        pytest.param(full(state="ready"), "500", id="a backup leaves the in-sync set itself"),
+        pytest.param(full(state="catchup"), NEVER, id="and has left it"),
+        pytest.param(full(state="connecting"), NEVER, id="and leads nothing before it can"),
+    ],
+)
+def test_a_broker_that_cannot_write_is_worth_less_than_any_that_can(tmp_path: Path, sight: Sight, score: str) -> None:
+    assert Scores(Pacemaker(), MemoryFile("broker", tmp_path), lambda: False).score(sight) == score
+
+
+def test_that_a_primary_cannot_write_is_told_with_the_next_look_when_pacemaker_is_idle(tmp_path: Path) -> None:
+    pacemaker = Pacemaker()
+    scores = Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False)
+    scores.refresh(full(0.0))
+    pacemaker.is_idle = False
+    for _ in range(3):
+        scores.raise_to(full())
+    assert pacemaker.scores == ["1000"], "what is carried out is not thrown away for it"
+    pacemaker.is_idle = True
+    scores.raise_to(full())
+    scores.raise_to(full())
+    assert pacemaker.scores == ["1000", "5"]
 
 
 def test_a_fall_waits_until_pacemaker_has_carried_out_what_it_does_though_not_for_ever(

@@ -46,6 +46,19 @@ def test_a_primary_that_hands_over_serves_nobody() -> None:
     assert not is_ready(leaving).yes
 
 
+@pytest.mark.parametrize("state", [State.PRIMARY, State.STANDALONE])
+def test_who_can_confirm_nothing_gets_no_more_clients_and_says_why(state: State) -> None:
+    full = health(state)._replace(store_problem="No space left on device")
+    for check in (is_primary, is_ready):
+        assert not check(full).yes
+        assert "No space left on device" in check(full).reason
+    assert is_live(full).yes, "to start it again helps nobody"
+
+
+def test_a_backup_that_relays_does_so_whatever_its_own_disk_is_like() -> None:
+    assert is_ready(health(State.READY, relays=True)._replace(store_problem="No space left on device")).yes
+
+
 def test_a_backup_that_relays_is_ready_for_clients() -> None:
     assert is_ready(health(State.READY, relays=True)).yes
     assert not is_ready(health(State.CATCHUP, relays=True)).yes

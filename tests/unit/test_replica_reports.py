@@ -9,9 +9,10 @@ import pytest
 
 from model_support import TextReader, message
 from qpid_ha_broker.cluster.messages import FAILED, BrokerIdentity, BrokerReport
-from qpid_ha_broker.ha.effects import Started
+from qpid_ha_broker.ha.effects import Started, StoreWritable
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import UNWRITABLE_S
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.peers.replica_reports import LOOK_S, HostedReplica, QueueReport, ReplicaReports
@@ -144,13 +145,17 @@ def test_a_replica_that_cannot_be_is_told_with_the_reason_until_there_is_none_to
 def test_a_problem_of_a_store_is_told_until_it_is_over_also_when_nothing_else_happens(
     replicas: Replicas, reports: ReplicaReports
 ) -> None:
-    replicas.there["orders"] = replicas.there["orders"]._replace(store_problem="there is no room")
+    member = replicas.there["orders"].member
+    member.handle(StoreWritable("No space left on device"), SOON_S)
     reports.changed("orders")
     [told] = reports.report(SOON_S, full=False).replicas
-    assert told.problem == "there is no room"
-    replicas.there["orders"] = replicas.there["orders"]._replace(store_problem="")
-    [told] = reports.report(SOON_S, full=False).replicas
-    assert told.problem == ""
+    assert told.problem == "its store cannot be written: No space left on device"
+    assert not told.unwritable, "perhaps it has a moment"
+    [told] = reports.report(SOON_S + UNWRITABLE_S, full=False).replicas
+    assert told.unwritable
+    member.handle(StoreWritable(""), SOON_S + UNWRITABLE_S)
+    [told] = reports.report(SOON_S + UNWRITABLE_S, full=False).replicas
+    assert (told.problem, told.unwritable) == ("", False)
 
 
 def test_a_primary_that_commits_nothing_says_why(reports: ReplicaReports, replicas: Replicas) -> None:

@@ -199,6 +199,16 @@ def test_an_answer_that_cannot_be_understood_is_none(status: object) -> None:
     assert view.silent_s(2.0) == 2.0
 
 
+def test_how_long_a_store_has_taken_nothing_goes_on_between_two_answers() -> None:
+    view = BrokerView()
+    assert view.unwritable_s(1.0) == 0.0
+    view.answer({"state": "primary", "store_problem": "no room", "unwritable_s": 1.5}, 10.0)
+    assert view.store_problem == "no room"
+    assert view.unwritable_s(10.4) == pytest.approx(1.9)
+    view.answer({"state": "primary"}, 11.0)
+    assert (view.store_problem, view.unwritable_s(11.4)) == ("", 0.0)
+
+
 def test_a_broker_has_data_when_its_log_has_an_entry() -> None:
     empty, filled = BrokerView(), BrokerView()
     empty.answer({"state": "connecting", "lsn": 0}, asked_at_s=1.0)

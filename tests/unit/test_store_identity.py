@@ -22,6 +22,9 @@ class Listener:
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk."""
 
+    def store_writable(self, problem: str) -> None:
+        raise AssertionError(problem)
+
     def store_failed(self, text: str) -> None:
         raise AssertionError(text)
 

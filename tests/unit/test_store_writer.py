@@ -22,7 +22,7 @@ from qpid_ha_broker.model.log import LogBatch
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.stores import writer as store_writer
 from qpid_ha_broker.server.stores.appender import JournalAppender
-from qpid_ha_broker.server.stores.progress import SyncProgress
+from qpid_ha_broker.server.stores.progress import STALLED_S, STEP_MAX_S, StallWatch, SyncProgress
 from qpid_ha_broker.server.stores.writer import JournalPiece
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES
 from qpid_ha_broker.store.files import Disk
@@ -232,6 +232,57 @@ async def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
     assert payloads(resources, "q") == [bytes(SEGMENT_BYTES)]
     (line,) = [line for line in caplog.messages if line.startswith("no room")]
     assert "Too many open files" in line
+
+
+@in_event_loop
+async def test_a_disk_that_hangs_is_told_and_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("qpid_ha_broker.server.stores.progress.STALLED_S", 0.0)
+    held = Held(SimulatedDisk(Random(1)))
+    owner = Owner(tmp_path, held)
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.default.log.written)
+    held.hold()
+    token = owner.publish(queue, b"waits")
+    owner.turn()
+    for _ in range(3):  # what was written before counts for the first look
+        owner.store.tick()
+    (problem,) = owner.write_problems
+    assert "has written nothing for" in problem
+    assert owner.store.health == "ok", "nobody has said that there is no room"
+    held.is_open.set()
+    await owner.committed(token)
+    monkeypatch.undo()
+    owner.store.tick()
+    assert owner.write_problems == [problem, ""]
+    assert any("writes again" in line for line in caplog.messages)
+    await owner.store.close("")
+
+
+def test_a_disk_hangs_that_writes_nothing_of_what_waits_for_long() -> None:
+    watch = StallWatch()
+    seconds = iter(range(1000))
+
+    def stalled_after(looks: int, written_bytes: int, waiting_bytes: int) -> bool:
+        return [watch.is_stalled(written_bytes, waiting_bytes, next(seconds) * STEP_MAX_S) for _ in range(looks)][-1]
+
+    enough = round(STALLED_S / STEP_MAX_S)
+    assert not stalled_after(10 * enough, 0, 0), "nothing waits"
+    assert not stalled_after(enough - 1, 0, 100)
+    assert stalled_after(1, 0, 100)
+    assert not stalled_after(1, 10, 90), "a slow one writes"
+    assert not stalled_after(enough - 1, 10, 90)
+    assert stalled_after(1, 10, 90)
+    assert not stalled_after(1, 100, 0)
+
+
+def test_the_time_in_which_the_process_was_stopped_is_not_the_disks() -> None:
+    watch = StallWatch()
+    assert not watch.is_stalled(0, 100, 1.0)
+    assert not watch.is_stalled(0, 100, 1000.0)
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])

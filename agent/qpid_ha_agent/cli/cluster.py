@@ -101,6 +101,9 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row.get("problem"):
             click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+        if row.get("store_problem"):
+            text = f"its store cannot be written for {row.get('unwritable_s')} s: {row['store_problem']}"
+            click.echo(cell(f"{row.get('name')}: {text}"), err=True)
         if row.get("uncommitted_why"):
             text = f"nothing is committed for {row.get('uncommitted_s')} s: {row['uncommitted_why']}"
             click.echo(cell(f"{row.get('name')}: {text}"), err=True)

@@ -292,12 +292,14 @@ def _show(each: SetStanding) -> str:
 def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
     for broker in facts.brokers:
         figures = broker.figures
-        if figures.store in ("full", "failed"):
+        store = "full" if broker.store_problem else figures.store
+        if store in ("full", "failed"):
             commands = {
                 "full": (f"df -h   # on {broker.name}", f"{_ask(broker)} query", "qpid-ha queue list"),
                 "failed": (f"{_ask(broker)} query", f"journalctl -k -p err   # on {broker.name}"),
-            }[figures.store]
-            text = f"the store of {broker.name} {'is full' if figures.store == 'full' else 'has failed'}"
+            }[store]
+            why = f" ({broker.store_problem})" if broker.store_problem else ""
+            text = f"the store of {broker.name} {'is full' if store == 'full' else 'has failed'}{why}"
             yield Finding("store-cannot-write", broker.name, text, commands)
         if figures.unreadable:
             text = f"{broker.name} cannot read {figures.unreadable} messages from its disk"

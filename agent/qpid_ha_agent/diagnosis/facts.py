@@ -93,6 +93,8 @@ class BrokerState(NamedTuple):
     uncommitted_s: float = 0.0
     """Of a primary that commits nothing: since when, and `uncommitted_why`; 0: it does."""
     uncommitted_why: str = ""
+    store_problem: str = ""
+    """Why its store takes nothing, as on a full disk; empty: it does, or did not tell."""
     is_local: bool = False
     """It is the one of this machine."""
     figures: BrokerFigures = BrokerFigures()
@@ -122,6 +124,7 @@ class BrokerState(NamedTuple):
             addresses=tuple(sorted(_texts(row, "addresses"))),
             uncommitted_s=_seconds(row, "uncommitted_s"),
             uncommitted_why=_text(row, "uncommitted_why"),
+            store_problem=_text(row, "store_problem"),
         )
 
     @property

@@ -25,7 +25,7 @@ from qpid_ha_agent.pacemaker.controller_notices import ControllerNotices, has_ma
 from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
 from qpid_ha_agent.pacemaker.rivals import Rivals
-from qpid_ha_agent.pacemaker.scores import Scores, is_held_back, needs_company
+from qpid_ha_agent.pacemaker.scores import Scores, cannot_write, is_held_back, needs_company, should_make_way
 from qpid_ha_agent.service import Service, read_configured
 from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
@@ -328,6 +328,10 @@ class OcfAgent:
                 OcfCode.DEGRADED_PROMOTED,
                 f"{members} of ha.min-in-sync={wanted} brokers are in sync: publishers are refused",
             )
+        if cannot_write(sight):
+            heir = "another broker shall be primary" if should_make_way(sight) else "nobody else is in sync"
+            why = f"its store cannot be written ({sight.text('store_problem')}): publishers wait, and {heir}"
+            return self._no(OcfCode.DEGRADED_PROMOTED, why)
         return OcfCode.RUNNING_PROMOTED
 
     def _look_closer(self, code: OcfCode) -> OcfCode:

@@ -17,6 +17,7 @@ from qpid_ha_broker.ha.states import State
 NEVER = "-INFINITY"
 SCORES: Mapping[str, int] = {
     "primary": 1000, "better": 800, "ready": 500, "lost its primary": 200, "came back": 100, "first": 10,
+    "cannot write": 5,
 }  # fmt: skip
 """What the reasons are worth. `better`: another candidate made way for this one, or an operator chose it."""
 

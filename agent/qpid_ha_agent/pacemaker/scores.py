@@ -10,7 +10,7 @@ from qpid_ha_agent.ocf.memory import Memory, MemoryFile
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.election import NEVER, SCORES, NodePosition, reason_of, score_of
 from qpid_ha_agent.sight import Sight
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 
 if TYPE_CHECKING:
     from qpid_ha_broker.ha.effects import ClusterRecord
@@ -58,6 +58,18 @@ def position_of(sight: Sight) -> NodePosition:
     return NodePosition(generation, epoch, lsn, sight.text("state"), in_sync, is_restored)
 
 
+def cannot_write(sight: Sight) -> bool:
+    """Whether its store has taken nothing for a while, as on a full disk."""
+    unwritable_s = sight.status.get("unwritable_s")
+    is_long = isinstance(unwritable_s, int | float) and unwritable_s >= UNWRITABLE_S
+    return bool(sight.text("store_problem")) and is_long
+
+
+def should_make_way(sight: Sight) -> bool:
+    """Whether a primary that cannot write has somebody in sync, who can: a backup that cannot says so, and leaves."""
+    return sight.is_primary and cannot_write(sight) and len(sight.names("members")) > 1
+
+
 def is_outvoted(sight: Sight, record: ClusterRecord | None) -> bool:
     """Whether a broker with data would refuse to be promoted because of the cluster's record. None: there is none.
 
@@ -95,10 +107,16 @@ class Scores:
         told = self._memory.read()
         if not sight.is_primary and (is_chosen(sight) or told.is_forced):
             return str(SCORES["better"])
+        if should_make_way(sight):
+            return str(SCORES["cannot write"])
         if is_held_back(sight, told):
             return NEVER
         data, has_no_primary = has_data(sight), sight.state is State.CONNECTING and not sight.text("primary")
         if data and has_no_primary and is_outvoted(sight, self._record()):
+            return NEVER
+        if has_no_primary and sight.text(
+            "store_problem"
+        ):  # it would refuse: whoever leads has to note that on its disk
             return NEVER
         first = not data and not sight.text("primary") and self._is_first_start()
         return score_of(reason_of(sight.state, data, is_in_sync(sight), first, bool(sight.text("restored"))))
@@ -111,22 +129,24 @@ class Scores:
         score = self.score(sight)
         told = self._memory.read()
         is_fresh = time.monotonic() - told.score_told_at_s < TOLD_AGAIN_AFTER_S
-        if always or self._is_news(told, score) or (told.score == score and not is_fresh):
+        if always or self._is_news(told, score, sight) or (told.score == score and not is_fresh):
             self._tell(score)
 
     def raise_to(self, sight: Sight) -> None:
         """Tell it if it is higher; if it is lower, count from now on. Raises ClusterUnreachable, OSError."""
         told = self._memory.read()
-        if not told.is_refused and self._is_news(told, score := self.score(sight)):
+        if not told.is_refused and self._is_news(told, score := self.score(sight), sight):
             self._tell(score)
 
-    def _is_news(self, told: Memory, score: str) -> bool:
-        """Whether to tell it now, rather than wait whether it rises again. Raises ClusterUnreachable, OSError."""
+    def _is_news(self, told: Memory, score: str, sight: Sight) -> bool:
+        """Whether to tell it now, rather than wait whether it rises again: of a primary whose publishers wait for its
+        disk, nobody has to wait once more. Raises ClusterUnreachable, OSError."""
+        after_s = 0.0 if should_make_way(sight) else FALL_AFTER_S
         value, value_told, now_s = _value(score), _value(told.score), time.monotonic()
         is_lower = value < value_told
         if is_lower and told.fell_at_s:
             fell_for_s = now_s - told.fell_at_s
-            return fell_for_s >= FALL_AT_LAST_S or (fell_for_s >= FALL_AFTER_S and self._cluster.is_cluster_idle())
+            return fell_for_s >= FALL_AT_LAST_S or (fell_for_s >= after_s and self._cluster.is_cluster_idle())
         if is_lower or told.fell_at_s:
             with self._memory.changed() as memory:
                 memory.fell_at_s = now_s if is_lower else 0.0

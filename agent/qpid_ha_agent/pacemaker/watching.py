@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, find_pid
@@ -105,7 +105,7 @@ class Watch:
     def _look(self) -> None:
         """Ask it, and tell what is new. Raises ControlFailure, TimedOut if it was silent for too long."""
         status = self._ask()
-        if status != self._last.status and isinstance(status, dict):
+        if isinstance(status, dict) and _without_clock(status) != _without_clock(self._last.status):
             before, self._last = self._last, Sight(Life.ANSWERS, "the broker answered", status)
             if before.state is not self._last.state:
                 self._lasts_at_s = time.monotonic() + LASTS_AFTER_S
@@ -128,6 +128,11 @@ class Watch:
         among = self._refused_among() if not self._last.text("primary") else None
         if among is not None and who_answers(self._client).difference(among):
             self._try_again(self._last)
+
+
+def _without_clock(status: Mapping[str, object]) -> Mapping[str, object]:
+    """That a disk has been full for a while longer is no news: a backup's may be for days."""
+    return {name: value for name, value in status.items() if name != "unwritable_s"}
 
 
 def main(arguments: list[str]) -> int:

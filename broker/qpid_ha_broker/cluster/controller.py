@@ -229,6 +229,8 @@ class Controller:
             return
         ctx.dirty.update(each for each in changed if each in ctx.draft.sets)
         self._keeper.trigger(each for each in changed if each in ctx.draft.sets and ctx.reports.failed(each, (name,)))
+        if any(replica.unwritable for replica in report.replicas):
+            self._moves.clear_out()
         if ctx.draft.brokers:
             self._register(identity)
         self._queues.reported(report)

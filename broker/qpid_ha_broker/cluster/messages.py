@@ -73,6 +73,9 @@ class ReplicaReport(NamedTuple):
     """Of a primary."""
     load: SetLoad = SetLoad()
     """Of a primary."""
+    unwritable: bool = False
+    """Its store has taken nothing for `ha.states.UNWRITABLE_S`, as on a full disk: it should not be the one that leads.
+    `problem` says why. A broker that is older does not tell."""
 
 
 class UnplacedQueue(NamedTuple):

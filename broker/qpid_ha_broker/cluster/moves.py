@@ -1,4 +1,5 @@
-"""Primaries that are to be elsewhere: transfers, brokers that are drained, and rebalancing. All are switchovers.
+"""Primaries that are to be elsewhere: transfers, brokers that are drained or whose store cannot be written, and
+rebalancing. All are switchovers.
 
 What becomes of a move (`Moves.review`), the first that applies:
 
@@ -24,6 +25,7 @@ from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
 from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import AnswerRequest, GiveOrder, OrderKind
+from qpid_ha_broker.cluster.reports import DEFAULT
 
 MOVE_LIMIT_S = 10.0
 RETRY_S = 0.5
@@ -210,6 +212,8 @@ class Moves:
         ctx = self._ctx
         brokers = ctx.draft.brokers
         draining = {name for name, broker in brokers.items() if broker.draining}
+        own = ctx.reports.replica(ctx.name, DEFAULT)
+        can_record = own is None or not own.unwritable
         room = AT_A_TIME - len(self.under_way)
         for name, entry in ctx.draft.sets.items():
             if room <= 0:
@@ -221,11 +225,18 @@ class Moves:
                 why = f"{primary} is about to stop"
             elif primary in entry.leaving:
                 why = "its replica there leaves"
+            elif can_record and self._is_unwritable(entry):
+                why = f"the store of {primary} cannot be written"
             else:
                 continue
             if name not in self.under_way and self.targets(entry):
                 self.begin(name, "", why)
                 room -= 1
+
+    def _is_unwritable(self, entry: SetEntry) -> bool:
+        """Whether its primary's store takes nothing. Who is in sync can write: a backup that cannot leaves."""
+        leading = self._ctx.reports.leads(entry.record.primary, entry.name, entry.record.generation)
+        return leading is not None and leading.unwritable
 
     def movable(self, broker: str) -> int:
         """How many sets it leads that somebody else who is in sync could lead, now or in a moment."""

@@ -71,6 +71,8 @@ class BackupLink:
         """The stream was sent up to there."""
         self.level_lsn = 0
         """Having acknowledged this far after CaughtUp, it is level."""
+        self.store_problem = hello.store_problem
+        """Why its store took nothing when it came; see `Hello`."""
         self.probation_s = 0.0
         """So long it has to be level, and to answer, before it may be in sync."""
         self._level_since_s: float | None = None
@@ -120,8 +122,8 @@ class BackupLink:
         self._full_since_s = None if writable else clock_s
 
     def replay_from(self, lsn: int) -> None:
-        """It holds all up to `lsn`, and is sent the stream from there."""
-        self.progress, self.sent_lsn, self.acknowledged = BackupProgress.REPLAYING, lsn, lsn
+        """It holds all up to `lsn`, in memory at least, and is sent the stream from there."""
+        self.progress, self.sent_lsn, self.compared_lsn = BackupProgress.REPLAYING, lsn, lsn
 
     def note_sent(self, frame: fr.Batch, clock_s: float) -> None:
         """A batch goes to it."""

@@ -37,14 +37,15 @@ class CommitWatch:
         return None if self._since_s is None else clock_s - self._since_s
 
 
-def why_uncommitted(in_sync: InSyncSet, last_lsn: int, write_problem: str) -> str:
-    """What is waited for; `write_problem`: as of `CommitWatch`."""
+def why_uncommitted(in_sync: InSyncSet, last_lsn: int, write_problem: str, store_problem: str = "") -> str:
+    """What is waited for. `write_problem`: as of `CommitWatch`; `store_problem`: why this store takes nothing."""
     whys = []
     if not in_sync.is_large_enough:
         whys.append(f"only {', '.join(in_sync.members)} are in sync, and ha.min-in-sync is {in_sync.min_in_sync}")
     behind = in_sync.behind(last_lsn)
     if in_sync.primary in behind:
-        whys.append(f"the store of {in_sync.primary} has not written it yet")
+        because = f": {store_problem}" if store_problem else ""
+        whys.append(f"the store of {in_sync.primary} has not written it yet{because}")
     others = [name for name in behind if name != in_sync.primary]
     if others:
         whys.append(f"{' and '.join(others)}, in sync, did not acknowledge it")

@@ -38,6 +38,8 @@ class MemberContext:
         self.effects: list[Effect] = []
         self.is_status_stale = True
         """Something that `MemberStatus` shows may have changed since it was made."""
+        self.store_problem = ""
+        """Why the store takes nothing now, such as that its disk is full; empty: it does, or there is none."""
         self._last_number = 0
         self._stopped_s = self._woke_s = 0.0
         """How long this process was stopped the last time, and when it went on."""

@@ -27,11 +27,24 @@ class DurableProgress:
         self._checkpoint = 0
         """Number of the one that is missing; without it nothing after it counts. 0: none is."""
         self._is_checkpoint_due = False
+        self._unwritable_since_s = 0.0
 
     @property
     def durable_lsn(self) -> int:
         """The last LSN that is on disk, with all before it."""
         return 0 if self._checkpoint else self._durable_lsn
+
+    def note_writable(self, problem: str) -> None:
+        """The store takes what it is given, or why it does not."""
+        ctx = self._ctx
+        if problem and not ctx.store_problem:
+            self._unwritable_since_s = ctx.clock_s
+        ctx.store_problem, ctx.is_status_stale = problem, True
+
+    @property
+    def unwritable_s(self) -> float:
+        """How long it has taken nothing; 0: it does."""
+        return self._ctx.clock_s - self._unwritable_since_s if self._ctx.store_problem else 0.0
 
     def persist(self, first_lsn: int, last_lsn: int, committed_lsn: int, transient: int, data: bytes) -> None:
         """Hand a batch over."""

@@ -66,6 +66,8 @@ class MemberStatus(NamedTuple):
     """Clients are not served any more, because the whole cluster ends."""
     observes: str = ""
     """Why this broker, which is level, is not in the in-sync set; empty: it is, or lacks something."""
+    store_problem: str = ""
+    """Why its store takes nothing now, which may pass; empty: it does, or there is none."""
 
 
 # --- inputs
@@ -218,6 +220,13 @@ class StoreFailed(NamedTuple):
     """This backup's store holds nothing more, and it goes on in memory all the same."""
 
 
+class StoreWritable(NamedTuple):
+    """Whether the store takes what it is given. What it does not take waits, and is written once there is room."""
+
+    problem: str
+    """Why it does not; empty: it does."""
+
+
 class ShutdownAsked(NamedTuple):
     """The whole cluster shall end, under this UUID; answered by `Answered(request, ...)`."""
 
@@ -249,6 +258,7 @@ Input = (
     | Persisted
     | CheckpointPersisted
     | StoreFailed
+    | StoreWritable
     | ShutdownAsked
     | Stopping
 )

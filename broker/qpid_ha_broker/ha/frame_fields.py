@@ -42,6 +42,7 @@ _LEFT_OUT: Final[dict[str, object]] = {
     "request": "",
     "reads_clock": False,
     "clock_ms": 0,
+    "store_problem": "",
 }
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
 the frames of an older one, and is understood by it as long as it has nothing else to say."""
@@ -220,6 +221,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "set": check_name,
         "started": _times,
         "reads_clock": _truth,
+        "store_problem": _text,
     },
     fr.Welcome: {
         "name": check_name,

@@ -68,6 +68,9 @@ class Hello(NamedTuple):
     """When each generation of `history` began, in ms since 1970; 0: not known. Empty: for a broker that is older."""
     reads_clock: bool = False
     """It understands `ClockReading`. False: it is older, or this is for a broker that is."""
+    store_problem: str = ""
+    """Why its store takes nothing now, so that nobody should wait for it. Empty: it does, or this is for a broker that
+    is older."""
 
 
 class Resync(StrEnum):

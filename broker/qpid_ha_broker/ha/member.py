@@ -93,6 +93,7 @@ class Member:
             problem=view.problem,
             is_closing=view.is_closing,
             observes=view.observes,
+            store_problem=self._ctx.store_problem,
         )
 
     @property
@@ -167,7 +168,14 @@ class Member:
         if stalled_s < STALLED_S:
             return None
         last_lsn, problem = self._ctx.resource_set.log.last_lsn, primary.commits.write_problem
-        return CommitStall(round(stalled_s, 1), why_uncommitted(primary.in_sync, last_lsn, problem))
+        why = why_uncommitted(primary.in_sync, last_lsn, problem, self.status.store_problem)
+        return CommitStall(round(stalled_s, 1), why)
+
+    def unwritable_s(self, now_s: float) -> float:
+        """How long its store has taken nothing, for `status.store_problem`; 0: it does. `now_s`: as before."""
+        if not self.status.store_problem:
+            return 0.0
+        return self._parts.replica.durable.unwritable_s + max(now_s - self._ctx.now_s, 0.0)
 
     def backups(self) -> list[dict[str, object]]:
         """Of a primary: each backup that is connected, and each that is waited for; lag in messages, bytes, seconds."""
@@ -198,6 +206,8 @@ class Member:
         }
 
     def _why_not_in_sync(self, backup: BackupLink, in_sync: bool) -> str:
+        if backup.store_problem and not in_sync and not backup.is_level:
+            return f"its store cannot be written: {backup.store_problem}"
         if in_sync or not backup.is_level or not backup.probation_s:
             return ""
         return f"it was silent before: it is waited for again once it has been level for {backup.probation_s:g} s"

@@ -99,6 +99,8 @@ class Primary:
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
+        elif hello.name in self.in_sync and hello.store_problem:  # it was the primary before, perhaps
+            self._leave(hello.name, f"its store cannot be written: {hello.store_problem}")
 
     # --- the stream
 

@@ -55,6 +55,9 @@ class PrimaryChannel:
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
         self.greeting = GreetingForm()
+        self.told_problem = ""
+        """Why the store of this broker took nothing when it greeted, which is told to whoever is not too old for that;
+        empty: it took what it was given, then or since."""
 
     # --- searching
 

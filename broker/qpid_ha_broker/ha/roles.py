@@ -231,7 +231,12 @@ class ActiveRole(Role):
 
     def lose_store(self, _: fx.StoreFailed) -> None:
         """What comes from now on is held in memory only."""
+        self._replica.durable.note_writable("")
         self._replica.mark_store_failed()
+
+    def store_writable(self, happened: fx.StoreWritable) -> None:
+        """The store takes what it is given, or does not."""
+        self._replica.durable.note_writable(happened.problem)
 
     def reply(self, link: int, question: fr.Question) -> None:
         """Another broker asks. The topic decides who answers; a step-down is answered once clients are gone."""
@@ -250,6 +255,8 @@ class ActiveRole(Role):
             if refusal is None:
                 return
         elif question.topic is fr.Topic.CLAIM:
+            if self._ctx.store_problem:  # a vote that it could not keep; and a refusal would count as one
+                return
             refusal = self.vote_asked(question)
         elif question.topic is fr.Topic.WITHDRAW:
             self._parts.votes.withdraw(question)
@@ -309,7 +316,13 @@ class Standby(ActiveRole):
         self._ctx.answer(asked.request, False, text)
 
     def begin_promotion(self, asked: fx.PromoteAsked) -> None:
-        """Become a candidate."""
+        """Become a candidate. Not while the store takes nothing: that this broker wants to lead has to be on its disk
+        first, and it could confirm nothing."""
+        problem = self._ctx.store_problem
+        if problem:
+            text = f"the store of {self._ctx.settings.name} cannot be written: {problem}; have another broker lead"
+            self._ctx.answer(asked.request, False, text)
+            return
         candidate = Candidate(self._parts, self, asked)
         self._parts.role = candidate
         candidate.promotion.begin()
@@ -475,6 +488,7 @@ class Connecting(Standby):
         if opened.link != parts.channel.link:
             return
         parts.channel.opened()
+        parts.channel.told_problem = ctx.store_problem
         settings = ctx.settings
         ctx.send(
             opened.link,
@@ -493,6 +507,7 @@ class Connecting(Standby):
                 set=ctx.resource_set.name,
                 started=replica.history.started() if parts.channel.greeting.is_full else (),
                 reads_clock=parts.channel.greeting.is_full,
+                store_problem=parts.channel.told_problem if parts.channel.greeting.is_full else "",
             ),
         )
 
@@ -684,6 +699,21 @@ class Following(Standby):
         super().persisted(happened)
         self.acknowledge()
 
+    def store_writable(self, happened: fx.StoreWritable) -> None:
+        """Publishers do not wait for one that says that it cannot write."""
+        super().store_writable(happened)
+        if not happened.problem:
+            self._parts.channel.told_problem = ""
+        self._leave_if_unwritable()
+
+    def _leave_if_unwritable(self) -> None:
+        """Be in sync no more, as whoever ends its channel. The next one begins with why, and this broker is in sync
+        again once its store has all that it lacks."""
+        problem, name = self._ctx.store_problem, self._ctx.settings.name
+        is_waited_for = name in self._replica.history.newest_in_sync().members
+        if problem and not self._parts.channel.told_problem and is_waited_for:
+            self.give_up(f"the store of {name} cannot be written: {problem}")
+
     # --- the channel
 
     def tick_channel(self) -> None:
@@ -697,6 +727,7 @@ class Following(Standby):
             self._send_position((self._replica.acknowledged_lsn, self._chunks))
         if self._ctx.clock_s - self._verification_s >= _VERIFY_AGAIN_S:
             self._verify_primary()
+        self._leave_if_unwritable()
 
     def go_to_primary(self, question: fr.Question) -> None:
         """Leave this primary for a newer one."""
@@ -1240,6 +1271,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fx.Persisted: RoleRow("persisted", "persisted", "as_standby", "persisted"),
     fx.CheckpointPersisted: RoleRow("persisted", "persisted", "as_standby", "persisted"),
     fx.StoreFailed: RoleRow("lose_store", "lose_store", "lose_store", "lose_store"),
+    fx.StoreWritable: RoleRow("store_writable", "store_writable", "as_standby", "store_writable"),
     fx.LinkOpened: RoleRow("greet", "ignore", "as_standby", "ignore"),
     fx.LinkLost: RoleRow("link_lost", "link_lost", "link_lost", "link_lost"),
     fx.LinkWritable: RoleRow("ignore", "ignore", "ignore", "set_writable"),

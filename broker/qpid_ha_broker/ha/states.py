@@ -9,6 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+UNWRITABLE_S: Final = 2.0
+"""A store that takes nothing for so long does not have a moment: another broker should lead, if one is in sync."""
+
 
 class State(StrEnum):
     """What a broker is to its cluster, in the words that `qpid-ha status` prints."""

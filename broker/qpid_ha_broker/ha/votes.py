@@ -114,10 +114,11 @@ class Votes:
             self.release()
 
     def release(self) -> None:
-        """The newest vote counts no more."""
+        """The newest vote counts no more. While the store takes nothing it stays there, and binds the next process."""
         if self._is_binding:
             self._is_binding = False
-            self._persist()
+            if not self._ctx.store_problem:
+                self._persist()
 
     def lead(self) -> None:
         """This broker leads, and newer than all that was voted for."""

@@ -26,6 +26,8 @@ class BrokerHealth(NamedTuple):
     """Since the primary was heard last; 0 where this broker leads, None where it is not level with one."""
     failure: str = ""
     """Why the broker ends; empty: it does not."""
+    store_problem: str = ""
+    """Why its store takes nothing, as on a full disk; empty: it does, or did a moment ago (`UNWRITABLE_S`)."""
 
 
 class HealthAnswer(NamedTuple):
@@ -44,12 +46,16 @@ def is_ready(health: BrokerHealth) -> HealthAnswer:
     """Clients that connect here are served: by this broker, or by the primary through it."""
     if health.failure or health.state is State.STOPPING:
         return HealthAnswer(False, health.failure or "it is stopping")
+    if health.serves and health.store_problem:
+        return _unwritable(health)
     relays = health.relays and health.state in (State.READY, State.OBSERVER)
     return _answer(health.serves or relays, f"it is {health.state} and serves no clients")
 
 
 def is_primary(health: BrokerHealth) -> HealthAnswer:
-    """It leads the set `default`, and serves clients; a standalone broker does."""
+    """It leads the set `default`, and serves clients; a standalone broker does. Not while it could confirm nothing."""
+    if health.serves and health.store_problem and not health.failure:
+        return _unwritable(health)
     return _answer(health.serves and health.state in LEADING and not health.failure, f"it is {health.state}")
 
 
@@ -66,6 +72,10 @@ def is_in_sync(health: BrokerHealth) -> HealthAnswer:
         return HealthAnswer(False, health.failure or f"it is {health.state}")
     is_member = health.state is State.STANDALONE or health.name in health.members
     return _answer(is_member, "it is level, but not in the in-sync set")
+
+
+def _unwritable(health: BrokerHealth) -> HealthAnswer:
+    return HealthAnswer(False, f"its store cannot be written, so nothing is confirmed: {health.store_problem}")
 
 
 def _answer(yes: bool, otherwise: str) -> HealthAnswer:

@@ -18,9 +18,15 @@ FROM_STREAM: Final = (StoreOrigin.MEMORY, StoreOrigin.UNVERIFIED)
 
 def summary(member: Member, *, shut_down: bool, paused: Pause | None, coordinator: str) -> dict[str, object]:
     """What `status` tells. `coordinator`: as the configuration has it."""
+    now_s, store_problem = time.monotonic(), member.status.store_problem
+    store = {"store_problem": store_problem, "unwritable_s": round(member.unwritable_s(now_s), 1)}
     if member.is_standalone:
-        return {"state": member.status.state.value, "name": member.settings.name}
-    stall = member.commit_stall(time.monotonic())
+        return {
+            "state": member.status.state.value,
+            "name": member.settings.name,
+            **(store if store_problem else {}),
+        }
+    stall = member.commit_stall(now_s)
     return {
         "name": member.settings.name,
         "set": member.set,
@@ -46,6 +52,7 @@ def summary(member: Member, *, shut_down: bool, paused: Pause | None, coordinato
         "uncommitted_s": None if stall is None else stall.stalled_s,
         "uncommitted_why": None if stall is None else stall.why,
         **({"observes": member.status.observes} if member.status.observes else {}),
+        **(store if store_problem else {}),
     }
 
 

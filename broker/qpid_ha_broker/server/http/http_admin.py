@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from qpid_ha_broker import __version__
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
@@ -236,14 +236,17 @@ class AdminPort:
         status = membership.member.status
         if broker.is_stopping:
             return health.BrokerHealth(name, State.STOPPING, failure=broker.failure)
+        now_s = time.monotonic()
+        has_moment = membership.member.unwritable_s(now_s) < UNWRITABLE_S
         return health.BrokerHealth(
             name,
             status.state,
             serves=membership.clients.is_serving,
             relays=broker.sets is not None and broker.sets.proxying is not None and bool(status.primary),
             members=status.members,
-            lag_s=membership.member.replica_lag_s(time.monotonic()),
+            lag_s=membership.member.replica_lag_s(now_s),
             failure=broker.failure,
+            store_problem="" if has_moment else status.store_problem,
         )
 
     # --- JSON-RPC

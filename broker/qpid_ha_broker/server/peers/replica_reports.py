@@ -17,6 +17,7 @@ from qpid_ha_broker.cluster.messages import (
     UnplacedQueue,
 )
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.states import UNWRITABLE_S
 from qpid_ha_broker.model.catalog import Catalog
 
 LOOK_S: Final = 1.0
@@ -28,8 +29,6 @@ class HostedReplica(NamedTuple):
 
     member: Member
     catalog: Catalog
-    store_problem: str = ""
-    """Why nothing durable is confirmed; empty: it is."""
 
 
 class HostedReplicas(Protocol):
@@ -136,9 +135,10 @@ class ReplicaReports:
             "" if status.phase is None else status.phase.value,
             status.generation,
             member.position.lsn,
-            status.problem or replica.store_problem or _stall(member, now_s),
+            status.problem or _store_problem(member) or _stall(member, now_s),
             _backups(member) if leads else (),
             self._load(member.set, replica.catalog, now_s) if leads else SetLoad(),
+            member.unwritable_s(now_s) >= UNWRITABLE_S,
         )
 
     def _load(self, name: str, catalog: Catalog, now_s: float) -> SetLoad:
@@ -154,6 +154,11 @@ class ReplicaReports:
             before, looked_at_s = moved, now_s
         self._moved[name] = before, looked_at_s, rate
         return SetLoad(messages, size, rate)
+
+
+def _store_problem(member: Member) -> str:
+    problem = member.status.store_problem
+    return f"its store cannot be written: {problem}" if problem else ""
 
 
 def _stall(member: Member, now_s: float) -> str:

@@ -182,6 +182,10 @@ class MemberDriver:
         if self._store is not None:
             self._store.persisted(number)
 
+    def store_writable(self, problem: str) -> None:
+        """Why the store takes nothing now; empty: it does."""
+        self.feed(fx.StoreWritable(problem))
+
     def store_failed(self, text: str) -> None:
         """Nothing more can be stored: who leads ends; a backup does as it was told. Raises StoreError."""
         policy = Policy(self._broker.current().ha.store_error)

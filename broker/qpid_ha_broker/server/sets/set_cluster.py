@@ -409,7 +409,7 @@ class _Replicas:
         member = self._hosts.members.get(set_name)
         if member is None:
             return None
-        return HostedReplica(member.member, member.hosted.resources.catalog, member.store_problem)
+        return HostedReplica(member.member, member.hosted.resources.catalog)
 
     def names(self) -> set[str]:
         """Their sets."""

@@ -350,12 +350,6 @@ class SetMember(MemberDriver):
     def _note(self, effect: fx.Notice) -> None:
         self._services.lines.log(_LEVELS[effect.level.upper()], self.name, effect.text)
 
-    @property
-    def store_problem(self) -> str:
-        """Why nothing durable is confirmed; empty: it is."""
-        is_full = self.kept is not None and self.kept.store.health == "full"
-        return "there is no room for its store: make some" if is_full else ""
-
     def refusal(self) -> AmqpError:
         """Why this broker, which does not lead the set, does not serve a link to its queues."""
         return ServedElsewhere(self._broker.container.directory, self.name)

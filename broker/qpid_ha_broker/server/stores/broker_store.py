@@ -49,6 +49,9 @@ class StoreOwner(Protocol):
     def persisted(self, number: int) -> None:
         """The store holds what was asked for under that number."""
 
+    def store_writable(self, problem: str) -> None:
+        """Why the store takes nothing now; empty: it does."""
+
     def store_failed(self, text: str) -> None:
         """Nothing more can be stored. Raises StoreError where the member must not go on so."""
 
@@ -168,6 +171,10 @@ class BrokerStore:
             self._broker.want_turn()
         if number:  # whether that commits anything, the member knows
             self.owner.persisted(number)
+
+    def store_writable(self, problem: str) -> None:
+        """The disk has room, or none."""
+        self.owner.store_writable(problem)
 
     def store_failed(self, text: str) -> None:
         """Nothing is kept any more."""

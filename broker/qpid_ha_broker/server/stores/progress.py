@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+STALLED_S: Final = 10.0
+"""As long as a backup may owe an acknowledgement by default: a disk that has a moment of some seconds is none that
+hangs."""
+STEP_MAX_S: Final = 0.5
 
 
 class AwaitedSync(NamedTuple):
@@ -53,3 +58,21 @@ class SyncProgress:
             covered = awaited.popleft()
             local_lsn, number = covered.local_lsn, covered.number or number
         return local_lsn, number
+
+
+class StallWatch:
+    """Whether a disk has taken nothing of what waits for it for so long that it hangs: no error says so."""
+
+    def __init__(self) -> None:
+        self._written_bytes = 0
+        self._looked_s = self._waited_s = 0.0
+        """When it was looked at last, and for how long nothing has been written by then."""
+
+    def is_stalled(self, written_bytes: int, waiting_bytes: int, now_s: float) -> bool:
+        """To be asked several times a second. The time in which this process did not run does not count."""
+        step_s, self._looked_s = min(now_s - self._looked_s, STEP_MAX_S), now_s
+        if not waiting_bytes or written_bytes != self._written_bytes:
+            self._written_bytes, self._waited_s = written_bytes, 0.0
+        else:
+            self._waited_s += step_s
+        return self._waited_s >= STALLED_S

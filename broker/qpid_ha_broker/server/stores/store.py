@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from qpid_ha_broker.server.stores.appender import JournalAppender
 from qpid_ha_broker.server.stores.checkpoint import Checkpoints
 from qpid_ha_broker.server.stores.folding import Folding
 from qpid_ha_broker.server.stores.pager import Pager
-from qpid_ha_broker.server.stores.progress import SyncProgress
+from qpid_ha_broker.server.stores.progress import STALLED_S, StallWatch, SyncProgress
 from qpid_ha_broker.server.stores.recovery import StoreFiles, StoreRecovery
 from qpid_ha_broker.server.stores.status import JournalIdentity
 from qpid_ha_broker.server.stores.writer import JournalWriter, StoreWriter
@@ -44,6 +45,9 @@ class StoreListener(Protocol):
 
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there, as far as need be: last LSN of the broker's own log, and last `number` (0: none)."""
+
+    def store_writable(self, problem: str) -> None:
+        """Why what is given waits in memory, as for room on the disk; empty: it is written again."""
 
     def store_failed(self, text: str) -> None:
         """Nothing can be kept any more: this broker must not confirm anything. `text` says what to do."""
@@ -76,6 +80,8 @@ class Store:
         """That write the stores of all sets."""
         self._recovery = StoreRecovery(self.directory, set_name, settings, name, disk)
         self._progress = SyncProgress()
+        self._stall = StallWatch()
+        self._is_stalled = False
         self._status_ticks = 0
         """After so many more STATUS is written; 0: it says all, or will in a moment."""
         self._ticked_at = (-1, -1, -1)
@@ -166,6 +172,7 @@ class Store:
         else:
             text = "no room for the store in %s (%s): nothing durable is confirmed until there is some"
             self._log.error(text, self.directory, shortage.strerror)
+        self._listener.store_writable("" if shortage is None else shortage.strerror or str(shortage))
 
     def failed(self, text: str) -> None:
         """Nothing is written any more."""
@@ -217,6 +224,7 @@ class Store:
 
         Costs next to nothing where nothing has changed since the last one, and nothing is left to fold.
         """
+        self._look_for_stall()
         if self._status_ticks == 1:
             self._write_status()
         elif self._status_ticks:
@@ -230,6 +238,20 @@ class Store:
         self._folding.limit_bytes = limit_bytes
         if not self._folding.tick(self.appender.committed_lsn):
             self._ticked_at = now
+
+    def _look_for_stall(self) -> None:
+        """A disk that hangs is no better than a full one for whoever waits, and no error says so to the writer."""
+        writer = self.writer
+        is_stalled = self._stall.is_stalled(writer.written_bytes, writer.waiting_bytes, time.monotonic())
+        if self.health != "ok" or is_stalled is self._is_stalled:
+            return
+        self._is_stalled = is_stalled
+        problem = f"its disk has written nothing for {STALLED_S:g} s" if is_stalled else ""
+        if is_stalled:
+            self._log.error("the store in %s hangs: %s, and nothing durable is confirmed", self.directory, problem)
+        else:
+            self._log.warning("the disk of %s writes again", self.directory)
+        self._listener.store_writable(problem)
 
     def facts(self) -> dict[str, object]:
         """What `query` tells of it."""

@@ -139,6 +139,11 @@ class JournalWriter:
         self._give(piece)
 
     @property
+    def written_bytes(self) -> int:
+        """How much of what was given to `append` is on disk."""
+        return self._written_bytes
+
+    @property
     def waiting_bytes(self) -> int:
         """How much of what was given to `append` is not on disk."""
         return self._given_bytes - self._written_bytes
