@@ -82,3 +82,54 @@ def test_nothing_names_a_path_of_one_machine() -> None:
 
 def test_nothing_is_left_for_later_in_the_source() -> None:
     assert lines_matching(LEFT_OVER) == []
+
+
+TAKE_ALL_AT_ONCE = {
+    "all", "any", "bytes", "dict", "extend", "fromkeys", "join", "list", "max", "min", "next", "set", "sorted", "sum",
+    "tuple", "update",
+}  # fmt: skip
+"""What has gone through a generator when it returns."""
+
+
+def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, context)}
+
+
+def _is_used_up(parent: ast.AST, generator: ast.GeneratorExp) -> bool:
+    """Whether it is gone through where it is made."""
+    if isinstance(parent, ast.Call):
+        return ast.unparse(parent.func).rpartition(".")[2] in TAKE_ALL_AT_ONCE
+    if isinstance(parent, ast.Assign):
+        return all(isinstance(target, ast.Tuple | ast.List) for target in parent.targets)
+    return isinstance(parent, ast.Starred | ast.YieldFrom) or (isinstance(parent, ast.For) and parent.iter is generator)
+
+
+def late_bindings(tree: ast.Module) -> Iterator[int]:
+    """Lines of generators that a loop makes for later, and that then find its names as the last round has left them.
+
+    Ruff's B023 sees functions alone. What a generator goes through first is bound when it is made.
+    """
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for loop in ast.walk(tree):
+        if not isinstance(loop, ast.For | ast.AsyncFor | ast.While):
+            continue
+        bound = _names(loop, ast.Store)
+        generators = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.GeneratorExp)]
+        for generator in generators:
+            first, *_ = generator.generators
+            later = _names(generator, ast.Load) - _names(first.iter, ast.Load)
+            own = set().union(*[_names(each.target, ast.Store) for each in generator.generators])
+            is_late = not (later - own).isdisjoint(bound)
+            if is_late and not _is_used_up(parents[generator], generator):
+                yield generator.lineno
+
+
+def test_no_generator_binds_the_names_of_a_loop_late() -> None:
+    assert list(late_bindings(ast.parse("for a in b:\n    c.append(f(a, d) for d in e)"))) == [2]
+    assert list(late_bindings(ast.parse("for a in b:\n    c.append(sum(f(a, d) for d in e))"))) == []
+    late = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in python_files()
+        for line in late_bindings(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert late == []
