@@ -154,7 +154,7 @@ class Ledger:
         self._deleted_s[queue] = self._now_s()
 
     def check_drained(self, wanted: set[Sent], seen: set[Sent], queue: str, client: str) -> None:
-        """A client that looks has drained `queue`. `wanted`: what was `untouched` when it began to. Raises Violation."""
+        """One who looks has drained `queue`. `wanted`: what was `untouched` when that began. Raises Violation."""
         missing = (wanted & self.untouched(queue)) - seen
         if missing and not self._custodian.browses_replica(client):
             raise Violation(f"{client} has drained {queue} and has not seen {min(missing)}, of {len(missing)}")
