@@ -401,9 +401,8 @@ class BrowsingClient(LinkClient):
         link.drained()
         link.drain_mode = False
         self._wanted = None
-        missing = (wanted & self.ledger.untouched(self.queue)) - self._seen
-        if missing:
-            raise Violation(f"{self.name} has drained {self.queue} and has not seen {min(missing)}, of {len(missing)}")
+        if self.talk is not None:
+            self.ledger.check_drained(wanted, self._seen, self.queue, self.talk.name)
 
     def on_delivery(self, talk: Talk, delivery: Any) -> None:
         link = self.link

@@ -101,6 +101,9 @@ class Custodian(Protocol):
     def is_its_own(self, handout: Handout) -> bool:
         """Whether what `handout` is about must still be its consumer's, if that has not given it back."""
 
+    def browses_replica(self, client: str) -> bool:
+        """Whether one who looked at a primary, and whose broker leads no more, looks at what that has as a backup."""
+
     def has_left(self, reading: Reading) -> bool:
         """Whether the proxy that relays it has found its client gone, of which the client may not know."""
 
@@ -156,6 +159,12 @@ class Ledger:
     def queue_deleted(self, queue: str) -> None:
         """What was sent to it before may be gone."""
         self._deleted_s[queue] = self._now_s()
+
+    def check_drained(self, wanted: set[Sent], seen: set[Sent], queue: str, client: str) -> None:
+        """One who looks has drained `queue`. `wanted`: what was `untouched` when that began. Raises Violation."""
+        missing = (wanted & self.untouched(queue)) - seen
+        if missing and not self._custodian.browses_replica(client):
+            raise Violation(f"{client} has drained {queue} and has not seen {min(missing)}, of {len(missing)}")
 
     def untouched(self, queue: str) -> set[Sent]:
         """What was accepted for `queue`, and no primary has given to anybody: it is there."""

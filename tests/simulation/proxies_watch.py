@@ -77,6 +77,8 @@ class Watch:
         """By container id of the client's connection, queue, and generation."""
         self._relayed: dict[tuple[str, str], list[tuple[float, RelayedConsumer]]] = {}
         """By container id and queue: consumers' links at proxies, and since when."""
+        self._browsing_here: dict[str, OutgoingLink] = {}
+        """By container id: links of clients who only look, where no other broker relays them."""
         self.generation = 0
         self._outdated_until_s = 0.0
         self._promotions: list[tuple[int, float, set[Sent]]] = []
@@ -86,9 +88,11 @@ class Watch:
 
     def attached(self, node: Node, connection: Connection, endpoint: OutgoingLink) -> None:
         """A consumer's link was attached at `node`."""
-        if endpoint.browsing:
-            return
         request = endpoint._relay
+        if endpoint.browsing:
+            if request is None:
+                self._browsing_here[connection.engine.connection.remote_container or ""] = endpoint
+            return
         client = request.container if request is not None else connection.engine.connection.remote_container or ""
         key = client, endpoint.queue.name, node.member.status.generation
         attachment = Attachment(self._now_s(), connection, endpoint, node.resources.is_gated)
@@ -154,6 +158,11 @@ class Watch:
         if any(generation < self.generation for generation in leading):
             self._outdated_until_s = self._now_s() + STILL_ON_ITS_WAY_S
         return self._now_s() < self._outdated_until_s
+
+    def browses_replica(self, client: str) -> bool:
+        """See there."""
+        endpoint = self._browsing_here.get(client)
+        return endpoint is not None and bool(endpoint.hosted.resources.default.read_only)
 
     def has_left(self, reading: Reading) -> bool:
         """See there."""

@@ -21,6 +21,9 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
+from qpid_ha_broker.ha.leadership_proof import LeadershipProof
+from qpid_ha_broker.ha.process_time import ProcessTime
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.producers import Deduplication
 from qpid_ha_broker.model.resources import release_held
 from qpid_ha_broker.model.sequence import Entry
@@ -188,6 +191,20 @@ def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch:
 
     plan = draw_proxies_plan(20)  # of two clients with sessions
     assert "whose client was there" in found_by(monkeypatch, [plan]).problem
+
+
+def test_a_primary_that_gives_messages_although_it_was_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeadershipProof, "look", lambda self, now_s, woke_s: LeadProof.PROVEN)
+
+    plans = map(draw_proxies_plan, (131, 54))  # where a primary is stopped for long
+    assert "gives messages to consumers as primary of generation" in found_by(monkeypatch, plans).problem
+
+
+def test_a_stop_that_a_primary_does_not_notice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProcessTime, "look", lambda self, now_s: 0.0)
+
+    plans = map(draw_proxies_plan, (131, 103, 54))
+    assert "gives messages to consumers as primary of generation" in found_by(monkeypatch, plans).problem
 
 
 def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:
