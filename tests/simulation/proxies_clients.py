@@ -107,7 +107,7 @@ class PublishingClient(LinkClient):
         self._unanswered: dict[str, tuple[Sent, Ledger]] = {}
         self._number = 0
         self._burst = draw.choice((1, 3, 30))
-        self._sizes = SIZES
+        self._sizes: tuple[int, ...] = SIZES
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.sender(name)

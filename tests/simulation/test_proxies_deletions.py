@@ -54,7 +54,7 @@ def with_held(market: Market, sent: Sent) -> DeletionConsumer:
     """A consumer that got `sent`, and whose link was lost since."""
     consumer = DeletionConsumer(ClientSession("s0", 9.0), "s0-3", sent.queue, market.ledger, market.now_s())
     market.pass_time()
-    consumer._held[1] = HeldMessage(market.ledger.hands_out(sent, consumer.reading, False), None)
+    consumer._held[1] = HeldMessage(market.ledger.hands_out(sent, consumer.reading, False), None, 1)
     return consumer
 
 
