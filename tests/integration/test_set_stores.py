@@ -340,6 +340,7 @@ def test_a_full_disk_and_one_that_cannot_be_written_concern_the_set_that_lies_on
         await sets.create("orders", "b", "a", "c")
         await sets.create("bills", "b", "a", "c")
         ballast = place / "ballast"
+        await sets.confirmed("b", "orders", "there is a queue")
         fill(ballast)
         waiting = asyncio.create_task(sets.confirmed("b", "orders", *["x" * 10_000] * 100))
         while "No space left" not in (await sets.row("orders"))["problem"]:
@@ -365,7 +366,7 @@ def test_a_full_disk_and_one_that_cannot_be_written_concern_the_set_that_lies_on
         remount(place, "rw")
         await sets.cluster.ask("a", "sets", action="add-replica", name="orders", broker="b")
         await sets.whole("orders", "a", "b", "c", "d")
-        assert sets.bodies("b", "orders", "orders") == ["x" * 10_000] * 100
+        assert sets.bodies("b", "orders", "orders") == ["there is a queue", *["x" * 10_000] * 100]
 
     with disk_of_its_own(place, "4m"):
         story_of_four(tmp_path, story)
