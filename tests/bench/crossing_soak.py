@@ -181,7 +181,7 @@ class CrossingSoak:
             self._findings.append(Finding("producers", text))
         if logs.tracebacks:
             self._findings.append(Finding("logs", f"there are {logs.tracebacks} tracebacks"))
-        left = {queue: self._left_in(cluster, queue) for queue in QUEUES}
+        left = {queue: self._left_in(cluster, trouble, queue) for queue in QUEUES}
         lines = [f"{finding.where}: {finding.text}" for finding in self._findings]
         lines += [f"{queue}: {text}" for queue, text in left.items() if text]
         (self._directory / "findings.log").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -191,14 +191,18 @@ class CrossingSoak:
             self._stage.step("all books balance")
 
     @staticmethod
-    def _left_in(cluster: LocalCluster, queue: str) -> str:
-        """Messages that nobody took: what is missing in a book may be there. Empty: none."""
-        most = 0
+    def _left_in(cluster: LocalCluster, trouble: CrossingTrouble, queue: str) -> str:
+        """Messages that nobody took, as the broker says that leads their set: what a book misses may be there. Empty:
+        none, or nobody says."""
+        leaders = {row["name"]: row["primary"] for row in trouble.rows()}
+        controller = cluster.primary()
+        leaders["default"] = controller.name if controller else ""
         for broker in cluster.brokers:
-            with suppress(ControlFailure):
-                facts = broker.ask("queues", timeout_s=5.0, action="read", name=queue)
-                most = max(most, int(facts.get("messages") or 0))
-        return f"{most} messages are left in it" if most else ""
+            if broker.name == leaders.get(QUEUES[queue]):
+                with suppress(ControlFailure):
+                    count = broker.ask("queues", timeout_s=5.0, action="read", name=queue).get("messages")
+                    return f"{count} messages are left in it" if count else ""
+        return ""
 
     def _keep_stores(self) -> None:
         """Of a run that failed: small disks go away with it."""
