@@ -203,5 +203,5 @@ def _draw_fault(draw: random.Random, kind: ProxiesKind, end_s: float = FAULTS_EN
 
 
 def _draw_pause_of_all(draw: random.Random) -> ProxiesFault:
-    for_s = draw.uniform(*draw.choice(_PAUSES_OF_ALL_S))
-    return _draw_fault(draw, ProxiesKind.PAUSE_ALL)._replace(for_s=round(for_s, 3))
+    fault = _draw_fault(draw, ProxiesKind.PAUSE_ALL)
+    return fault._replace(for_s=round(draw.uniform(*draw.choice(_PAUSES_OF_ALL_S)), 3))

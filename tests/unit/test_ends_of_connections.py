@@ -52,7 +52,7 @@ def _own_timeout(client: PairedClient) -> None:
     client.transport.tick(1.0)
     client.transport.tick(4.0)
     client.broker.settle_down()
-    assert client.transport.condition.description == "local-idle-timeout expired"
+    assert "local-idle-timeout expired" in str(client.transport.condition)
 
 
 def _brokers_timeout(client: PairedClient) -> None:

@@ -1052,7 +1052,8 @@ def number_if_any(delivery: Delivery) -> int | None:
 
 def has_error(endpoint: proton.Endpoint) -> bool:
     """Whether the peer has ended it with an error (AMQP 1.0 sections 2.7.7 to 2.7.9)."""
-    return bool(lib.pn_condition_is_set(endpoint._get_remote_cond_impl()))
+    ended: Any = endpoint  # Proton's own types leave the call out
+    return bool(lib.pn_condition_is_set(ended._get_remote_cond_impl()))
 
 
 def stop_draining(link: proton.Link) -> int:
