@@ -52,6 +52,9 @@ class Generations:
     def may_be_outdated(self) -> bool:
         return False
 
+    def browses_replica(self, client: str) -> bool:
+        return False
+
 
 class Market(Shop):
     """A ledger in the first generation, in which `MESSAGE` was sent; a second passes before each step."""
