@@ -105,11 +105,14 @@ class Queue:
         """Whether somebody may have seen it: it was sent, or came back, or was there when this broker began to lead."""
         return entry.acquired_before or entry.id <= self.redelivered_below
 
+    def deliveries_before(self, entry: Entry) -> int:
+        """How often a consumer is told that it was delivered before: one that a primary before may have made counts
+        here, and not towards the delivery limit, for nobody knows whether it was made, or failed."""
+        return entry.delivery_count + (entry.id <= self.redelivered_below)
+
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
-        for entry in self.messages:
-            entry.acquired_before |= entry.id <= self.redelivered_below
-        self.redelivered_below = 0
+        self.redelivered_below = _renumbered(self.redelivered_below, new_ids)
         self.messages.renumber(new_ids)
 
     # --- who uses it
@@ -174,6 +177,11 @@ class SessionLink(Holder):
     def acquired(self, ids: Iterable[int]) -> SessionAcquired:
         """The event that gives it `ids`."""
         return SessionAcquired(self.queue.id, self.session, self.name, self.link, tuple(ids))
+
+
+def _renumbered(most: int, new_ids: Mapping[int, int]) -> int:
+    """The new id of the last message whose old one was not above `most`; 0: there is none."""
+    return max((new_id for old_id, new_id in new_ids.items() if old_id <= most), default=0)
 
 
 NOTHING_HELD: Final[dict[int, SessionLink]] = {}

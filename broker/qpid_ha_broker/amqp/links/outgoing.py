@@ -163,7 +163,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         sections, shows_ids = self._container.sections, self.after is not None or self._relay is not None
         for entry, body in zip(entries, bodies, strict=False):
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
-                payload = sections.redelivered(body, entry.delivery_count)
+                payload = sections.redelivered(body, self.queue.deliveries_before(entry))
             else:
                 payload = sections.fresh(body)
             number = entry.id if shows_ids else None
