@@ -138,6 +138,7 @@ EVENTS = st.one_of(
     st.builds(SessionEnded, U64, st.booleans()),
     st.builds(ProducerAdvanced, st.binary(max_size=20), U64, U32),
     st.builds(NumbersRefused, st.binary(max_size=20), IDS),
+    st.builds(HandedOut, U64, U64),
     st.builds(TransactionCommitted, U32),
     st.builds(TransientsLost, U64),
     st.builds(BrokerRegistered, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT),

@@ -41,6 +41,7 @@ _LEFT_OUT: Final[dict[str, object]] = {
     "started": (),
     "request": "",
     "reads_clock": False,
+    "reads_marks": False,
     "clock_ms": 0,
 }
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
@@ -220,6 +221,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "set": check_name,
         "started": _times,
         "reads_clock": _truth,
+        "reads_marks": _truth,
     },
     fr.Welcome: {
         "name": check_name,

@@ -68,6 +68,8 @@ class Hello(NamedTuple):
     """When each generation of `history` began, in ms since 1970; 0: not known. Empty: for a broker that is older."""
     reads_clock: bool = False
     """It understands `ClockReading`. False: it is older, or this is for a broker that is."""
+    reads_marks: bool = False
+    """It understands the event `HandedOut`. False: as of `reads_clock`."""
 
 
 class Resync(StrEnum):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.handout_marks import QueueMark
 from qpid_ha_broker.model.limits import QueueLimits
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.orders import OrderCursor
@@ -83,6 +85,7 @@ class Returning(NamedTuple):
 
 
 _NO_LIMIT: Final = 1 << 64
+_entry_id = attrgetter("id")
 
 
 class Dispatcher:
@@ -90,6 +93,7 @@ class Dispatcher:
 
     __slots__ = (
         "_by_priority",
+        "_gate",
         "_head",
         "_limits",
         "_messages",
@@ -97,6 +101,7 @@ class Dispatcher:
         "awaits_answers",
         "awaits_bodies",
         "awaits_commit",
+        "awaits_mark",
         "consumers",
         "interrupted",
         "returning",
@@ -110,6 +115,8 @@ class Dispatcher:
         self._head = messages.open_cursor()
         """Where all consumers stand that take whatever comes."""
         self._turn = 0
+        self._gate: QueueMark | None = None
+        """In `hand_out`: by that takers get messages; None: they get any."""
         self.consumers: list[Consumer] = []
         """Those who only look, too."""
         self.returning: list[Returning] = []
@@ -122,6 +129,8 @@ class Dispatcher:
         """The last `hand_out` stopped before a message that is paged out: wake the queue when it is back."""
         self.awaits_commit = False
         """The last `hand_out` kept from a browser what is not committed: wake the queue when that has changed."""
+        self.awaits_mark = 0
+        """The first message that the last `hand_out` kept from a taker because no mark covers it; 0: none."""
 
     def subscribe(self, consumer: Consumer) -> None:
         """Serve `consumer` from now on, as soon as it has credit."""
@@ -142,6 +151,15 @@ class Dispatcher:
         """Whether somebody does more than look."""
         return any(not consumer.browsing for consumer in self.consumers)
 
+    @property
+    def has_takers_with_credit(self) -> bool:
+        """Whether somebody would get the next message that comes."""
+        return any(consumer.credit > 0 and not consumer.browsing for consumer in self.consumers)
+
+    def newest_of(self, entries: list[Entry]) -> int:
+        """The largest id of what one consumer was handed out."""
+        return max(map(_entry_id, entries)) if self._by_priority else entries[-1].id
+
     def positions(self) -> list[OrderCursor]:
         """Where consumers and browsers stand; where consumers would begin, if there are none."""
         found = {consumer.position: None for consumer in self.consumers if consumer.position is not None}
@@ -155,6 +173,7 @@ class Dispatcher:
         *,
         only_browsers: bool = False,
         is_gated: bool = False,
+        mark: QueueMark | None = None,
         budget: Budget = UNLIMITED,
     ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
@@ -162,9 +181,12 @@ class Dispatcher:
         Who only looks sees what is committed in `log`, the one that the messages are written to. Stops when `budget`
         is spent, with at least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing may
         be written, so nobody takes anything and nothing expires. `is_gated`: nobody takes anything for now.
+        `mark`: who takes something gets what this covers; None: anything.
         """
+        self._gate = mark
         expired: list[Entry] = []
         self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
+        self.awaits_mark = 0
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
         uncommitted_in: Log | None = log
         if only_browsers:
@@ -211,7 +233,10 @@ class Dispatcher:
             raise LookupError("a consumer that was never subscribed")
         # Who takes a message has it until the end, whatever becomes of it; who only looks is told what will stay true.
         readable_lsn = log.whole_lsn() if browsing and log is not None else _NO_LIMIT
-        last = readable_lsn if browsing else self._last_in_order()
+        last = last_in_order = readable_lsn if browsing else self._last_in_order()
+        gate = None if browsing else self._gate
+        if gate is not None:
+            last = min(last, gate.settled)
         wanted = min(limit, consumer.credit)
         is_held_up = not browsing and self._limits.is_bounded and self._limits.is_held_up
         if is_held_up:
@@ -221,8 +246,10 @@ class Dispatcher:
         entries: list[Entry] = []
         passed = 0
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
-            if entry.id > last:
+            if entry.id > last and (gate is None or entry.id > last_in_order or not gate.covers(entry.id)):
                 self.awaits_commit |= browsing
+                if gate is not None and entry.id <= last_in_order:
+                    self.awaits_mark = entry.id
                 break
             if 0 < entry.header.expires_at_ms <= now_ms:
                 position.skip()

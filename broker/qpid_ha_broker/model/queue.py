@@ -11,6 +11,7 @@ from typing import Final
 
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.dispatcher import Consumer, Dispatcher
+from qpid_ha_broker.model.handout_marks import QueueMark
 from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.limits import QueueLimits
 from qpid_ha_broker.model.log import Log
@@ -35,6 +36,7 @@ class Queue:
         "limits",
         "locked",
         "log",
+        "mark",
         "messages",
         "name",
         "needs_care",
@@ -75,6 +77,8 @@ class Queue:
         """By id: messages that are held for sessions of clients, which `SessionHoldings` changes."""
         self.redelivered_below = 0
         """Messages up to this id may have been given to somebody by a primary before."""
+        self.mark = QueueMark()
+        """How far it was handed out, for who leads after this broker."""
         self.unused_since_ms: int | None = None
         self.change_arguments(arguments)
 
@@ -113,6 +117,7 @@ class Queue:
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self.redelivered_below = _renumbered(self.redelivered_below, new_ids)
+        self.mark.highest = _renumbered(self.mark.highest, new_ids)
         self.messages.renumber(new_ids)
 
     # --- who uses it

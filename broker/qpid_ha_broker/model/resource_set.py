@@ -156,8 +156,23 @@ class ResourceSet(WriteAdmission):
         self.drop_open_unit()
         queues = self.catalog.queues.values()
         self.catalog.now_ms = now_ms
-        self.catalog.timed = take_over_queues(queues, now_ms, grace_ms)
+        self.catalog.timed = take_over_queues(queues, self.log, self.state.marks, now_ms, grace_ms)
         self.catalog.awake |= {queue: None for queue in queues if queue.dispatcher.consumers}
+
+    def begin_marks(self) -> None:
+        """Tell from here on how far queues are handed out, and how far they have been until now."""
+        marks = self.state.marks
+        queues = [queue for queue in self.state.queues() if queue.log is self.log]
+        ahead = [ev.HandedOut(queue.id, queue.mark.highest) for queue in queues if queue.mark.highest > marks.inherited]
+        self.write_unit([ev.HandedOut(0, marks.inherited), *ahead])
+        for queue in queues:  # who leads next without having these takes it that all was handed out
+            queue.mark.settled = queue.mark.upto
+        marks.begun()
+
+    def end_marks(self) -> None:
+        """Tell nothing any more: somebody follows who could not read it."""
+        self.write(ev.HandedOut(0, ev.EVERYTHING))
+        self.state.marks.ended()
 
 
 class ResourceSets:

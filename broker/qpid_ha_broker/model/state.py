@@ -17,6 +17,7 @@ from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.handout_marks import SetMarks
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
@@ -50,6 +51,7 @@ class SetState:
         """Those of clients; in `default` alone."""
         self.transients_lost_lsn = 0
         """The last LSN with which messages that are not durable were given up."""
+        self.marks = SetMarks()
         self.open_unit: list[LogRecord] = []
         """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {
@@ -69,6 +71,7 @@ class SetState:
             ev.Dequeued: self._dequeued,
             ev.Acquired: self._acquired,
             ev.Released: self._released,
+            ev.HandedOut: self._handed_out,
             ev.SessionAcquired: self._session_acquired,
             ev.ProducerAdvanced: self._producer_advanced,
             ev.NumbersRefused: lambda _, event: self.producers.were_refused(event),
@@ -181,6 +184,7 @@ class SetState:
 
     def _generation_started(self, lsn: int, event: ev.GenerationStarted) -> None:
         self.generations.append((lsn, event))
+        self.marks.forget()
 
     def _in_sync_changed(self, lsn: int, event: ev.InSyncChanged) -> None:
         self.in_sync = event
@@ -230,6 +234,15 @@ class SetState:
     def _released(self, lsn: int, event: ev.Released) -> None:
         queue = self.catalog.queues_by_id[event.queue]
         self.catalog.released(queue, _find(queue, event.ids), event.failed)
+
+    def _handed_out(self, lsn: int, event: ev.HandedOut) -> None:
+        self.marks.last_lsn = lsn
+        if event.queue:
+            self.catalog.queues_by_id[event.queue].mark.told(event.upto, lsn)
+            return
+        self.marks.floor = event.upto
+        for queue in self.queues():
+            queue.mark.told(event.upto, lsn)
 
     def _session_acquired(self, lsn: int, event: ev.SessionAcquired) -> None:
         queue = self.catalog.queues_by_id[event.queue]
