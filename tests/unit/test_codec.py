@@ -31,6 +31,7 @@ from qpid_ha_broker.events.types import (
     Event,
     ExchangeDeclared,
     ExchangeDeleted,
+    HandedOut,
     NumbersRefused,
     ProducerAdvanced,
     QueueDeclared,

@@ -85,7 +85,7 @@ def _records(state: SetState, queues: list[Queue], lsn: int, *, with_marks: bool
     for _, acquired in state.catalog.holdings.events(is_local=False, lsn=lsn):
         yield encode(lsn, acquired)
     if with_marks:
-        for mark_lsn, mark in state.marks.events(lsn, queues):
+        for mark_lsn, mark in state.marks.events(lsn, {queue.id: queue.mark for queue in queues}):
             yield encode(mark_lsn, mark)
 
 

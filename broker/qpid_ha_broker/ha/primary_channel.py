@@ -15,7 +15,7 @@ class GreetingForm:
         """`additions`: releases with which fields came."""
         self._most = self.additions = additions
         """Those of which the fields are in the greeting, the oldest ones."""
-        self._is_open = self._is_answered = False
+        self._is_open = self._is_answered = self._is_welcome = False
 
     @property
     def is_full(self) -> bool:
@@ -29,17 +29,23 @@ class GreetingForm:
 
     def opened(self) -> None:
         """A channel is there, and its first word is about to be sent."""
-        self._is_open, self._is_answered = True, False
+        self._is_open, self._is_answered, self._is_welcome = True, False, False
 
     def answered(self) -> None:
         """Something came on it."""
         self._is_answered = True
 
+    def welcomed(self) -> None:
+        """That was who is looked for. The next one may be newer."""
+        self._is_answered = self._is_welcome = True
+
     def ended(self) -> None:
         """It is gone: before the other side's first word perhaps."""
         if self._is_open:
             self._is_open = False
-            if not self._is_answered:
+            if self._is_welcome:
+                self.additions = self._most
+            elif not self._is_answered:
                 self.additions = self.additions - 1 if self.additions else self._most
 
 
@@ -151,6 +157,7 @@ class PrimaryChannel:
     def welcomed(self) -> None:
         """The primary is found."""
         self.heard()
+        self.greeting.welcomed()
         self._welcomed_s = self._ctx.clock_s
         if self.login_problem:
             self._ctx.is_status_stale = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qpid_ha_broker.model.errors import InUse
-from qpid_ha_broker.model.handout_marks import SetMarks, handed_out_before
+from qpid_ha_broker.model.handout_marks import SetMarks
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 
@@ -22,7 +22,8 @@ def take_over_queues(
     timed: dict[Queue, None] = {}
     marks.inherited = min(marks.inherited, log.last_lsn)
     for queue in queues:
-        queue.redelivered_below = queue.mark.highest = handed_out_before(queue, log, marks)
+        before = max(marks.inherited, queue.mark.upto) if queue.log is log else queue.log.last_lsn
+        queue.redelivered_below = queue.mark.highest = min(before, queue.log.last_lsn)
         queue.exclusive_owner = None
         if queue.arguments.exclusive or queue.arguments.auto_delete:
             queue.reserve(now_ms + grace_ms)

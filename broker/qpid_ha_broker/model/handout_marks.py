@@ -21,17 +21,10 @@ that one all that was queued may have been handed out. Likewise where a generati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
 
 from qpid_ha_broker.events.types import EVERYTHING, HandedOut
 from qpid_ha_broker.model.log import Log
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.model.queue import Queue
-
-STEP_LENGTH: Final = 512
-"""Messages that a mark is ahead of what is handed out: about so many may be marked that nobody had."""
 
 
 class QueueMark:
@@ -94,13 +87,13 @@ class SetMarks:
         told is taken back."""
         self.floor = EVERYTHING
 
-    def events(self, lsn: int, queues: Iterable[Queue]) -> Iterator[tuple[int, HandedOut]]:
-        """What leads to what the log says of `queues` at `lsn`, in an order in which it can be applied."""
+    def events(self, lsn: int, marks: Mapping[int, QueueMark]) -> Iterator[tuple[int, HandedOut]]:
+        """What leads to what the log says at `lsn` of queues, by their ids, in an order in which it can be applied."""
         if self.is_told:
             yield lsn, HandedOut(0, self.floor)
-            for queue in queues:
-                if queue.mark.upto != self.floor:
-                    yield lsn, HandedOut(queue.id, queue.mark.upto)
+            for queue_id, mark in marks.items():
+                if mark.upto > self.floor:
+                    yield lsn, HandedOut(queue_id, mark.upto)
 
     def inherit(self, *, is_next: bool) -> None:
         """This broker begins to lead. `is_next`: its generation follows the log's last one, so that nobody led in
@@ -121,45 +114,3 @@ class SetMarks:
         if self._ends_lsn and self._ends_lsn <= log.committed_lsn:
             self._is_gating, self._ends_lsn = False, 0
         return self._is_gating
-
-
-def handed_out_before(queue: Queue, log: Log, marks: SetMarks) -> int:
-    """Up to which id messages of `queue` may have been handed out by those that led before; `log` is the set's."""
-    if queue.log is not log:
-        return queue.log.last_lsn
-    return min(max(marks.inherited, queue.mark.upto), log.last_lsn)
-
-
-def next_mark(queue: Queue, blocked_id: int) -> int | None:
-    """What the log is to say next of how far `queue` may be handed out; None: what it says will do for now.
-
-    `blocked_id`: of a message that waits for a mark; 0: none does.
-    """
-    mark, messages = queue.mark, queue.messages
-    waiting = messages.count - messages.acquired
-    newest = max(mark.highest, blocked_id)
-    if mark.upto == EVERYTHING:
-        # What nobody takes would be marked, too: more than so many of those are worth an event.
-        if blocked_id or waiting <= 2 * STEP_LENGTH or messages.enqueued_total - mark.looked_at_total < STEP_LENGTH:
-            return None
-        mark.looked_at_total = messages.enqueued_total
-        return None if _are_few(queue, newest, 2 * STEP_LENGTH) else _ahead(queue, newest, waiting)
-    if mark.settled != mark.upto:
-        return None
-    if waiting <= STEP_LENGTH:
-        return EVERYTHING if blocked_id or queue.dispatcher.has_takers_with_credit else None
-    if blocked_id or mark.highest >= mark.renew_at:
-        return EVERYTHING if _are_few(queue, newest, STEP_LENGTH) else _ahead(queue, newest, waiting)
-    return None
-
-
-def _are_few(queue: Queue, newest: int, most: int) -> bool:
-    """Whether at most so many messages are above `newest`. Those below are marked in any case."""
-    entries = queue.messages.newest_before(EVERYTHING, most + 1)
-    return len(entries) <= most or entries[0].id <= newest
-
-
-def _ahead(queue: Queue, newest: int, waiting: int) -> int:
-    """An id below which some `STEP_LENGTH` messages above `newest` lie, if they are spaced alike."""
-    distance = max(queue.messages.newest_id(EVERYTHING) - newest, waiting)
-    return newest + distance * STEP_LENGTH // waiting

@@ -18,7 +18,6 @@ from qpid_ha_broker.model.dispatcher import Consumer, Handout, Returning, Sessio
 from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges import Exchange
 from qpid_ha_broker.model.following import check_owner, safe_name
-from qpid_ha_broker.model.handout_marks import next_mark
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
 from qpid_ha_broker.model.plan import Departure, EnqueuePlan
@@ -209,9 +208,8 @@ class Resources:
         queue.unsubscribe(consumer, now_ms)
         if self.default.read_only:
             return
-        if queue.mark.upto > queue.mark.highest and not (queue.dispatcher.has_takers or queue.deleted):
-            if queue.log is self.default.log and self.default.state.marks.gates(queue.log):
-                self._mark(queue, queue.mark.highest)
+        if not (consumer.browsing or queue.dispatcher.has_takers or queue.deleted):
+            self.default.narrow_mark(queue)
         if keep_until_ms:
             self.timers.keep_for_return(queue, keep_until_ms)
             return
@@ -240,9 +238,7 @@ class Resources:
             if queue.deleted:
                 continue
             dispatcher, mark = queue.dispatcher, queue.mark
-            is_marked = queue.log is default.log and default.state.marks.gates(default.log)
-            if is_marked:
-                mark.settle(queue.log)
+            is_marked = default.is_marked(queue)
             given, expired = dispatcher.hand_out(
                 now_ms,
                 limit,
@@ -265,23 +261,12 @@ class Resources:
                     mark.highest = max(mark.highest, dispatcher.newest_of(entries))
                 handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
             if is_marked and not default.read_only:
-                self._mark_ahead(queue, dispatcher.awaits_mark)
+                default.mark_ahead(queue, dispatcher.awaits_mark)
+            if dispatcher.awaits_mark:
+                self._uncommitted[queue] = queue.log.committed_lsn
             if budget.is_spent:
                 self.catalog.awake = dict.fromkeys(pending) | self.catalog.awake
         return handouts
-
-    def _mark_ahead(self, queue: Queue, blocked_id: int) -> None:
-        """Have the log say how far `queue` may be handed out; `blocked_id` waits for that, if it is not 0."""
-        upto = next_mark(queue, blocked_id)
-        if upto is not None:
-            self._mark(queue, upto)
-        if blocked_id:
-            self._uncommitted[queue] = queue.log.committed_lsn
-
-    def _mark(self, queue: Queue, upto: int) -> None:
-        mark, newest = queue.mark, queue.mark.highest
-        self.default.write(ev.HandedOut(queue.id, upto))
-        mark.renew_at = newest + (upto - newest) // 2
 
     @property
     def has_work(self) -> bool:

@@ -8,6 +8,7 @@ by whoever wrote the event.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
@@ -71,7 +72,7 @@ class SetState:
             ev.Dequeued: self._dequeued,
             ev.Acquired: self._acquired,
             ev.Released: self._released,
-            ev.HandedOut: self._handed_out,
+            ev.HandedOut: partial(_handed_out, self),
             ev.SessionAcquired: self._session_acquired,
             ev.ProducerAdvanced: self._producer_advanced,
             ev.NumbersRefused: lambda _, event: self.producers.were_refused(event),
@@ -235,18 +236,19 @@ class SetState:
         queue = self.catalog.queues_by_id[event.queue]
         self.catalog.released(queue, _find(queue, event.ids), event.failed)
 
-    def _handed_out(self, lsn: int, event: ev.HandedOut) -> None:
-        self.marks.last_lsn = lsn
-        if event.queue:
-            self.catalog.queues_by_id[event.queue].mark.told(event.upto, lsn)
-            return
-        self.marks.floor = event.upto
-        for queue in self.queues():
-            queue.mark.told(event.upto, lsn)
-
     def _session_acquired(self, lsn: int, event: ev.SessionAcquired) -> None:
         queue = self.catalog.queues_by_id[event.queue]
         self.catalog.session_acquired(queue, _find(queue, event.ids), event)
+
+
+def _handed_out(state: SetState, lsn: int, event: ev.HandedOut) -> None:
+    state.marks.last_lsn = lsn
+    if event.queue:
+        state.catalog.queues_by_id[event.queue].mark.told(event.upto, lsn)
+        return
+    state.marks.floor = event.upto
+    for queue in state.queues():
+        queue.mark.told(event.upto, lsn)
 
 
 def _find(queue: Queue, ids: tuple[int, ...]) -> list[Entry]:
