@@ -24,7 +24,9 @@ class MarkTelling:
     def backup_came(self, backup: BackupLink) -> None:
         """Before it is sent anything."""
         if not backup.reads_marks and self._set.state.marks.is_told:
-            self._ctx.note("info", f"backup {backup.name} is older: after a failover all that is queued goes out marked")
+            self._ctx.note(
+                "info", f"backup {backup.name} is older: after a failover all that is queued goes out marked"
+            )
             self._set.end_marks()
             self._ctx.want_turn()
 

@@ -1,8 +1,8 @@
 """What becomes of queues when a broker that followed another one's log begins to write it.
 
 It knows about how far the last primary had handed out each queue (`handout_marks`): what lies below goes out marked as
-perhaps delivered before. Queues whose users are gone are kept for a while. The cost is that of the queues, never of their
-messages: a failover must not take longer because more was waiting.
+perhaps delivered before. Queues whose users are gone are kept for a while. The cost is that of the queues, never of
+their messages: a failover must not take longer because more was waiting.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from qpid_ha_broker.model.log import Log
 class QueueMark:
     """Of one queue. Invariant, while marks are told: `highest` is not above `upto`."""
 
-    __slots__ = ("highest", "lsn", "looked_at_total", "renew_at", "settled", "upto")
+    __slots__ = ("highest", "looked_at_total", "lsn", "renew_at", "settled", "upto")
 
     def __init__(self) -> None:
         self.highest = 0
