@@ -246,11 +246,12 @@ class Dispatcher:
         entries: list[Entry] = []
         passed = 0
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
-            if entry.id > last and (gate is None or entry.id > last_in_order or not gate.covers(entry.id)):
-                self.awaits_commit |= browsing
-                if gate is not None and entry.id <= last_in_order:
-                    self.awaits_mark = entry.id
-                break
+            is_covered = True
+            if entry.id > last:
+                if gate is None or entry.id > last_in_order:
+                    self.awaits_commit |= browsing
+                    break
+                is_covered = gate.covers(entry.id)
             if 0 < entry.header.expires_at_ms <= now_ms:
                 position.skip()
                 self._expire(entry, expired)
@@ -259,8 +260,12 @@ class Dispatcher:
                 if body is None or type(body) is BodyRef:
                     self.awaits_bodies = True
                     break
+                is_accepted = accepts is None or accepts(body)
+                if is_accepted and not is_covered:
+                    self.awaits_mark = entry.id
+                    break
                 position.skip()
-                if accepts is None or accepts(body):
+                if is_accepted:
                     if not browsing:
                         entry.holder = consumer
                     entries.append(entry)

@@ -77,6 +77,10 @@ class QueuedMessages:
         """The largest id of a message that is here and not above `most`; 0: there is none."""
         return self._order.newest_id(most)
 
+    def id_ahead(self, message_id: int, count: int) -> int:
+        """An id above `message_id` with about `count` messages in between; 0: there are fewer."""
+        return self._order.id_ahead(message_id, count)
+
     def latest(self, key: str) -> Entry | None:
         """The message whose place a new one with that last-value key would take."""
         return self._order.latest(key)

@@ -143,7 +143,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def _waits_for(self) -> WaitsFor:
         """The first thing that it needs and has not, in the order in which the broker looks at them."""
         dispatcher, position = self.queue.dispatcher, self.position
-        if self.hosted.withholds_from(self) or (self.browsing and dispatcher.awaits_commit):
+        if self.hosted.withholds_from(self) or (dispatcher.awaits_commit if self.browsing else dispatcher.awaits_mark):
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
             return WaitsFor.CREDIT
