@@ -177,7 +177,7 @@ def test_a_backlog_costs_an_event_for_half_a_step() -> None:
     queue = core.queue("q")
     core.publish(queue, *numbers(50 * STEP))
     consumer = core.consumer(queue)
-    got = []
+    got: list[Entry] = []
     while len(got) < 50 * STEP:
         got += get(core, queue, consumer, 1)
     assert bodies(got) == numbers(50 * STEP)
