@@ -30,6 +30,7 @@ class QueuedMessages:
         "count",
         "dequeued_total",
         "enqueued_total",
+        "id_ahead",
         "paged",
         "size",
     )
@@ -38,6 +39,8 @@ class QueuedMessages:
         self._name = name
         """Of the queue: for errors."""
         self._order = order
+        self.id_ahead = order.id_ahead
+        """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
         self._cursors: list[OrderCursor] = []
         """Those that must see again what comes back."""
         self._expiries = Expiries()
@@ -76,10 +79,6 @@ class QueuedMessages:
     def newest_id(self, most: int) -> int:
         """The largest id of a message that is here and not above `most`; 0: there is none."""
         return self._order.newest_id(most)
-
-    def id_ahead(self, message_id: int, count: int) -> int:
-        """An id above `message_id` with about `count` messages in between; 0: there are fewer."""
-        return self._order.id_ahead(message_id, count)
 
     def latest(self, key: str) -> Entry | None:
         """The message whose place a new one with that last-value key would take."""
