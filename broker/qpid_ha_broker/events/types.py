@@ -147,8 +147,9 @@ class HandedOut(NamedTuple):
     """Messages of a queue up to this id may have gone to consumers, those that are still to come among them; none with
     a larger id has. Written ahead: see `model.handout_marks`. It takes the place of what was said before.
 
-    Of the queue 0: of all queues there are, and from here on each has what the next event about it says. `upto` is
-    EVERYTHING there where nothing is said any more; so it is after a GenerationStarted, until this comes.
+    Of the queue 0: messages up to this id may have gone to consumers whatever the queue, and what the last events about
+    single queues say counts from here on. After a GenerationStarted it does not, until this comes, nor after one with
+    EVERYTHING: then all may have gone to consumers.
     """
 
     queue: int

@@ -252,5 +252,7 @@ def _set_marks(state: SetState, objects: Configured) -> None:
         state.producers.were_refused(refused)
     state.sessions.replace(objects.sessions)
     state.marks.forget()
+    for queue_id in objects.queues:
+        state.catalog.queues_by_id[queue_id].mark.told(0, objects.frame.lsn)
     for lsn, mark in objects.handed_out:
         state.apply(lsn, mark)

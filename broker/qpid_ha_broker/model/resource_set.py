@@ -164,13 +164,13 @@ class ResourceSet(WriteAdmission):
         """Tell from here on how far queues are handed out, and how far they have been until now."""
         marks = self.state.marks
         queues = [queue for queue in self.state.queues() if queue.log is self.log]
-        ahead = [ev.HandedOut(queue.id, queue.mark.highest) for queue in queues if queue.mark.highest > marks.inherited]
-        begins = ev.HandedOut(0, marks.inherited)
-        if ahead:
-            self.write_unit([begins, *ahead])
-        else:
-            self.write(begins)
-        for queue in queues:  # who leads next without having these takes it that all was handed out
+        for queue in queues:
+            highest = max(queue.mark.highest, marks.inherited)
+            if highest > marks.inherited or queue.mark.upto > highest:
+                self.write(ev.HandedOut(queue.id, highest))
+        self.write(ev.HandedOut(0, marks.inherited))
+        for queue in queues:  # who leads next without having the last of these takes it that all was handed out
+            queue.mark.upto = max(queue.mark.upto, marks.inherited)
             queue.mark.settled = queue.mark.upto
         marks.begun()
 

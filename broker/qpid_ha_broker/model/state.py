@@ -247,8 +247,9 @@ def _handed_out(state: SetState, lsn: int, event: ev.HandedOut) -> None:
         state.catalog.queues_by_id[event.queue].mark.told(event.upto, lsn)
         return
     state.marks.floor = event.upto
-    for queue in state.queues():
-        queue.mark.told(event.upto, lsn)
+    if event.upto == ev.EVERYTHING:
+        for queue in state.queues():
+            queue.mark.told(event.upto, lsn)
 
 
 def _find(queue: Queue, ids: tuple[int, ...]) -> list[Entry]:
