@@ -38,6 +38,7 @@ PLAIN_EVENTS: dict[type, str] = {
     ev.Released: "released",
     ev.ProducerAdvanced: "producer advanced",
     ev.NumbersRefused: "numbers refused",
+    ev.HandedOut: "handed out",
     ev.SessionAcquired: "held for a session",
     ev.SessionStarted: "session started",
     ev.SessionResumed: "session resumed",

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from member_harness import MemberHarness
 from model_support import NOW_MS, TextReader, message
+from qpid_ha_broker.events.types import EVERYTHING
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Frame
 from qpid_ha_broker.ha.replica import Restored
@@ -179,13 +180,16 @@ class Node(MemberHarness):
         return self.resources.accept(found, taken).lsn
 
     def take(self, queue: str, count: int) -> list[Entry]:
-        """What a consumer with that credit gets."""
+        """What a consumer with that credit gets, as if a mark had covered it: see `model.handout_marks`."""
         found = self.resources.catalog.queues[queue]
+        mark, before = found.mark, (found.mark.upto, found.mark.settled)
+        mark.upto = mark.settled = EVERYTHING
         consumer = Consumer()
         consumer.credit, consumer.window_bytes = count, 1 << 30
         self.resources.subscribe(found, consumer, consumer)
         self.resources.catalog.wake(found)
         taken = [entry for handout in self.resources.hand_out(NOW_MS, count) for entry in handout.entries]
+        mark.upto, mark.settled = before
         self.resources.unsubscribe(found, consumer, NOW_MS)
         return taken
 

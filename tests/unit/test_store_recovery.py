@@ -107,6 +107,35 @@ def test_messages_come_back_as_possibly_delivered_before() -> None:
     assert token.lsn > found.redelivered_below
 
 
+@pytest.mark.parametrize("is_snapshot", [False, True])
+def test_after_a_restart_that_is_marked_which_somebody_may_have_had_and_nothing_else(is_snapshot: bool) -> None:
+    core = KeptCore()
+    core.resources.default.state.marks.inherit(is_next=True)
+    core.resources.default.take_over(core.now_ms, 0)
+    core.resources.default.begin_marks()
+    taken, left = core.queue("taken"), core.queue("left")
+    for queue in (taken, left):
+        core.publish(queue, *(message(text, durable=True) for text in ("one", "two", "three")))
+    consumer = core.consumer(taken)
+    core.give_credit(taken, consumer, 2)
+    core.hand_out()
+    core.commit()
+    core.hand_out()
+    core.leave(taken, consumer)
+    core.keep()
+    if is_snapshot:
+        dump, number = core.begin_dump()
+        core.write_dump(dump, number, list(iter(lambda: dump.next(1 << 20), None)))
+        for older in range(1, number):
+            core.disk.remove(segment_path(older))
+    resources, _ = recovered(core.disk)
+    resources.default.state.marks.inherit(is_next=True)
+    resources.default.take_over(core.now_ms, 0)
+    queues = resources.catalog.queues
+    marked = {name: [queue.is_redelivered(entry) for entry in queue.messages] for name, queue in queues.items()}
+    assert marked == {"taken": [True, True, False], "left": [False, False, False]}
+
+
 def test_what_was_taken_back_is_void_and_what_came_instead_counts() -> None:
     core = KeptCore()
     queue = core.queue("q")

@@ -33,6 +33,7 @@ class RecordKind(IntEnum):
     PRODUCER_ADVANCED = 0x24
     SESSION_ACQUIRED = 0x25
     NUMBERS_REFUSED = 0x26
+    HANDED_OUT = 0x27
 
     TRANSACTION_COMMITTED = 0x30
 
@@ -149,6 +150,7 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.PRODUCER_ADVANCED: {"sequence": "Q", "kept": "I", "producer_bytes": "H"},
         RecordKind.SESSION_ACQUIRED: {"queue": "Q", "session": "Q"},
         RecordKind.NUMBERS_REFUSED: {"sequences": "H", "producer_bytes": "H"},
+        RecordKind.HANDED_OUT: {"queue": "Q", "upto": "Q"},
         RecordKind.TRANSACTION_COMMITTED: {"parts": "I"},
         RecordKind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
         RecordKind.IN_SYNC_CHANGED: {"epoch": "Q", "members": "H"},

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Scalar = str | int | float | bool | None
 """What an argument of a queue, an exchange or a binding may be."""
@@ -137,6 +137,23 @@ class Released(NamedTuple):
     queue: int
     ids: tuple[int, ...]
     failed: bool
+
+
+EVERYTHING: Final = (1 << 64) - 1
+"""Above all ids."""
+
+
+class HandedOut(NamedTuple):
+    """Messages of a queue up to this id may have gone to consumers, those that are still to come among them; none with
+    a larger id has. Written ahead: see `model.handout_marks`. It takes the place of what was said before.
+
+    Of the queue 0: messages up to this id may have gone to consumers whatever the queue, and what the last events about
+    single queues say counts from here on. After a GenerationStarted it does not, until this comes, nor after one with
+    EVERYTHING: then all may have gone to consumers.
+    """
+
+    queue: int
+    upto: int
 
 
 class SessionAcquired(NamedTuple):
@@ -372,6 +389,7 @@ Event = (
     | Dequeued
     | Acquired
     | Released
+    | HandedOut
     | SessionAcquired
     | ProducerAdvanced
     | NumbersRefused

@@ -47,7 +47,9 @@ class BackupFeed:
         common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn, began_apart(own, theirs))
         lacks = hello.lacks_transient and common >= self._ctx.resource_set.state.transients_lost_lsn
         holds_what_is_common = hello.complete and not lacks and common >= self._forced_lsn
+        is_readable = hello.reads_marks or self._ctx.resource_set.state.marks.last_lsn <= common
         by_tail = holds_what_is_common and hello.applied_lsn <= common and self._tail.holds_after(common)
+        by_tail = by_tail and is_readable
         resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
         self._ctx.send(
             backup.link,
@@ -170,7 +172,7 @@ class BackupFeed:
     def _begin_browsing(self, backup: BackupLink) -> None:
         settings, state = self._ctx.settings, self._ctx.resource_set.state
         lsn = self._tail.last_lsn
-        self._ctx.send(backup.link, objects_frame(state, self._generation, lsn))
+        self._ctx.send(backup.link, objects_frame(state, self._generation, lsn, with_marks=backup.reads_marks))
         backup.browsers = Browsers(
             state, self._generation, lsn, backup.holdings,
             max_messages=settings.chunk_messages, max_bytes=settings.chunk_bytes, window=settings.chunks_ahead,

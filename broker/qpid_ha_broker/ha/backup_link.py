@@ -67,6 +67,7 @@ class BackupLink:
         self.observes = ""
         """Why it is not in the in-sync set although it is level, as it was told; empty: it was not."""
         self.readings = ReadingsDue(hello.reads_clock)
+        self.reads_marks = hello.reads_marks
         self.sent_lsn = 0
         """The stream was sent up to there."""
         self.level_lsn = 0

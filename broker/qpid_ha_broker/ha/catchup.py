@@ -92,6 +92,7 @@ class CatchUp:
         state, discarded = self._state, []
         state.producers.forget_after(self._common_lsn)
         state.sessions.forget_after(self._common_lsn)
+        state.marks.forget()  # the primary tells what counts
         for queue in state.queues():
             if queue.id > self._common_lsn:
                 discarded += _discarded(queue.name, sorted(queue.messages, key=_entry_id))

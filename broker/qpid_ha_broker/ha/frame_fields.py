@@ -41,6 +41,7 @@ _LEFT_OUT: Final[dict[str, object]] = {
     "started": (),
     "request": "",
     "reads_clock": False,
+    "reads_marks": False,
     "clock_ms": 0,
     "store_problem": "",
 }
@@ -222,6 +223,7 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "started": _times,
         "reads_clock": _truth,
         "store_problem": _text,
+        "reads_marks": _truth,
     },
     fr.Welcome: {
         "name": check_name,

@@ -71,6 +71,8 @@ class Hello(NamedTuple):
     store_problem: str = ""
     """Why its store takes nothing now, so that nobody should wait for it. Empty: it does, or this is for a broker that
     is older."""
+    reads_marks: bool = False
+    """It understands the event `HandedOut`. False: as of `reads_clock`."""
 
 
 class Resync(StrEnum):

@@ -47,10 +47,14 @@ class Configured(NamedTuple):
     sessions: SessionRegistry
     held: list[ev.SessionAcquired]
     """By consumers of sessions; the messages come later."""
+    handed_out: list[tuple[int, ev.HandedOut]]
 
 
-def objects_frame(state: SetState, generation: int, lsn: int) -> Objects:
-    """Everything replicated but the messages, as of `lsn`, in an order in which it can be applied."""
+def objects_frame(state: SetState, generation: int, lsn: int, *, with_marks: bool = False) -> Objects:
+    """Everything replicated but the messages, as of `lsn`, in an order in which it can be applied.
+
+    `with_marks`: also how far queues were handed out, which an older release cannot read.
+    """
     queues = state.queues()
     return Objects(
         generation,
@@ -59,11 +63,11 @@ def objects_frame(state: SetState, generation: int, lsn: int) -> Objects:
         state.in_sync.members,
         tuple((queue.id, queue.owner) for queue in queues if queue.used),
         tuple(queue.id for queue in queues if not has_replicated_messages(queue)),
-        b"".join(_records(state, queues, lsn)),
+        b"".join(_records(state, queues, lsn, with_marks=with_marks)),
     )
 
 
-def _records(state: SetState, queues: list[Queue], lsn: int) -> Iterator[bytes]:
+def _records(state: SetState, queues: list[Queue], lsn: int, *, with_marks: bool) -> Iterator[bytes]:
     exchanges = state.exchanges()
     for exchange in exchanges:
         yield encode(exchange.id, ev.ExchangeDeclared(exchange.name, exchange.kind, exchange.arguments))
@@ -80,6 +84,9 @@ def _records(state: SetState, queues: list[Queue], lsn: int) -> Iterator[bytes]:
         yield encode(session_lsn, session_event)
     for _, acquired in state.catalog.holdings.events(is_local=False, lsn=lsn):
         yield encode(lsn, acquired)
+    if with_marks:
+        for mark_lsn, mark in state.marks.events(lsn, {queue.id: queue.mark for queue in queues}):
+            yield encode(mark_lsn, mark)
 
 
 def _replicated_bindings(catalog: Catalog, exchange: Exchange) -> list[Binding]:
@@ -96,7 +103,7 @@ def read_objects(frame: Objects) -> Configured:
     records, _, problem = decode(frame.data)
     if problem is not None:
         raise ObjectsError(f"damaged at byte {problem.offset}: {problem.text}")
-    objects = Configured(frame, {}, {}, {}, [], [], ClusterMap(), SessionRegistry(), [])
+    objects = Configured(frame, {}, {}, {}, [], [], ClusterMap(), SessionRegistry(), [], [])
     for record in records:
         try:
             _read(objects, record)
@@ -162,6 +169,10 @@ def _read(objects: Configured, record: LogRecord) -> None:
         if event.queue not in objects.queues or event.queue in objects.frame.unreplicated:
             raise ValueError(f"messages of queue {event.queue}, which are not here, are held for {event.name}")
         objects.held.append(event)
+    elif isinstance(event, ev.HandedOut):
+        if event.queue and event.queue not in objects.queues:
+            raise ValueError(f"a mark of queue {event.queue}, which is not here")
+        objects.handed_out.append((lsn, event))
     else:
         raise ValueError(f"expected what is no message, found {type(event).__name__}")
 
@@ -240,3 +251,8 @@ def _set_marks(state: SetState, objects: Configured) -> None:
     for refused in objects.refused:
         state.producers.were_refused(refused)
     state.sessions.replace(objects.sessions)
+    state.marks.forget()
+    for queue_id in objects.queues:
+        state.catalog.queues_by_id[queue_id].mark.told(0, objects.frame.lsn)
+    for lsn, mark in objects.handed_out:
+        state.apply(lsn, mark)

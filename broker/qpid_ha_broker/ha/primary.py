@@ -20,6 +20,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 from qpid_ha_broker.ha.leadership_proof import LeadershipProof
+from qpid_ha_broker.ha.mark_telling import MarkTelling
 from qpid_ha_broker.ha.observers import Admit, LimitedInSync
 from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
@@ -50,6 +51,7 @@ class Primary:
         self.commits = CommitWatch()
         """Since when nothing is committed."""
         self._feed = BackupFeed(ctx, replica, generation, self.in_sync)
+        self._marks = MarkTelling(ctx)
         self.followers = Followers(ctx, replica.tail, generation)
         """Who keeps a copy of one queue outside of the cluster."""
         self.phase = Phase.RECOVERING
@@ -96,6 +98,7 @@ class Primary:
             self.lost(other.link, "it connected anew")
         backup = self.links[link] = BackupLink(link, hello, self._ctx.clock_s)
         backup.probation_s = self._admission.probation_s(hello.name)
+        self._marks.backup_came(backup)
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
@@ -119,6 +122,7 @@ class Primary:
                 if backup.name not in self.in_sync:  # for one that is, publishers wait, and time decides
                     self._give_up(backup, f"it does not read, and {backup.unread_bytes} bytes wait for it")
         self.commits.look(self._ctx.clock_s, self._tail.last_lsn, self.in_sync.committed_lsn)
+        self._marks.turn_ended(self.links.values(), self.in_sync)
         events = 0 if batch is None else batch.last_lsn - batch.first_lsn + 1
         for backup, reason in self._feed.catch_up(self.links.values(), events):
             self._give_up(backup, reason)

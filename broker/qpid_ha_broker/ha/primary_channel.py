@@ -8,25 +8,45 @@ from qpid_ha_broker.ha.effects import Connect
 
 class GreetingForm:
     """How another broker is greeted whose release is not known: an older one ends the channel at a first word with
-    fields that it does not know, and does not say why. So the next greeting after that has the other form."""
+    fields that it does not know, and does not say why. So the next greeting after that leaves out what came last, and
+    after the barest the fullest comes again."""
 
-    def __init__(self) -> None:
-        self.is_full = True
+    def __init__(self, additions: int = 1) -> None:
+        """`additions`: releases with which fields came."""
+        self._most = self.additions = additions
+        """Those of which the fields are in the greeting, the oldest ones."""
+        self._is_open = self._is_answered = self._is_welcome = False
+
+    @property
+    def is_full(self) -> bool:
         """With what came with a later release than the protocol."""
-        self._is_open = self._is_answered = False
+        return self.additions > 0
+
+    @property
+    def tells_of_marks(self) -> bool:
+        """With what came after that, too."""
+        return self.additions > 1
 
     def opened(self) -> None:
         """A channel is there, and its first word is about to be sent."""
-        self._is_open, self._is_answered = True, False
+        self._is_open, self._is_answered, self._is_welcome = True, False, False
 
     def answered(self) -> None:
         """Something came on it."""
         self._is_answered = True
 
+    def welcomed(self) -> None:
+        """That was who is looked for. The next one may be newer."""
+        self._is_answered = self._is_welcome = True
+
     def ended(self) -> None:
         """It is gone: before the other side's first word perhaps."""
         if self._is_open:
-            self._is_open, self.is_full = False, self._is_answered or not self.is_full
+            self._is_open = False
+            if self._is_welcome:
+                self.additions = self._most
+            elif not self._is_answered:
+                self.additions = self.additions - 1 if self.additions else self._most
 
 
 class PrimaryChannel:
@@ -54,7 +74,7 @@ class PrimaryChannel:
         self._welcomed_s = float("-inf")
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
-        self.greeting = GreetingForm()
+        self.greeting = GreetingForm(additions=2)
         self.told_problem = ""
         """Why the store of this broker took nothing when it greeted, which is told to whoever is not too old for that;
         empty: it took what it was given, then or since."""
@@ -140,6 +160,7 @@ class PrimaryChannel:
     def welcomed(self) -> None:
         """The primary is found."""
         self.heard()
+        self.greeting.welcomed()
         self._welcomed_s = self._ctx.clock_s
         if self.login_problem:
             self._ctx.is_status_stale = True

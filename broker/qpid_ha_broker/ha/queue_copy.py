@@ -140,7 +140,7 @@ class QueueCopy:
 
     def received(self, frame: fr.Frame, steady_ms: int) -> list[fr.Frame]:
         """A frame came; what to answer. Raises CopyError. `steady_ms`: see `model.message_clock`."""
-        self._greeting.answered()
+        self._greeting.welcomed()
         if not self._may_go_on():
             return []
         if isinstance(frame, fr.Refused):

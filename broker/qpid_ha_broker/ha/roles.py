@@ -508,6 +508,7 @@ class Connecting(Standby):
                 started=replica.history.started() if parts.channel.greeting.is_full else (),
                 reads_clock=parts.channel.greeting.is_full,
                 store_problem=parts.channel.told_problem if parts.channel.greeting.is_full else "",
+                reads_marks=parts.channel.greeting.tells_of_marks,
             ),
         )
 
@@ -1191,9 +1192,12 @@ def lead_alone(parts: MemberParts) -> None:
     """
     ctx, replica = parts.ctx, parts.replica
     replica.apply_all()
+    ctx.resource_set.state.marks.inherit(is_next=True)
     change = InSyncChange(ctx.resource_set.state.in_sync.epoch, (ctx.settings.name,))
     primary = Primary(ctx, replica, replica.history.generation, change, ctx.resource_set.log.last_lsn)
     _open_for_clients(ctx)
+    if ctx.settings.has_witness:  # no generation says that this process has told nothing yet
+        ctx.resource_set.begin_marks()
     ctx.want_turn()
     parts.machine.move(Cause.LOADED_ALONE)
     parts.role = StandaloneLeader(parts, primary)
@@ -1221,6 +1225,8 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
     parts.channel.search()
     committed_lsn, lacks_transient = replica.committed_lsn, replica.lacks_transient
     replica.apply_all()
+    is_next = accept.generation == replica.history.generation + 1 and not accept.is_forced
+    ctx.resource_set.state.marks.inherit(is_next=is_next)
     resource_set, name = ctx.resource_set, ctx.settings.name
     change = InSyncChange(accept.epoch, accept.members)
     primary = Primary(ctx, replica, accept.generation, change, min(committed_lsn, resource_set.log.last_lsn))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.lead_proof import LeadProof
+from qpid_ha_broker.model.handout_marks import QueueMark
 from qpid_ha_broker.model.limits import QueueLimits
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.orders import OrderCursor
@@ -84,6 +86,7 @@ class Returning(NamedTuple):
 
 
 _NO_LIMIT: Final = 1 << 64
+_entry_id = attrgetter("id")
 
 
 class Dispatcher:
@@ -91,6 +94,7 @@ class Dispatcher:
 
     __slots__ = (
         "_by_priority",
+        "_gate",
         "_head",
         "_limits",
         "_messages",
@@ -99,6 +103,7 @@ class Dispatcher:
         "awaits_answers",
         "awaits_bodies",
         "awaits_commit",
+        "awaits_mark",
         "consumers",
         "interrupted",
         "returning",
@@ -114,6 +119,8 @@ class Dispatcher:
         self._turn = 0
         self._takes_committed = False
         """In this `hand_out`, those who take are given what is committed, too."""
+        self._gate: QueueMark | None = None
+        """In `hand_out`: by that takers get messages; None: they get any."""
         self.consumers: list[Consumer] = []
         """Those who only look, too."""
         self.returning: list[Returning] = []
@@ -126,6 +133,8 @@ class Dispatcher:
         """The last `hand_out` stopped before a message that is paged out: wake the queue when it is back."""
         self.awaits_commit = False
         """The last `hand_out` kept from somebody what is not committed: wake the queue when that has changed."""
+        self.awaits_mark = 0
+        """The first message that the last `hand_out` kept from a taker because no mark covers it; 0: none."""
 
     def subscribe(self, consumer: Consumer) -> None:
         """Serve `consumer` from now on, as soon as it has credit."""
@@ -146,6 +155,15 @@ class Dispatcher:
         """Whether somebody does more than look."""
         return any(not consumer.browsing for consumer in self.consumers)
 
+    @property
+    def has_takers_with_credit(self) -> bool:
+        """Whether somebody would get the next message that comes."""
+        return any(consumer.credit > 0 and not consumer.browsing for consumer in self.consumers)
+
+    def newest_of(self, entries: list[Entry]) -> int:
+        """The largest id of what one consumer was handed out."""
+        return max(map(_entry_id, entries)) if self._by_priority else entries[-1].id
+
     def positions(self) -> list[OrderCursor]:
         """Where consumers and browsers stand; where consumers would begin, if there are none."""
         found = {consumer.position: None for consumer in self.consumers if consumer.position is not None}
@@ -159,16 +177,20 @@ class Dispatcher:
         *,
         only_browsers: bool = False,
         proof: LeadProof = LeadProof.PROVEN,
+        mark: QueueMark | None = None,
         budget: Budget = UNLIMITED,
     ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
 
         Who only looks sees what is committed in `log`, the one that the messages are written to. Stops when `budget`
         is spent, with at least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing may
-        be written, so nobody takes anything and nothing expires. `proof`: what those who take may be given.
+        be written, so nobody takes anything and nothing expires. `proof`: what those who take may be given. `mark`: who
+        takes something gets what this covers; None: anything.
         """
+        self._gate = mark
         expired: list[Entry] = []
         self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
+        self.awaits_mark = 0
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
         uncommitted_in: Log | None = log
         if only_browsers:
@@ -219,6 +241,9 @@ class Dispatcher:
         last = _NO_LIMIT if browsing else self._last_in_order()
         if needs_commit and log is not None:
             last = min(last, log.whole_lsn())
+        last_without_gate, gate = last, None if browsing else self._gate
+        if gate is not None:
+            last = min(last, gate.settled)
         wanted = min(limit, consumer.credit)
         is_held_up = not browsing and self._limits.is_bounded and self._limits.is_held_up
         if is_held_up:
@@ -228,9 +253,12 @@ class Dispatcher:
         entries: list[Entry] = []
         passed = 0
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
+            is_covered = True
             if entry.id > last:
-                self.awaits_commit |= needs_commit
-                break
+                if gate is None or entry.id > last_without_gate:
+                    self.awaits_commit |= needs_commit
+                    break
+                is_covered = gate.covers(entry.id)
             if 0 < entry.header.expires_at_ms <= now_ms:
                 position.skip()
                 self._expire(entry, expired)
@@ -239,8 +267,12 @@ class Dispatcher:
                 if body is None or type(body) is BodyRef:
                     self.awaits_bodies = True
                     break
+                is_accepted = accepts is None or accepts(body)
+                if is_accepted and not is_covered:
+                    self.awaits_mark = entry.id
+                    break
                 position.skip()
-                if accepts is None or accepts(body):
+                if is_accepted:
                     if not browsing:
                         entry.holder = consumer
                     entries.append(entry)

@@ -1,8 +1,8 @@
 """What becomes of queues when a broker that followed another one's log begins to write it.
 
-It does not know what the last primary had delivered, so every message that was queued then goes out marked as perhaps
-delivered before, and queues whose users are gone are kept for a while. The cost is that of the queues, never of their
-messages: a failover must not take longer because more was waiting.
+It knows about how far the last primary had handed out each queue (`handout_marks`): what lies below goes out marked as
+perhaps delivered before. Queues whose users are gone are kept for a while. The cost is that of the queues, never of
+their messages: a failover must not take longer because more was waiting.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qpid_ha_broker.model.errors import InUse
+from qpid_ha_broker.model.handout_marks import SetMarks
+from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 
 
-def take_over_queues(queues: Iterable[Queue], now_ms: int, grace_ms: int) -> dict[Queue, None]:
-    """Prepare `queues` for consumers; returns those that time will change, in order."""
+def take_over_queues(
+    queues: Iterable[Queue], log: Log, marks: SetMarks, now_ms: int, grace_ms: int
+) -> dict[Queue, None]:
+    """Prepare `queues` for consumers; returns those that time will change, in order. `log` is the set's."""
     timed: dict[Queue, None] = {}
+    marks.inherited = min(marks.inherited, log.last_lsn)
     for queue in queues:
-        queue.redelivered_below = queue.log.last_lsn
+        before = max(marks.inherited, queue.mark.upto) if queue.log is log else queue.log.last_lsn
+        queue.redelivered_below = queue.mark.highest = min(before, queue.log.last_lsn)
         queue.exclusive_owner = None
         if queue.arguments.exclusive or queue.arguments.auto_delete:
             queue.reserve(now_ms + grace_ms)

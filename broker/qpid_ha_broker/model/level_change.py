@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.exchanges import Binding, Exchange
 from qpid_ha_broker.model.queue import Queue
@@ -86,7 +87,7 @@ class LevelChange:
             copies = self._copies(queue, queue.id, self._log.last_lsn + 2)
             lsns = self._log.append_unit([ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history])
             self._state.set_replication(queue, level)
-            _renumber(self._catalog, queue, copies, lsns[1:])
+            self._came_into_the_log(queue, copies, lsns[1:])
 
     def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
         """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
@@ -149,11 +150,18 @@ class LevelChange:
         else:
             copies = self._copies(queue, queue.id, self._log.last_lsn + 1 + len(events))
             lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
-            _renumber(self._catalog, queue, copies, lsns[len(events) :])
+            self._came_into_the_log(queue, copies, lsns[len(events) :])
         for each in ours:  # after the declaration that they name
             self._local_log.append(self._rebind(*each, queue))
         if level is Replicate.CONFIGURATION:
             self._copy_messages_to_local(queue)
+
+    def _came_into_the_log(self, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
+        """The messages of `queue` are those of `copies`, which are in the replicated log, in one unit with a mark."""
+        _renumber(self._catalog, queue, copies, lsns)
+        queue.mark.highest = max(queue.mark.highest, queue.redelivered_below)
+        queue.mark.told(queue.mark.highest, lsns[-1] if lsns else self._log.last_lsn)
+        queue.mark.settled = queue.mark.upto  # who leads next without the mark has not got the messages
 
     def _unbind(self, queue: Queue) -> list[tuple[Exchange, Binding]]:
         return [
@@ -182,6 +190,10 @@ class LevelChange:
         if self._log_acquisitions:
             ids = [lsn for entry, lsn in lsns.items() if entry.holder is not None]
             history += [ev.Acquired(queue_id, part) for part in _parts(ids)]
+        if self._state.marks.is_told and not is_local_lsn(first_lsn):
+            highest = max(queue.mark.highest, queue.redelivered_below)
+            marked = max((lsn for entry, lsn in lsns.items() if entry.id <= highest), default=0)
+            history.append(ev.HandedOut(queue_id, marked))
         return _Copies(entries, enqueued, history)
 
 

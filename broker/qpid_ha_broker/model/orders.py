@@ -102,6 +102,10 @@ class Order(ABC):
         """Before the first with a larger id, and on by ascending ids, whatever the order is: see `HistoryCursor`."""
 
     @abstractmethod
+    def id_ahead(self, message_id: int, count: int) -> int:
+        """An id above `message_id` with about `count` messages in between; 0: there are fewer."""
+
+    @abstractmethod
     def newest_id(self, most: int) -> int:
         """The largest id that is here and not above `most`; 0: there is none."""
 
@@ -272,6 +276,9 @@ class ByPriority(Order):
 
     def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)
+
+    def id_ahead(self, message_id: int, count: int) -> int:
+        return max(level.id_ahead(message_id, count) for level in self._levels)
 
     def newest_id(self, most: int) -> int:
         return max(level.newest_id(most) for level in self._levels)

@@ -11,6 +11,7 @@ from typing import Final
 
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.dispatcher import Consumer, Dispatcher
+from qpid_ha_broker.model.handout_marks import QueueMark
 from qpid_ha_broker.model.headers import MessageHeader
 from qpid_ha_broker.model.limits import QueueLimits
 from qpid_ha_broker.model.log import Log
@@ -35,6 +36,7 @@ class Queue:
         "limits",
         "locked",
         "log",
+        "mark",
         "messages",
         "name",
         "needs_care",
@@ -75,6 +77,8 @@ class Queue:
         """By id: messages that are held for sessions of clients, which `SessionHoldings` changes."""
         self.redelivered_below = 0
         """Messages up to this id may have been given to somebody by a primary before."""
+        self.mark = QueueMark()
+        """How far it was handed out, for who leads after this broker."""
         self.unused_since_ms: int | None = None
         self.change_arguments(arguments)
 
@@ -105,11 +109,15 @@ class Queue:
         """Whether somebody may have seen it: it was sent, or came back, or was there when this broker began to lead."""
         return entry.acquired_before or entry.id <= self.redelivered_below
 
+    def deliveries_before(self, entry: Entry) -> int:
+        """How often a consumer is told that it was delivered before: one that a primary before may have made counts
+        here, and not towards the delivery limit, for nobody knows whether it was made, or failed."""
+        return entry.delivery_count + (entry.id <= self.redelivered_below)
+
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
-        for entry in self.messages:
-            entry.acquired_before |= entry.id <= self.redelivered_below
-        self.redelivered_below = 0
+        self.redelivered_below = _renumbered(self.redelivered_below, new_ids)
+        self.mark.highest = _renumbered(self.mark.highest, new_ids)
         self.messages.renumber(new_ids)
 
     # --- who uses it
@@ -174,6 +182,11 @@ class SessionLink(Holder):
     def acquired(self, ids: Iterable[int]) -> SessionAcquired:
         """The event that gives it `ids`."""
         return SessionAcquired(self.queue.id, self.session, self.name, self.link, tuple(ids))
+
+
+def _renumbered(most: int, new_ids: Mapping[int, int]) -> int:
+    """The new id of the last message whose old one was not above `most`; 0: there is none."""
+    return max((new_id for old_id, new_id in new_ids.items() if old_id <= most), default=0)
 
 
 NOTHING_HELD: Final[dict[int, SessionLink]] = {}

@@ -30,6 +30,7 @@ class QueuedMessages:
         "count",
         "dequeued_total",
         "enqueued_total",
+        "id_ahead",
         "paged",
         "size",
     )
@@ -38,6 +39,8 @@ class QueuedMessages:
         self._name = name
         """Of the queue: for errors."""
         self._order = order
+        self.id_ahead = order.id_ahead
+        """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
         self._cursors: list[OrderCursor] = []
         """Those that must see again what comes back."""
         self._expiries = Expiries()

@@ -18,6 +18,7 @@ from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.following import take_over_queues
 from qpid_ha_broker.model.local_log import LocalLog
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken, Log
+from qpid_ha_broker.model.next_mark import next_mark
 from qpid_ha_broker.model.plan import Departure
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
@@ -164,9 +165,48 @@ class ResourceSet(WriteAdmission):
         self.drop_open_unit()
         queues = self.catalog.queues.values()
         self.catalog.now_ms = now_ms
-        self.catalog.timed = take_over_queues(queues, now_ms, grace_ms)
+        self.catalog.timed = take_over_queues(queues, self.log, self.state.marks, now_ms, grace_ms)
         self.catalog.wake_consumers()
         self._taken_over = self.written
+
+    def begin_marks(self) -> None:
+        """Tell from here on how far queues are handed out, and how far they have been until now."""
+        marks = self.state.marks
+        queues = [queue for queue in self.state.queues() if queue.log is self.log]
+        for queue in queues:
+            highest = max(queue.mark.highest, marks.inherited)
+            if highest > marks.inherited or queue.mark.upto > highest:
+                self.write(ev.HandedOut(queue.id, highest))
+        self.write(ev.HandedOut(0, marks.inherited))
+        for queue in queues:  # who leads next without having the last of these takes it that all was handed out
+            queue.mark.upto = max(queue.mark.upto, marks.inherited)
+            queue.mark.settled = queue.mark.upto
+        marks.begun()
+
+    def is_marked(self, queue: Queue) -> bool:
+        """Whether its messages go out only where a mark covers them."""
+        if queue.log is not self.log or not self.state.marks.gates(self.log):
+            return False
+        queue.mark.settle(self.log)
+        return True
+
+    def mark_ahead(self, queue: Queue, blocked_id: int) -> None:
+        """Write how far `queue` may be handed out next, if it is time; `blocked_id` waits for that, if it is not 0."""
+        upto = next_mark(queue, blocked_id)
+        if upto is not None:
+            newest = max(queue.mark.highest, blocked_id)
+            self.write(ev.HandedOut(queue.id, upto))
+            queue.mark.renew_at = newest + (upto - newest) // 2
+
+    def narrow_mark(self, queue: Queue) -> None:
+        """Nobody takes from `queue` any more: write how far it was handed out."""
+        if queue.mark.upto > queue.mark.highest and self.is_marked(queue):
+            self.write(ev.HandedOut(queue.id, queue.mark.highest))
+
+    def end_marks(self) -> None:
+        """Tell nothing any more: somebody follows who could not read it."""
+        self.write(ev.HandedOut(0, ev.EVERYTHING))
+        self.state.marks.ended()
 
 
 class ResourceSets:

@@ -211,6 +211,8 @@ class Resources:
         queue.unsubscribe(consumer, now_ms)
         if self.default.read_only:
             return
+        if not (consumer.browsing or queue.dispatcher.has_takers or queue.deleted):
+            self.default.narrow_mark(queue)
         if keep_until_ms:
             self.timers.keep_for_return(queue, keep_until_ms)
             return
@@ -229,6 +231,7 @@ class Resources:
         When `budget` is spent the other queues wait for the next call, and are the first in it.
         """
         handouts: list[Handout] = []
+        default = self.default
         self.catalog.now_ms = now_ms
         if self._uncommitted:
             self._wake_for_committed()
@@ -237,13 +240,15 @@ class Resources:
         for queue in pending:
             if queue.deleted:
                 continue
-            dispatcher = queue.dispatcher
+            dispatcher, mark = queue.dispatcher, queue.mark
+            is_marked = default.is_marked(queue)
             given, expired = dispatcher.hand_out(
                 now_ms,
                 limit,
                 queue.log,
-                only_browsers=bool(self.default.read_only),
+                only_browsers=bool(default.read_only),
                 proof=self.proof_for(queue),
+                mark=mark if is_marked else None,
                 budget=budget,
             )
             if expired:
@@ -255,7 +260,13 @@ class Resources:
             for consumer, entries in given:
                 if len(entries) == limit:
                     self.catalog.awake[queue] = None
+                if not consumer.browsing:
+                    mark.highest = max(mark.highest, dispatcher.newest_of(entries))
                 handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
+            if is_marked and not default.read_only:
+                default.mark_ahead(queue, dispatcher.awaits_mark)
+            if dispatcher.awaits_mark:
+                self._uncommitted[queue] = queue.log.committed_lsn
             if budget.is_spent:
                 self.catalog.awake = dict.fromkeys(pending) | self.catalog.awake
         return handouts

@@ -300,6 +300,18 @@ class MessageSequence:
                         return block.entries[index].id
         return 0
 
+    def id_ahead(self, message_id: int, count: int) -> int:
+        """The id of the message that is `count` places above `message_id`, or was; 0: there are not so many."""
+        block: SequenceBlock | None
+        block, index = self.after(message_id)
+        while block is not None:
+            at = index + count - 1
+            if at < len(block.entries):
+                return block.entries[at].id
+            count -= len(block.entries) - index
+            block, index = block.next, 0
+        return 0
+
     def start(self) -> tuple[SequenceBlock, int]:
         """The position before the first entry."""
         return self._blocks[0], 0

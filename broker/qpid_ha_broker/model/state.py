@@ -8,6 +8,7 @@ by whoever wrote the event.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
@@ -17,6 +18,7 @@ from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.handout_marks import SetMarks
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
@@ -50,6 +52,7 @@ class SetState:
         """Those of clients; in `default` alone."""
         self.transients_lost_lsn = 0
         """The last LSN with which messages that are not durable were given up."""
+        self.marks = SetMarks()
         self.open_unit: list[LogRecord] = []
         """Parts that wait for the rest of their unit."""
         self._apply: dict[type, Callable[[int, Any], object]] = {
@@ -69,6 +72,7 @@ class SetState:
             ev.Dequeued: self._dequeued,
             ev.Acquired: self._acquired,
             ev.Released: self._released,
+            ev.HandedOut: partial(_handed_out, self),
             ev.SessionAcquired: self._session_acquired,
             ev.ProducerAdvanced: self._producer_advanced,
             ev.NumbersRefused: lambda _, event: self.producers.were_refused(event),
@@ -181,6 +185,7 @@ class SetState:
 
     def _generation_started(self, lsn: int, event: ev.GenerationStarted) -> None:
         self.generations.append((lsn, event))
+        self.marks.forget()
 
     def _in_sync_changed(self, lsn: int, event: ev.InSyncChanged) -> None:
         self.in_sync = event
@@ -234,6 +239,17 @@ class SetState:
     def _session_acquired(self, lsn: int, event: ev.SessionAcquired) -> None:
         queue = self.catalog.queues_by_id[event.queue]
         self.catalog.session_acquired(queue, _find(queue, event.ids), event)
+
+
+def _handed_out(state: SetState, lsn: int, event: ev.HandedOut) -> None:
+    state.marks.last_lsn = lsn
+    if event.queue:
+        state.catalog.queues_by_id[event.queue].mark.told(event.upto, lsn)
+        return
+    state.marks.floor = event.upto
+    if event.upto == ev.EVERYTHING:
+        for queue in state.queues():
+            queue.mark.told(event.upto, lsn)
 
 
 def _find(queue: Queue, ids: tuple[int, ...]) -> list[Entry]:

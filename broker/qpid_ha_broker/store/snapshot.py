@@ -82,6 +82,7 @@ def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> I
             yield local_lsn if local else last_lsn, event
     for resource_set in sets:
         yield from resource_set.state.producers.events()
+    yield from default.marks.events(last_lsn, {queue.id: queue.mark for queue in default.queues()})
     yield from default.sessions.events(last_lsn)
     yield from catalog.holdings.events(is_local=False, lsn=last_lsn)
     yield from catalog.holdings.events(is_local=True, lsn=local_lsn)

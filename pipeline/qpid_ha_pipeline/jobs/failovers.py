@@ -29,7 +29,7 @@ Log = tuple[str, str]
 """Cluster and resource set."""
 _LOG = ("cluster", "set")
 _OWN_EVENTS = (
-    "generation_started", "in_sync_changed", "transients_lost",
+    "generation_started", "in_sync_changed", "transients_lost", "handed_out",
     *(kind.name.lower() for kind in RecordKind if 0x50 <= kind <= 0x5F),
 )  # fmt: skip
 """What brokers write for themselves: about the set, and in `default` about the cluster map."""

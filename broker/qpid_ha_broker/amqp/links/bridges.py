@@ -486,7 +486,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
             way = " -> ".join(map(str, path))
             raise AmqpError(NOT_ALLOWED, f"a message came over {MOST_STEPS} bridges, {way}: shorten the way")
         if entry.acquired_before or entry.id <= self.queue.redelivered_below:
-            body = sections.redelivered(body, entry.delivery_count)
+            body = sections.redelivered(body, self.queue.deliveries_before(entry))
         else:
             body = sections.fresh(body)
         return with_path(body, (*path, self._step))

@@ -146,7 +146,8 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         """The first thing that it needs and has not, in the order in which the broker looks at them."""
         dispatcher, position = self.queue.dispatcher, self.position
         waits_for_proof = not self.browsing and self.hosted.resources.lead_proof is not LeadProof.PROVEN
-        if self.hosted.withholds_from(self) or (self.browsing and dispatcher.awaits_commit) or waits_for_proof:
+        waits_for_commit = dispatcher.awaits_commit if self.browsing else dispatcher.awaits_mark
+        if self.hosted.withholds_from(self) or waits_for_commit or waits_for_proof:
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
             return WaitsFor.CREDIT
@@ -166,7 +167,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         sections, shows_ids = self._container.sections, self.after is not None or self._relay is not None
         for entry, body in zip(entries, bodies, strict=False):
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
-                payload = sections.redelivered(body, entry.delivery_count)
+                payload = sections.redelivered(body, self.queue.deliveries_before(entry))
             else:
                 payload = sections.fresh(body)
             number = entry.id if shows_ids else None

@@ -138,6 +138,7 @@ class PacedConsumer(Consumer, LinkEndpoint):
             or self.window_bytes <= 0
             or self.credit <= 0
             or self.queue.dispatcher.awaits_bodies
+            or bool(self.queue.dispatcher.awaits_mark)
             or bool(self.queue.dispatcher.returning)
         )
         if self._sender.credit > 0 and waits and self not in self._window.waiting_for_answers:

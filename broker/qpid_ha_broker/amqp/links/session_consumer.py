@@ -147,7 +147,7 @@ class SessionConsumer(OutgoingLink):
         sections, is_relayed = self._container.sections, self._relay is not None
         for entry, body in zip(entries, bodies, strict=False):
             if entry.acquired_before or entry.id <= self.queue.redelivered_below:
-                payload = sections.redelivered(body, entry.delivery_count)
+                payload = sections.redelivered(body, self.queue.deliveries_before(entry))
             else:
                 payload = sections.fresh(body)
             payload = with_message_id(payload, entry.id)
