@@ -160,16 +160,17 @@ def test_a_primary_of_an_older_release_is_greeted_without_what_it_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It ends a channel that begins with a field that is new to it, and does not wait for who has left."""
-    cluster, send = three_with_disks(), FillingCluster.send
+    send = FillingCluster.send
 
     def send_to_older(self: FillingCluster, node: Node, link: int, frame: Frame) -> None:
-        if isinstance(frame, Hello) and frame.store_problem:
-            cluster.break_link((node.name, link), "a damaged frame")
+        if isinstance(frame, Hello) and (frame.store_problem or frame.reads_marks):
+            self.break_link((node.name, link), "a damaged frame")
             node.feed(fx.LinkLost(link, "a damaged frame"))
         else:
             send(self, node, link, frame)
 
     monkeypatch.setattr(FillingCluster, "send", send_to_older)
+    cluster = three_with_disks()
     cluster.fill("b")
     assert confirms(cluster, "a", "one")
     cluster.wait(10.0)

@@ -172,7 +172,7 @@ class BackupFeed:
     def _begin_browsing(self, backup: BackupLink) -> None:
         settings, state = self._ctx.settings, self._ctx.resource_set.state
         lsn = self._tail.last_lsn
-        self._ctx.send(backup.link, objects_frame(state, self._generation, lsn, with_marks=backup.reads_marks))
+        self._ctx.send(backup.link, objects_frame(state, self._generation, lsn, with_marks=backup.hello.reads_marks))
         backup.browsers = Browsers(
             state, self._generation, lsn, backup.holdings,
             max_messages=settings.chunk_messages, max_bytes=settings.chunk_bytes, window=settings.chunks_ahead,

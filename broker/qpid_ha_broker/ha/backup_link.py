@@ -55,6 +55,8 @@ class BackupLink:
 
     def __init__(self, link: int, hello: fr.Hello, clock_s: float) -> None:
         self.link = link
+        self.hello = hello
+        """What it said of itself when it came."""
         self.name = hello.name
         self.instance = hello.instance
         self.acknowledged = 0
@@ -67,13 +69,10 @@ class BackupLink:
         self.observes = ""
         """Why it is not in the in-sync set although it is level, as it was told; empty: it was not."""
         self.readings = ReadingsDue(hello.reads_clock)
-        self.reads_marks = hello.reads_marks
         self.sent_lsn = 0
         """The stream was sent up to there."""
         self.level_lsn = 0
         """Having acknowledged this far after CaughtUp, it is level."""
-        self.store_problem = hello.store_problem
-        """Why its store took nothing when it came; see `Hello`."""
         self.probation_s = 0.0
         """So long it has to be level, and to answer, before it may be in sync."""
         self._level_since_s: float | None = None

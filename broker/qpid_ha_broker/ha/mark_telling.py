@@ -23,7 +23,7 @@ class MarkTelling:
 
     def backup_came(self, backup: BackupLink) -> None:
         """Before it is sent anything."""
-        if not backup.reads_marks and self._set.state.marks.is_told:
+        if not backup.hello.reads_marks and self._set.state.marks.is_told:
             self._ctx.note(
                 "info", f"backup {backup.name} is older: after a failover all that is queued goes out marked"
             )
@@ -34,7 +34,7 @@ class MarkTelling:
         """Begin, once nothing is against it."""
         if self._set.state.marks.is_told or not self._set.log.is_witnessed:
             return
-        readers = {backup.name for backup in backups if backup.reads_marks}
+        readers = {backup.name for backup in backups if backup.hello.reads_marks}
         if len(readers) == len(backups) and readers.issuperset({*in_sync.members} - {in_sync.primary}):
             self._set.begin_marks()
             self._ctx.want_turn()

@@ -206,8 +206,8 @@ class Member:
         }
 
     def _why_not_in_sync(self, backup: BackupLink, in_sync: bool) -> str:
-        if backup.store_problem and not in_sync and not backup.is_level:
-            return f"its store cannot be written: {backup.store_problem}"
+        if backup.hello.store_problem and not in_sync and not backup.is_level:
+            return f"its store cannot be written: {backup.hello.store_problem}"
         if in_sync or not backup.is_level or not backup.probation_s:
             return ""
         return f"it was silent before: it is waited for again once it has been level for {backup.probation_s:g} s"

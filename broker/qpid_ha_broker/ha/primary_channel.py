@@ -23,8 +23,8 @@ class GreetingForm:
         return self.additions > 0
 
     @property
-    def tells_of_marks(self) -> bool:
-        """With what came after that, too."""
+    def is_newest(self) -> bool:
+        """With what came after that, too: marks, and why a store takes nothing."""
         return self.additions > 1
 
     def opened(self) -> None:
