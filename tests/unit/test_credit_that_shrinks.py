@@ -387,7 +387,9 @@ class Hops:
         self.is_held_up = False
         """What the proxy says does not reach the broker outside."""
         self._under_way = bytearray()
-        self.remote.upstream = RemoteConnection(broker_engine(), "here/1", "proxy", lambda: None, self.remote.ended.append)
+        self.remote.upstream = RemoteConnection(
+            broker_engine(), "here/1", "proxy", lambda: None, self.remote.ended.append
+        )
         self.settle_down()
 
     def _exchange(self) -> bool:
