@@ -1196,7 +1196,7 @@ def lead_alone(parts: MemberParts) -> None:
     change = InSyncChange(ctx.resource_set.state.in_sync.epoch, (ctx.settings.name,))
     primary = Primary(ctx, replica, replica.history.generation, change, ctx.resource_set.log.last_lsn)
     _open_for_clients(ctx)
-    if ctx.settings.has_witness:  # no generation says that this process has told nothing yet
+    if ctx.resource_set.state.marks.is_told:  # no generation says that this process has told nothing yet
         ctx.resource_set.begin_marks()
     ctx.want_turn()
     parts.machine.move(Cause.LOADED_ALONE)
