@@ -7,8 +7,8 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.handout_marks import QueueMark
+from qpid_ha_broker.model.lead_proof import LeadProof
 from qpid_ha_broker.model.limits import QueueLimits
 from qpid_ha_broker.model.log import CommitToken, Log
 from qpid_ha_broker.model.orders import OrderCursor
