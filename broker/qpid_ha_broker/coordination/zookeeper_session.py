@@ -254,6 +254,8 @@ class ZooKeeperSession:
                 raise LostAnswer(self._why_silent()) from None
             except ZookeeperError as error:
                 raise self.refusal(error) from None
+            except Exception as error:  # what ended kazoo's connection is the answer to all that were asked on it
+                raise LostAnswer(f"{self._why_silent()}; its connection ended with {error!r}") from error
         return answers
 
     def ask_again(self, deadline_s: float, *requests: Request) -> list[Any]:
