@@ -542,6 +542,8 @@ def test_while_a_primary_hands_over_nobody_else_is_told_to_lead_unless_the_next_
     bench.hosts("b", handed)
     assert len(orders(bench, OrderKind.PROMOTE)) == told
 
+    bench.wait()  # it was asleep until now
+    bench.wait(0.3)
     bench.feed(ms.BrokerDisconnected("c"))
     for _ in range(6):
         bench.now_s += 0.1
@@ -584,11 +586,12 @@ def test_a_failure_lasts_from_when_the_broker_was_there_until_each_of_its_sets_i
     for name in ("a", "c"):
         bench.hosts(name, ms.ReplicaReport("orders", "ready", "", 1, 5))
     bench.wait()  # it was asleep until now
+    bench.wait(0.3)
     bench.feed(ms.BrokerDisconnected("b"))
     bench.wait(0.3)
     assert facts(bench) == ("b", 1, None)
 
-    bench.now_s = 10.5
+    bench.now_s = 10.8
     bench.lead("c", "orders", members=("c",))
     assert facts(bench) == ("b", 1, None), "it has not begun"
     bench.hosts("c", ms.ReplicaReport("orders", "primary", "active", 2, 6))
@@ -1029,6 +1032,21 @@ def test_a_controller_that_slept_judges_nobody() -> None:
 
     assert live.losses(9.0, 0.2, 2.0) == []
     assert live.losses(9.1, 0.2, 2.0) == []
+
+
+def test_a_reset_just_after_the_controller_slept_is_no_sign_of_a_death() -> None:
+    live = Liveness()
+    live.began("a", ("a", "b", "c"), 0.0)
+    for name in "bc":
+        live.heard(name, 0.0)
+    live.losses(9.0, 0.2, 2.0)
+    for name in "bc":
+        live.disconnected(name, 9.01)
+    live.refuses("c", 9.02)
+
+    assert [loss.name for loss in live.losses(9.5, 0.2, 2.0)] == ["c"], "nobody listens there any more"
+    assert [loss.name for loss in live.losses(10.4, 0.2, 2.0)] == []
+    assert [loss.name for loss in live.losses(11.1, 0.2, 2.0)] == ["b"]
 
 
 # --- a cluster that is shut down

@@ -7,6 +7,7 @@ who is taken for alive and is gone costs time. So it is quick where there is pro
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 
@@ -36,12 +37,14 @@ class Liveness:
     | alive, awaited | a reset connection, and another one is refused where it listened | lost | nobody is there |
     | awaited | looked for when the controller began: it is refused where it listens | lost | nobody is there |
     | alive, awaited | a reset or refused connection, and nothing for `gone_after_s` | lost | who lives is back |
+    | alive, awaited | the same as the controller woke, and nothing for `failure_timeout_s` | lost | who lives is back |
     | alive | nothing for `failure_timeout_s` | lost | it hangs, or nobody can reach it |
     | awaited | nothing for `failure_timeout_s` since the controller began | lost | it was lost before |
     | alive, awaited | somebody said so | lost | it was fenced |
     | any | a report | alive | |
 
-    A controller that slept itself has heard of nobody meanwhile: all are given their time anew.
+    A controller that slept itself has heard of nobody meanwhile: all are given their time anew. That others have ended
+    their connections to it is what it would have done in their place; they are about to come again.
     """
 
     def __init__(self) -> None:
@@ -53,13 +56,15 @@ class Liveness:
         self._refusing: set[str] = set()
         """Those of the ones with a reset connection, or of which nothing was heard yet, that take no other one."""
         self._looked_s = 0.0
+        self._woke_s = -inf
+        """When the controller did, after it had slept."""
 
     def began(self, own: str, names: tuple[str, ...], now_s: float) -> None:
         """A new controller, on the broker `own`, knows these."""
         self.own = own
         self._life = dict.fromkeys(names, BrokerLife.AWAITED)
         self._since_s = dict.fromkeys(names, now_s)
-        self._reset_s, self._looked_s = {}, now_s
+        self._reset_s, self._looked_s, self._woke_s = {}, now_s, -inf
         self._refusing.clear()
         self._life[own] = BrokerLife.ALIVE
 
@@ -121,13 +126,16 @@ class Liveness:
         if slept:
             self._reset_s = dict.fromkeys(self._reset_s, now_s)
             self._refusing.clear()
+            self._woke_s = now_s
             self._since_s |= {name: now_s for name, life in self._life.items() if life is not BrokerLife.LOST}
             return []
         found = []
         for name, life in self._life.items():
             if life is BrokerLife.LOST or name == self.own:
                 continue
-            if name in self._refusing or now_s - self._reset_s.get(name, now_s) >= gone_after_s:
+            reset_s = self._reset_s.get(name, now_s)
+            back_after_s = failure_timeout_s if reset_s - self._woke_s <= gone_after_s else gone_after_s
+            if name in self._refusing or now_s - reset_s >= back_after_s:
                 found.append(Loss(name, "its process is gone", self._reset_s[name]))
             elif now_s - self._since_s[name] >= failure_timeout_s:
                 why = f"nothing was heard of it for {failure_timeout_s:g} s"
