@@ -164,6 +164,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         pauses = random.Random(f"{seed}/proxies pauses of all")
         faults += [_draw_pause_of_all(pauses) for _ in range(pauses.choice((1, 2, 3)))]
     bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
+    shrinking = 0 if bereft else random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2))
     if bereft:
         deletions = random.Random(f"{seed}/proxies deletions")
         faults += [_draw_fault(deletions, ProxiesKind.DELETE_QUEUE) for _ in range(deletions.choice((1, 3, 5)))]
@@ -172,7 +173,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         brokers,
         draw.randint(2, 5) + len(replicas),
         draw.randint(1, 5) + len(replicas),
-        random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2)),
+        shrinking,
         draw.randint(0, 1),
         random.Random(f"{seed}/proxies transactions").choice((0, 0, 1, 2)),
         random.Random(f"{seed}/proxies anonymous").choice((0, 0, 1)),
