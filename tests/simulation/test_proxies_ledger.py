@@ -49,9 +49,6 @@ class Generations:
     def has_left(self, reading: Reading) -> bool:
         return False
 
-    def browses_replica(self, client: str) -> bool:
-        return False
-
     def may_be_outdated(self) -> bool:
         return False
 

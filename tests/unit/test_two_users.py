@@ -99,8 +99,8 @@ class TwoUsers(RuleBasedStateMachine):
         self.strangers: list[PairedClient] = []
         self.links: list[tuple[PairedClient, Any]] = []
         self.transactions: list[bytes] = []
-        self.unfinished: set[int] = set()
-        """Strangers' links on which a part of a message went out."""
+        self.unfinished: dict[int, proton.Delivery] = {}
+        """By the strangers' links on which it goes out: of this a part has gone."""
         self.gone: list[weakref.ref[object]] = []
         self.stranger_comes_to_work()
 
@@ -272,7 +272,7 @@ class TwoUsers(RuleBasedStateMachine):
             return
         message = proton.Message("x" * 100, address=to)
         if id(link) in self.unfinished:  # it becomes the rest of that, and what is read nowhere is taken off nowhere
-            self.unfinished.remove(id(link))
+            del self.unfinished[id(link)]
         else:
             number = proton.ulong(min(self.sent + ahead, 2**64 - 1))
             message.annotations = {PRODUCER: f"{session}/{name}", SEQUENCE: number}
@@ -297,14 +297,16 @@ class TwoUsers(RuleBasedStateMachine):
         if found is None or not found[1].credit:
             return
         _, link = found
-        delivery = link.delivery(f"part-{next(self.numbers)}")
+        delivery = self.unfinished.pop(id(link), None)
+        if delivery is None:
+            delivery = link.delivery(f"part-{next(self.numbers)}")
         if some:
             link.stream(b"\x00Sw\xa1\x03abc"[:4])
             self.broker.settle_down()
         if is_aborted:
             delivery.abort()
         else:
-            self.unfinished.add(id(link))
+            self.unfinished[id(link)] = delivery
         self.broker.settle_down()
 
     @rule(index=st.integers(0, 7), outcome=st.sampled_from(OUTCOMES), credit=st.sampled_from(CREDITS))
