@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import attrgetter
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from qpid_ha_broker.ha.browser import Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.replica import Replica
+from qpid_ha_broker.model import resource_set
 from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -124,3 +126,17 @@ def test_a_snapshot_without_producers_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Producers, "events", lambda self: iter(()))
 
     found_by(monkeypatch, seeds())
+
+
+def test_a_new_primary_that_marks_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_over = resource_set.take_over_queues
+
+    def take_over_without_marks(queues: Collection[Queue], *arguments: Any) -> dict[Queue, None]:
+        timed = take_over(queues, *arguments)
+        for queue in queues:
+            queue.redelivered_below = 0
+        return timed
+
+    monkeypatch.setattr(resource_set, "take_over_queues", take_over_without_marks)
+
+    assert "for the second time without saying so" in found_by(monkeypatch, seeds(count=20)).problem
