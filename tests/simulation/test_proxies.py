@@ -114,7 +114,7 @@ def test_a_message_that_is_released_because_its_client_has_taken_credit_back_is_
 def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Proxying, "forget", lambda self, link, closed=True: self._links.pop(link, None))
 
-    found_by(monkeypatch, map(draw_proxies_plan, range(1, 5)))  # in 0 Proton is given what it has freed
+    found_by(monkeypatch, map(draw_proxies_plan, (2, 9)))  # in some others Proton is given what it has freed
 
 
 def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch:
     monkeypatch.setattr(ClientSessions, "end_by_hand", end_all)
 
     plan = draw_proxies_plan(20)  # of two clients with sessions
-    assert "whose client was there" in found_by(monkeypatch, [plan]).problem
+    assert "whose client has not said that it goes" in found_by(monkeypatch, [plan]).problem
 
 
 def test_a_primary_that_gives_messages_although_it_was_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
