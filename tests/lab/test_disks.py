@@ -70,12 +70,11 @@ def lead(cluster: Cluster, node: Node) -> None:
 
 def a_primary_with_a_full_disk_makes_way(cluster: Cluster, node: Node, load: Load) -> None:
     """Its score falls, since others are in sync, and nothing has failed. That there is room again moves nobody."""
-    broker = node.broker_pid()
+    broker, others = node.broker_pid(), cluster.backups()
     fill(cluster, node, DATA)
     cluster.wait(lambda: store(cluster, node) == "full", "it says that its disk is full")
-    cluster.wait(lambda: cluster.primary() not in ("", node.name), "another one is primary")
+    heir = cluster.wait_promoted(*others)
     load.wait_confirmed(100)
-    heir = cluster.primary()
     make_room(cluster, node, DATA)
     wait_agreed(cluster)
     assert (store(cluster, node), node.broker_pid(), cluster.primary()) == ("ok", broker, heir)

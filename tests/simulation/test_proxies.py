@@ -147,7 +147,7 @@ def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: p
 
     monkeypatch.setattr(RelayedTransaction, "fail", fail_unless_gone)
 
-    assert "a transaction that is not over" in found_by(monkeypatch, [draw_proxies_plan(114)]).problem
+    assert "a transaction that is not over" in found_by(monkeypatch, [draw_proxies_plan(39)]).problem
 
 
 def test_a_message_of_a_session_that_is_given_back_when_its_connection_is_lost_is_found(

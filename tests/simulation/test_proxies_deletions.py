@@ -30,7 +30,7 @@ def test_a_deletion_of_which_consumers_are_not_told_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(HostedSet, "_end_links_of_deleted_queues", tell_nobody)
 
-    assert "deleted" in found_by(monkeypatch, [draw_proxies_plan(SEED)]).problem
+    assert "goes out of deleted" in found_by(monkeypatch, [draw_proxies_plan(20)]).problem
 
 
 def test_a_session_that_holds_messages_of_a_deleted_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

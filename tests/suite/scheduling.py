@@ -59,6 +59,27 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no t
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
+    def remove_node(self, node: Any) -> str | None:
+        """It has ended; returns the test in which it did, if that was no ordinary end. It has failed: once more it
+        would end the next process, too."""
+        units = self.assigned_work.pop(node)
+        waiting = [(unit, test) for unit in units.values() for test, is_over in unit.items() if not is_over]
+        if not waiting:
+            return None
+        unit, fatal = waiting[0]
+        unit[fatal] = True
+        self.workqueue.update({group: unit for group, unit in units.items() if not all(unit.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return str(fatal)
+
+    def _reschedule(self, node: Any) -> None:
+        """A process runs a test once it knows the next one, or that there is none. One that has come in the place of
+        another one, which a test has ended, would wait with a single test for ever."""
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
     def _assign_work_unit(self, node: Any) -> None:
         with_lab = self.nodes[: max(1, min(LABS, len(self.nodes) - 1))]
         waiting = {group: list(tests) for group, tests in self.workqueue.items()}

@@ -44,8 +44,10 @@ def expected_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduling, "expected_s", lambda file, part: 100.0 if "pipeline" in file else 1.0)
 
 
-def run(tests: list[str], processes: int, until: float | None = None) -> dict[str, list[str]]:
-    """What each process ran, in order."""
+def run(
+    tests: list[str], processes: int, until: float | None = None, ends_its_process: str = ""
+) -> dict[str, list[str]]:
+    """What each process ran, in order. `ends_its_process`: that test does, and another process takes its place."""
     workers = [Worker(f"gw{number}") for number in range(processes)]
     options = SimpleNamespace(loadscopereorder=until is None, tx=processes * ["popen"])
     ours = {"part": "all", "until": until}
@@ -56,12 +58,28 @@ def run(tests: list[str], processes: int, until: float | None = None) -> dict[st
         scheduling.add_node(worker)
         scheduling.add_node_collection(worker, tests)
     scheduling.schedule()
+    ended: list[Worker] = []
     while any(worker.upcoming is not None for worker in workers):
         for worker in workers:
-            if (index := worker.upcoming) is not None:
-                worker.done.append(index)
-                scheduling.mark_test_complete(worker, index)
-    return {worker.gateway.id: [tests[index] for index in worker.done] for worker in workers}
+            if (index := worker.upcoming) is None:
+                continue
+            worker.done.append(index)
+            if tests[index] == ends_its_process:
+                workers[workers.index(worker)] = _replaced(scheduling, worker, tests)
+                ended.append(worker)
+                break
+            scheduling.mark_test_complete(worker, index)
+    return {worker.gateway.id: [tests[index] for index in worker.done] for worker in [*workers, *ended]}
+
+
+def _replaced(scheduling: GroupScheduling, worker: Worker, tests: list[str]) -> Worker:
+    """As pytest-xdist does it."""
+    assert scheduling.remove_node(worker) == tests[worker.done[-1]]
+    successor = Worker(f"{worker.gateway.id} again")
+    scheduling.add_node(successor)
+    scheduling.add_node_collection(successor, tests)
+    scheduling.schedule()
+    return successor
 
 
 def groups(tests: list[str]) -> list[str]:
@@ -111,3 +129,11 @@ def test_simulated_clusters_are_shared_out_one_by_one() -> None:
 
 def test_the_modules_that_have_no_use_for_a_session_of_spark_are_there() -> None:
     assert [file for file in WITHOUT_SESSION if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("last", [UNIT[0], UNIT[4], UNIT[-1]])
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_all_tests_run_though_one_of_them_ends_its_process(processes: int, last: str) -> None:
+    ran = run([*UNIT, *SPARKS], processes, ends_its_process=last)
+
+    assert sorted(test for tests in ran.values() for test in tests) == sorted([*UNIT, *SPARKS])
