@@ -13,7 +13,7 @@ from qpid_ha_broker.ha.browser import Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.replica import Replica
-from qpid_ha_broker.model import resource_set
+from qpid_ha_broker.model import following, resource_set
 from qpid_ha_broker.model.producers import Producers
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.sequence import Entry
@@ -129,7 +129,7 @@ def test_a_snapshot_without_producers_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_new_primary_that_marks_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_over = resource_set.take_over_queues
+    take_over = following.take_over_queues
 
     def take_over_without_marks(queues: Collection[Queue], *arguments: Any) -> dict[Queue, None]:
         timed = take_over(queues, *arguments)
