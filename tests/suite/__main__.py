@@ -76,8 +76,7 @@ def main(
         runner.run(Stage("run the gate", Part.GATE, files_of_the_gate(reach.test_modules)))
         if is_ci:
             _run_for_ci(runner, reach, began_s + CI_BOX_S)
-    lint_code = linting.finish()
-    sys.exit(_conclude(runner) or lint_code)
+    sys.exit(_conclude(runner, linting.finish()))
 
 
 def _share(turn: str) -> tuple[int, int]:
@@ -149,14 +148,17 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _conclude(runner: Runner) -> int:
+def _conclude(runner: Runner, lint_code: int = 0) -> int:
+    """Say what became of all, lint last; returns what to exit with."""
     report = runner.report
     if report.left_out:
         say("LEFT OUT, AS THE TIME WAS OVER:", *sorted(_counted(report.left_out)))
     if report.passed_alone:
         say("FAILED BESIDE OTHER TESTS, PASSED ALONE. Find out why:", *report.passed_alone)
     say("all tests passed" if report.code == 0 else "TESTS FAILED")
-    return report.code
+    if lint_code != 0:
+        say("LINT FAILED: its lines are above")
+    return report.code or lint_code
 
 
 def _counted(node_ids: Sequence[str]) -> list[str]:

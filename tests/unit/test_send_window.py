@@ -15,7 +15,7 @@ def test_a_consumer_gets_nothing_while_the_socket_is_full_and_all_of_it_afterwar
     link = client.receiver("q", credit=10)
     client.peer.window.pause()
     for number in range(3):
-        broker.container.default.resources.publish(queue, Message(proton.Message(body=number).encode()), 0)
+        broker.container.default.resources.publish(queue, Message(bytes(proton.Message(body=number).encode())), 0)
     broker.settle_down()
     assert client.received(link) == []
     client.peer.window.resume()
@@ -26,7 +26,7 @@ def test_a_consumer_gets_nothing_while_the_socket_is_full_and_all_of_it_afterwar
 def test_a_consumer_that_attaches_while_the_socket_is_full_waits_too() -> None:
     broker = PairedBroker()
     queue = broker.container.default.configuration.declare_queue("q", {})
-    broker.container.default.resources.publish(queue, Message(proton.Message(body="m").encode()), 0)
+    broker.container.default.resources.publish(queue, Message(bytes(proton.Message(body="m").encode())), 0)
     client = broker.connect()
     client.peer.window.pause()
     link = client.receiver("q", credit=1)

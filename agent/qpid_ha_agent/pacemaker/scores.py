@@ -114,9 +114,7 @@ class Scores:
         data, has_no_primary = has_data(sight), sight.state is State.CONNECTING and not sight.text("primary")
         if data and has_no_primary and is_outvoted(sight, self._record()):
             return NEVER
-        if has_no_primary and sight.text(
-            "store_problem"
-        ):  # it would refuse: whoever leads has to note that on its disk
+        if has_no_primary and sight.text("store_problem"):  # who leads notes that on its disk: it would refuse
             return NEVER
         first = not data and not sight.text("primary") and self._is_first_start()
         return score_of(reason_of(sight.state, data, is_in_sync(sight), first, bool(sight.text("restored"))))

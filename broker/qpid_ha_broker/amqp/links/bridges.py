@@ -485,7 +485,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         if len(path) >= MOST_STEPS:
             way = " -> ".join(map(str, path))
             raise AmqpError(NOT_ALLOWED, f"a message came over {MOST_STEPS} bridges, {way}: shorten the way")
-        if entry.acquired_before or entry.id <= self.queue.redelivered_below:
+        if self.queue.is_redelivered(entry):
             body = sections.redelivered(body, self.queue.deliveries_before(entry))
         else:
             body = sections.fresh(body)

@@ -166,7 +166,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, shows_ids = self._container.sections, self.after is not None or self._relay is not None
         for entry, body in zip(entries, bodies, strict=False):
-            if entry.acquired_before or entry.id <= self.queue.redelivered_below:
+            if entry.acquired_before or entry.id <= self.queue.redelivered_below:  # `is_redelivered`, without a call
                 payload = sections.redelivered(body, self.queue.deliveries_before(entry))
             else:
                 payload = sections.fresh(body)

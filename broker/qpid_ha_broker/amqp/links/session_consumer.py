@@ -146,7 +146,7 @@ class SessionConsumer(OutgoingLink):
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, is_relayed = self._container.sections, self._relay is not None
         for entry, body in zip(entries, bodies, strict=False):
-            if entry.acquired_before or entry.id <= self.queue.redelivered_below:
+            if self.queue.is_redelivered(entry):
                 payload = sections.redelivered(body, self.queue.deliveries_before(entry))
             else:
                 payload = sections.fresh(body)

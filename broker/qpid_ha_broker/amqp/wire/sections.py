@@ -319,7 +319,7 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
 
 def _from(payload: bytes, start: int) -> bytes:
     """What is behind the header and delivery annotations, without the number that the publisher has given it."""
-    if _FIRST_BEHIND <= payload[start + 2 : start + 3] <= _LAST_BEHIND:
+    if payload[start + 2 : start + 3] in NO_ANNOTATIONS:
         return payload[start:]
     return _without_number(payload, bare_start(payload, start))
 
@@ -332,8 +332,6 @@ def without_number(payload: bytes) -> bytes:
 _NAMES = frozenset((PRODUCER, SEQUENCE))
 _KEYS = tuple(b"\xa3" + bytes((len(name),)) + name.encode() for name in (PRODUCER, SEQUENCE))
 _KEY_BYTES = len(_KEYS[0])
-_FIRST_BEHIND, _LAST_BEHIND = bytes((PROPERTIES,)), bytes((FOOTER,))
-"""As `NO_ANNOTATIONS`, for what may be a bytearray: a set finds none."""
 _SHORT_MAP = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xC1))
 _LONG_MAP = bytes((0, 0x53, MESSAGE_ANNOTATIONS, 0xD1))
 """How the section begins in nearly every message that has one; its size follows, in one byte or in four."""

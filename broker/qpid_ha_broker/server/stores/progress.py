@@ -6,8 +6,8 @@ from collections import deque
 from typing import Final, NamedTuple
 
 STALLED_S: Final = 10.0
-"""As long as a backup may owe an acknowledgement by default: a disk that has a moment of some seconds is none that
-hangs."""
+"""A disk that writes nothing for some seconds has a moment, and does not hang yet. Who waits for a backup with such a
+disk gives it up sooner: `ha.backup-timeout`."""
 STEP_MAX_S: Final = 0.5
 
 
