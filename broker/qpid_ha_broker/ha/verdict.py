@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import ClusterRecord, SilentPeer
+from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen, SilentPeer
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
+from qpid_ha_broker.ha.other_coordinators import why_not_beside
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
 from qpid_ha_broker.ha.states import State
 
@@ -95,6 +96,8 @@ class PromotionEvidence:
     """The words for a refusal."""
     silent: tuple[SilentPeer, ...] = ()
     """Of `unreachable`: who is there, or may be."""
+    coordinator: CoordinatorSeen = NO_COORDINATOR_SEEN
+    """Which one this broker goes by."""
 
 
 class StepDownFirst(NamedTuple):
@@ -129,7 +132,8 @@ class _View(NamedTuple):
 def judge(evidence: PromotionEvidence) -> Verdict:
     """The promotion verdict. The first of these that applies:
 
-    1. A broker of the same name or of another cluster, or a coordinator that cannot be read: no, not even by force.
+    1. A broker of the same name or of another cluster, a coordinator that cannot be read, or somebody who goes by
+       another one (`other_coordinators`): no, not even by force.
     2. An operator's force (`_why_not_by_force`): no, against a broker that is there, or may be; else on to 6.
     3. Its store has failed, or it lacks messages because it is catching up: no.
     4. It is empty (`_why_not_empty`): no, if anybody has data, or may have.
@@ -187,7 +191,7 @@ def _stranger(evidence: PromotionEvidence) -> str:
     if record is not None and record.cluster and own.cluster and record.cluster != own.cluster:
         foreign = keeper.foreign_record.format(theirs=record.cluster, ours=own.cluster)
         return f"{foreign}{keeper.foreign_candidate}"
-    return ""
+    return why_not_beside(own, evidence.coordinator, evidence.answers, record)
 
 
 def _why_not_by_force(evidence: PromotionEvidence) -> str:
