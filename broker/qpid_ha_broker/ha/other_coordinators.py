@@ -37,8 +37,8 @@ from qpid_ha_broker.ha.states import State
 SHOWN_CHARACTERS: Final = 8
 """Of an identity, in sentences."""
 ADVICE: Final = (
-    "make ha.coordinator the same on all brokers (the same place, too: `qpid-ha coordinator show` has its identity), and"
-    " restart those that had another one"
+    "make ha.coordinator the same on all brokers (the same place, too: `qpid-ha coordinator show` has its identity),"
+    " and restart those that had another one"
 )
 
 

@@ -38,19 +38,6 @@ def test_a_record_that_has_none_gets_one_and_stays_as_it_is(coordinator: Coordin
     assert identity_of(other, note=NOTE) == identity
 
 
-def test_who_remembers_it_puts_back_one_that_was_lost(coordinator: Coordinator, other: Coordinator) -> None:
-    identity = identity_of(coordinator, note=NOTE)
-    assert coordinator.replace_note(NOTE, identity, "")
-    assert identity_of(other, identity, note=NOTE) == identity
-
-
-def test_another_one_that_is_there_counts_before_what_is_remembered(
-    coordinator: Coordinator, other: Coordinator
-) -> None:
-    identity = identity_of(coordinator, note=NOTE)
-    assert identity_of(other, "f" * 32, note=NOTE) == identity
-
-
 def test_what_is_none_is_refused(coordinator: Coordinator) -> None:
     coordinator.replace_note(NOTE, "", "somebody's text")
     with pytest.raises(CoordinatorError, match="is no UUID"):

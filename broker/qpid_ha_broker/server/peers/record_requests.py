@@ -12,7 +12,15 @@ from typing import TypeVar
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.identity import identity_of
-from qpid_ha_broker.ha.effects import CoordinatorSeen, Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.effects import (
+    ClusterRecord,
+    CoordinatorSeen,
+    Input,
+    ReadRecord,
+    RecordRead,
+    RecordWritten,
+    WriteRecord,
+)
 from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 
@@ -22,7 +30,7 @@ LIMIT_S = 5.0
 HANGING_AT_MOST = 4
 """Calls that a file server does not let go of: a primary asks again and again, and no more threads than that wait."""
 
-LOOK_S = 10.0
+LOOK_S = 5.0
 """Between two looks at which coordinator it is: it changes when its data are lost, or were put back from a copy."""
 LOOK_AGAIN_S = 1.0
 """After one that failed."""
@@ -43,13 +51,14 @@ class RecordRequests:
         self._threads: list[threading.Thread] = []
         self._looked = asyncio.Event()
         """It was read once which coordinator it is, or tried."""
-        self._identity = ""
+        self._identity = self._place = ""
         self._problem = ""
         """That was logged last; empty once the coordinator has answered."""
 
     def start(self, place: str) -> None:
         """Look which coordinator it is, now and then; `CoordinatorSeen` follows. `place`: its URL."""
-        self._tasks.start(self._look_forever(place))
+        self._place = place
+        self._tasks.start(self._look_forever())
 
     async def looked(self) -> None:
         """Returns once that was read, or could not be. Who leads before that could not hear of another coordinator."""
@@ -67,25 +76,30 @@ class RecordRequests:
         """Wait for nothing any more."""
         self._tasks.cancel()
 
-    async def _look_forever(self, place: str) -> None:
+    async def _look_forever(self) -> None:
         while True:
-            wait_s = LOOK_S
             try:
-                identity = await self._in_thread(lambda: identity_of(self._coordinator, self._identity))
+                await self._look()
+                wait_s = LOOK_S
             except (CoordinatorError, TimeoutError) as error:
                 self._note(error)
                 wait_s = LOOK_AGAIN_S
-            else:
-                if identity != self._identity:
-                    log.info("the coordinator is %s at %s", identity, place)
-                    self._identity = identity
-                    self._feed(CoordinatorSeen(identity, place))
             self._looked.set()  # within `LIMIT_S`, whatever the coordinator does
             await asyncio.sleep(wait_s)
+
+    async def _look(self) -> None:
+        """Raises CoordinatorError, TimeoutError."""
+        identity = await self._in_thread(lambda: identity_of(self._coordinator))
+        if identity != self._identity:
+            log.info("the coordinator is %s at %s", identity, self._place)
+            self._identity = identity
+            self._feed(CoordinatorSeen(identity, self._place))
 
     async def _read(self, effect: ReadRecord) -> None:
         try:
             record = await self._in_thread(self._coordinator.read)
+            if self._place and record == ClusterRecord():  # is it still the one that it was? A mount may be gone
+                await self._look()
         except (CoordinatorError, TimeoutError) as error:
             self._feed(RecordRead(effect.number, None, self._note(error)))
         else:
