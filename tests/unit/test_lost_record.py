@@ -80,10 +80,10 @@ def test_a_record_is_not_written_anew_without_a_person_where_that_may_cost_somet
 def test_it_is_where_all_are_here_and_nobody_can_have_forgotten_a_newer_set() -> None:
     assert may(B, A, C)
     assert may(B, KEPT, C)
-    two = {"min_in_sync": 2}
-    assert may(B._replace(**two), emptied("a", **two), C._replace(**two)), "one alone could confirm nothing"
-    same = {"coordinator": UUID}
-    assert may(B, A._replace(**same), C._replace(**same), coordinator=CoordinatorSeen(UUID, "file:/shared"))
+    two = [each._replace(min_in_sync=2) for each in (B, emptied("a"), C)]
+    assert may(*two), "one alone could confirm nothing"
+    same = [each._replace(coordinator=UUID) for each in (A, C)]
+    assert may(B, *same, coordinator=CoordinatorSeen(UUID, "file:/shared"))
 
 
 def evidence(own: Answer, *answers: Answer, **changed: Any) -> PromotionEvidence:

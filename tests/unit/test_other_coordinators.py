@@ -9,9 +9,10 @@ import pytest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen
 from qpid_ha_broker.ha.frame_codec import encode
-from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_COORDINATOR, Answer, Question, Topic
+from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_COORDINATOR, Answer, Frame, Question, Topic
 from qpid_ha_broker.ha.other_coordinators import least_in_sync, why_not_beside
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.resources import Resources
 from small_cluster import Node, SmallCluster
 
 OURS, THEIRS = CoordinatorSeen("1" * 32, "file:/ours"), CoordinatorSeen("2" * 32, "file:/theirs")
@@ -127,6 +128,16 @@ class TwoCoordinators(SmallCluster):
 
 
 class NodeOfOne(Node):
+    """With the coordinator that it has."""
+
+    def prepare(self, resources: Resources) -> None:
+        super().prepare(resources)
+        self.sent: list[Frame] = []
+
+    def send_frame(self, link: int, frame: Frame) -> None:
+        self.sent.append(frame)
+        super().send_frame(link, frame)
+
     def read_record(self, number: int) -> None:
         assert isinstance(self.cluster, TwoCoordinators)
         self.cluster.swap(self)
@@ -245,13 +256,13 @@ def test_a_backup_with_another_coordinator_is_named_by_its_primary_and_keeps_nob
 
 def test_an_older_broker_is_sent_nothing_that_it_did_not_ask_for() -> None:
     cluster = TwoCoordinators("a", "b", elsewhere="")
-    sent: list[Answer] = []
+    node = cluster["a"]
+    assert isinstance(node, NodeOfOne)
     for request, is_told in (("", False), (WITH_CLOCK, False), (WITH_COORDINATOR, True)):
         question = Question(7, Topic.STATUS, "b", "b-9", "", 0, 0, "b:5672", request=request)
-        node = cluster["a"]
-        node.send_frame = lambda _link, frame: sent.append(frame)  # type: ignore[method-assign]
         node.feed(fx.FrameReceived(99, question))
         cluster.run()
-        answer = sent.pop()
+        answer = node.sent[-1]
+        assert isinstance(answer, Answer)
         assert (answer.coordinator == OURS.identity) == is_told
         assert (b"coordinator" in encode(answer)) == is_told

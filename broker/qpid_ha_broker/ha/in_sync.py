@@ -85,7 +85,8 @@ class InSyncSet:
     @property
     def is_large_enough(self) -> bool:
         """Whether publishes may be accepted at all."""
-        return len(self._acknowledged) >= self.least
+        size = len(self._acknowledged)
+        return size >= self.min_in_sync and size >= self.least_beside_rival
 
     def require_beside_rival(self, least: int) -> None:
         """See `least_beside_rival`. What waited for more members is committed if there are enough now."""
