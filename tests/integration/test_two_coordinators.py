@@ -20,9 +20,9 @@ def test_with_two_directories_no_two_clusters_begin_and_both_are_named(tmp_path:
     own_settings = [{"ha.coordinator": f"file:{directory}"} for directory in (one, one, two)]
     with RunningCluster(tmp_path, own_settings=own_settings) as cluster:
         for which in (0, 2):
-            with pytest.raises(RequestRefused, match=f"two coordinators .*file:{tmp_path}.*file:{tmp_path}"):
+            with pytest.raises(RequestRefused, match=f"two records .*file:{tmp_path}.*file:{tmp_path}"):
                 cluster.promote(which)
-            with pytest.raises(RequestRefused, match="two coordinators"):
+            with pytest.raises(RequestRefused, match="two records"):
                 cluster.promote(which, force=True)
         identities = [FileCoordinator(directory).read_note(IDENTITY_NOTE) for directory in (one, one, two)]
         assert [cluster.status(which)["coordinator_identity"] for which in range(3)] == identities

@@ -9,7 +9,7 @@ import pytest
 
 from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen, PromoteAsked
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
-from qpid_ha_broker.ha.lost_record import WRITTEN_ANEW, may_be_written_anew
+from qpid_ha_broker.ha.lost_record import may_be_written_anew
 from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import Accept, PromotionEvidence, Refusal, judge
@@ -66,9 +66,9 @@ NOT_WITHOUT_A_PERSON: dict[str, bool] = {
     ),
     "7. by its own configuration one would be enough": may(B._replace(min_in_sync=2), emptied("a"), C),
     "8. one goes by another coordinator": may(
-        B, A._replace(coordinator="2" * 32), C._replace(coordinator=UUID), coordinator=CoordinatorSeen(UUID, "")
+        B, A._replace(record_identity="2" * 32), C._replace(record_identity=UUID), coordinator=CoordinatorSeen(UUID, "")
     ),
-    "8. one does not say by which": may(B, A, C._replace(coordinator=UUID), coordinator=CoordinatorSeen(UUID, "")),
+    "8. one does not say by which": may(B, A, C._replace(record_identity=UUID), coordinator=CoordinatorSeen(UUID, "")),
 }
 
 
@@ -82,7 +82,7 @@ def test_it_is_where_all_are_here_and_nobody_can_have_forgotten_a_newer_set() ->
     assert may(B, KEPT, C)
     two = [each._replace(min_in_sync=2) for each in (B, emptied("a"), C)]
     assert may(*two), "one alone could confirm nothing"
-    same = [each._replace(coordinator=UUID) for each in (A, C)]
+    same = [each._replace(record_identity=UUID) for each in (A, C)]
     assert may(B, *same, coordinator=CoordinatorSeen(UUID, "file:/shared"))
 
 
@@ -95,7 +95,9 @@ def test_who_is_promoted_then_is_in_sync_with_all_who_remember_and_says_what_it_
     found = judge(evidence(B, KEPT, C))
     assert isinstance(found, Accept)
     assert (found.generation, found.epoch, found.members, found.is_forced) == (4, 8, ("b", "c"), False)
-    assert found.text.endswith(WRITTEN_ANEW)
+    assert found.text.endswith(
+        "the coordinator's record was deleted, and is written anew: all brokers are here and agree"
+    )
 
 
 def test_whoever_kept_more_in_its_store_is_preferred_as_without_a_coordinator() -> None:

@@ -9,8 +9,9 @@ import pytest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen
 from qpid_ha_broker.ha.frame_codec import encode
-from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_COORDINATOR, Answer, Frame, Question, Topic
+from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_IDENTITY, Answer, Frame, Question, Topic
 from qpid_ha_broker.ha.other_coordinators import least_in_sync, why_not_beside
+from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.resources import Resources
 from small_cluster import Node, SmallCluster
@@ -22,7 +23,7 @@ RECORD = ClusterRecord("uuid", 3, "a", 7, ("b", "c"))
 def broker(name: str, seen: CoordinatorSeen, **changed: Any) -> Answer:
     members = ("b", "c")
     answer = Answer(1, name, f"{name}-1", "uuid", "connecting", 3, 7, members, members, 100, True, 0, "", True, "", 1)
-    return answer._replace(coordinator=seen.identity, coordinator_place=seen.place, **changed)
+    return answer._replace(record_identity=seen.identity, record_place=seen.place, **changed)
 
 
 OWN = broker("b", OURS)
@@ -30,8 +31,10 @@ OWN = broker("b", OURS)
 
 @pytest.mark.parametrize("seen", [NO_COORDINATOR_SEEN, OURS, OURS._replace(place="file:/by-another-name")])
 def test_who_names_none_or_the_same_one_is_judged_as_ever(seen: CoordinatorSeen) -> None:
-    assert not why_not_beside(OWN, OURS, [broker("c", seen, state="primary")], ClusterRecord())
-    assert not why_not_beside(OWN, NO_COORDINATOR_SEEN, [broker("c", seen)], ClusterRecord()), "ours was not read yet"
+    assert not why_not_beside(OWN, OURS, [broker("c", seen, state="primary")], ClusterRecord(), COORDINATOR)
+    assert not why_not_beside(OWN, NO_COORDINATOR_SEEN, [broker("c", seen)], ClusterRecord(), COORDINATOR), (
+        "ours was not read yet"
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_who_names_none_or_the_same_one_is_judged_as_ever(seen: CoordinatorSeen)
 def test_nobody_is_promoted_beside_another_coordinator_that_the_cluster_may_have_gone_by(
     other: dict[str, Any], record: ClusterRecord | None
 ) -> None:
-    why = why_not_beside(OWN, OURS, [broker("c", THEIRS)._replace(**other)], record)
+    why = why_not_beside(OWN, OURS, [broker("c", THEIRS)._replace(**other)], record, COORDINATOR)
     assert "file:/ours (11111111)" in why
     assert "file:/theirs (22222222)" in why
 
@@ -60,7 +63,7 @@ def test_nobody_is_promoted_beside_another_coordinator_that_the_cluster_may_have
 def test_one_wrong_configuration_keeps_nobody_from_following_the_record_that_the_cluster_went_by(
     other: dict[str, Any],
 ) -> None:
-    assert not why_not_beside(OWN, OURS, [broker("c", THEIRS)._replace(**other)], RECORD)
+    assert not why_not_beside(OWN, OURS, [broker("c", THEIRS)._replace(**other)], RECORD, COORDINATOR)
 
 
 def test_of_two_brokers_with_two_records_at_most_one_may_be_promoted() -> None:
@@ -75,8 +78,8 @@ def test_of_two_brokers_with_two_records_at_most_one_may_be_promoted() -> None:
                     own = own._replace(generation=own_generation)
                     other = other._replace(generation=other_generation)
                     may = [
-                        not why_not_beside(own, OURS, [other], record),
-                        not why_not_beside(other, THEIRS, [own], forced),
+                        not why_not_beside(own, OURS, [other], record, COORDINATOR),
+                        not why_not_beside(other, THEIRS, [own], forced, COORDINATOR),
                     ]
                     assert may.count(True) < 2, (own, other, record, forced)
 
@@ -258,11 +261,11 @@ def test_an_older_broker_is_sent_nothing_that_it_did_not_ask_for() -> None:
     cluster = TwoCoordinators("a", "b", elsewhere="")
     node = cluster["a"]
     assert isinstance(node, NodeOfOne)
-    for request, is_told in (("", False), (WITH_CLOCK, False), (WITH_COORDINATOR, True)):
+    for request, is_told in (("", False), (WITH_CLOCK, False), (WITH_IDENTITY, True)):
         question = Question(7, Topic.STATUS, "b", "b-9", "", 0, 0, "b:5672", request=request)
         node.feed(fx.FrameReceived(99, question))
         cluster.run()
         answer = node.sent[-1]
         assert isinstance(answer, Answer)
-        assert (answer.coordinator == OURS.identity) == is_told
-        assert (b"coordinator" in encode(answer)) == is_told
+        assert (answer.record_identity == OURS.identity) == is_told
+        assert (b"record_identity" in encode(answer)) == is_told

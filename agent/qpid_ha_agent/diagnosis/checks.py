@@ -18,7 +18,8 @@ from qpid_ha_agent.diagnosis.facts import (
     Supervisor,
 )
 from qpid_ha_agent.diagnosis.findings import Finding
-from qpid_ha_broker.ha.other_coordinators import ADVICE, SHOWN_CHARACTERS
+from qpid_ha_broker.ha.other_coordinators import SHOWN_CHARACTERS
+from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import set_of
 
@@ -140,7 +141,7 @@ def _coordinators(facts: DiagnosisFacts) -> Iterator[Finding]:
             f"{_places(brokers)} ({identity[:SHOWN_CHARACTERS]}): {', '.join(each.name for each in brokers)}"
             for identity, brokers in users.items()
         )
-        text = f"{len(users)} coordinators, each with a record of its own: {of_each}. {ADVICE}"
+        text = f"{len(users)} coordinators, each with a record of its own: {of_each}; {COORDINATOR.same_record}"
         commands = ("qpid-ha get ha.coordinator   # on each", "qpid-ha coordinator show   # on each: its identity")
         yield Finding("two-coordinators", "", text, commands)
     elif not_told or not users:

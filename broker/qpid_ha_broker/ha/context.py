@@ -14,7 +14,7 @@ from qpid_ha_broker.ha.effects import (
     Send,
     TurnDue,
 )
-from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_COORDINATOR, Answer, Frame, Question, StoreOrigin, Topic
+from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_IDENTITY, Answer, Frame, Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -107,7 +107,7 @@ class MemberContext:
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
         request = WITH_CLOCK if is_look and self.needs_clock else ""
         if topic is Topic.STATUS and self.coordinator.identity and not request:
-            request = WITH_COORDINATOR
+            request = WITH_IDENTITY
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
             settings.own_address, self.resource_set.name, request,

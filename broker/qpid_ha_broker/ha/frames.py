@@ -17,7 +17,7 @@ from qpid_ha_broker.model.log import DEFAULT_SET
 PROTOCOL_VERSION: Final = 1
 WITH_CLOCK: Final = "clock"
 """See `Question.request`."""
-WITH_COORDINATOR: Final = "coordinator"
+WITH_IDENTITY: Final = "identity"
 """See `Question.request`."""
 
 
@@ -266,7 +266,7 @@ class Question(NamedTuple):
     """The resource set that is asked about."""
     request: str = ""
     """What is wanted, where the topic alone does not say it. Of a `STATUS`: `WITH_CLOCK`, the answer's `clock_ms`;
-    `WITH_COORDINATOR`, which coordinator it goes by. An older broker gives neither, and is not sent what it did not ask
+    `WITH_IDENTITY`, which coordinator it goes by. An older broker gives neither, and is not sent what it did not ask
     for."""
 
 
@@ -322,9 +322,9 @@ class Answer(NamedTuple):
     Those that its log has nothing of, as far as they may still be recorded."""
     clock_ms: int = 0
     """By that messages of the set expire where it is; 0: it was not asked for that, or has none."""
-    coordinator: str = ""
+    record_identity: str = ""
     """The identity of the coordinator that it goes by; empty: it was not asked for that, or does not know it."""
-    coordinator_place: str = ""
+    record_place: str = ""
     """The URL of that, as its configuration has it."""
 
 

@@ -27,13 +27,10 @@ were cut off, and not restarted, since before. Without a coordinator that is not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.states import State
-
-WRITTEN_ANEW: Final = "the coordinator's record was deleted, and is written anew: all brokers are here and agree"
 
 
 def may_be_written_anew(
@@ -56,7 +53,7 @@ def may_be_written_anew(
         and max([newest_told, *(each.generation for each in answers)]) <= own.generation
         and all(own.name in each.members for each in answers if each.generation)
         and len(_forgetful(answers)) < min(each.min_in_sync for each in (own, *answers))
-        and all(each.coordinator == coordinator.identity for each in answers)
+        and all(each.record_identity == coordinator.identity for each in answers)
     )
 
 

@@ -32,26 +32,23 @@ from typing import Final
 
 from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen
 from qpid_ha_broker.ha.frames import Answer
+from qpid_ha_broker.ha.record_keeper import RecordKeeper
 from qpid_ha_broker.ha.states import State
 
 SHOWN_CHARACTERS: Final = 8
 """Of an identity, in sentences."""
-ADVICE: Final = (
-    "make ha.coordinator the same on all brokers (the same place, too: `qpid-ha coordinator show` has its identity),"
-    " and restart those that had another one"
-)
 
 
 def with_another(own: CoordinatorSeen, answers: Iterable[Answer]) -> tuple[Answer, ...]:
     """Who says that it goes by another coordinator than this broker; in the order of their names."""
-    others = [each for each in answers if own.identity and each.coordinator not in ("", own.identity)]
+    others = [each for each in answers if own.identity and each.record_identity not in ("", own.identity)]
     return tuple(sorted(others, key=lambda each: each.name))
 
 
-def describe(own: CoordinatorSeen, others: Sequence[Answer]) -> str:
+def describe(own: CoordinatorSeen, others: Sequence[Answer], keeper: RecordKeeper) -> str:
     """A sentence about all of them, with what to do; `others` is not empty."""
-    theirs = ", ".join(f"{each.name} by {_shown(each.coordinator_place, each.coordinator)}" for each in others)
-    return f"this broker goes by the coordinator {_shown(own.place, own.identity)}, {theirs}: {ADVICE}"
+    theirs = ", ".join(f"{each.name} by {_shown(each.record_place, each.record_identity)}" for each in others)
+    return f"this broker goes by {keeper.name} {_shown(own.place, own.identity)}, {theirs}: {keeper.same_record}"
 
 
 def _shown(place: str, identity: str) -> str:
@@ -59,13 +56,17 @@ def _shown(place: str, identity: str) -> str:
 
 
 def why_not_beside(
-    own: Answer, coordinator: CoordinatorSeen, answers: Iterable[Answer], record: ClusterRecord | None
+    own: Answer,
+    coordinator: CoordinatorSeen,
+    answers: Iterable[Answer],
+    record: ClusterRecord | None,
+    keeper: RecordKeeper,
 ) -> str:
     """Why this broker, which does not lead, may not be promoted; empty: it may, as far as this goes."""
     others = with_another(coordinator, answers)
     if not others or (record is not None and _went_by(record, own, others)):
         return ""
-    return f"two coordinators would make two clusters: {describe(coordinator, others)}"
+    return f"two records would make two clusters: {describe(coordinator, others, keeper)}"
 
 
 def _went_by(record: ClusterRecord, own: Answer, others: Sequence[Answer]) -> bool:

@@ -69,12 +69,14 @@ class RivalWatch:
             brokers = " and ".join(f"{name} (cluster {self._rivals[name].cluster})" for name in sorted(self._rivals))
             problems.append(settings.keeper.foreign_primary.format(brokers=brokers, ours=cluster))
         if self._others:
-            problems.append(describe(self._ctx.coordinator, [self._others[name] for name in sorted(self._others)]))
+            problems.append(
+                describe(self._ctx.coordinator, [self._others[name] for name in sorted(self._others)], settings.keeper)
+            )
         problem = "; ".join(problems)
         if problem != self.problem:
             self.problem = problem
             self._ctx.is_status_stale = True
             self._ctx.note(
                 "error" if problem else "info",
-                problem or "nobody leads another cluster, or goes by another coordinator, any more",
+                problem or "nobody leads another cluster, or by another record, any more",
             )

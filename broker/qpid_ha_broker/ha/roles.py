@@ -238,7 +238,7 @@ class ActiveRole(Role):
         """The store takes what it is given, or does not."""
         self._replica.durable.note_writable(happened.problem)
 
-    def note_coordinator(self, seen: fx.CoordinatorSeen) -> None:
+    def note_identity(self, seen: fx.CoordinatorSeen) -> None:
         """It was read which one this broker goes by."""
         self._ctx.coordinator = seen
         self._ctx.is_status_stale = True
@@ -273,9 +273,9 @@ class ActiveRole(Role):
         answer = self._parts.answer(question.number, granted, text)
         if question.topic is fr.Topic.STATUS and question.request == fr.WITH_CLOCK and answer.generation:
             answer = answer._replace(clock_ms=self._ctx.message_time_ms())
-        elif question.topic is fr.Topic.STATUS and question.request == fr.WITH_COORDINATOR:
+        elif question.topic is fr.Topic.STATUS and question.request == fr.WITH_IDENTITY:
             identity, place = self._ctx.coordinator
-            answer = answer._replace(coordinator=identity, coordinator_place=place)
+            answer = answer._replace(record_identity=identity, record_place=place)
         self._ctx.send(link, answer)
 
     def why_not_trusted(self) -> Refusal | None:
@@ -1301,7 +1301,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fx.PeersAnswered: RoleRow("ignore", "ignore", "peers_answered", "peers_answered"),
     fx.RecordRead: RoleRow("record_read", "record_read", "record_read", "record_read"),
     fx.RecordWritten: RoleRow("ignore", "ignore", "record_written", "record_written"),
-    fx.CoordinatorSeen: RoleRow("note_coordinator", "note_coordinator", "note_coordinator", "note_coordinator"),
+    fx.CoordinatorSeen: RoleRow("note_identity", "note_identity", "note_identity", "note_identity"),
     fx.Stopping: RoleRow("stop", "stop", "stop", "stop"),
     # frame
     fr.Hello: RoleRow("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "greeted"),

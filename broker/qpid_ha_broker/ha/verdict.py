@@ -23,7 +23,7 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen, SilentPeer
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
-from qpid_ha_broker.ha.lost_record import WRITTEN_ANEW, may_be_written_anew
+from qpid_ha_broker.ha.lost_record import may_be_written_anew
 from qpid_ha_broker.ha.other_coordinators import why_not_beside
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
 from qpid_ha_broker.ha.states import State
@@ -163,7 +163,8 @@ def judge(evidence: PromotionEvidence) -> Verdict:
             evidence = _without_record(evidence)
     elif _is_record_deleted(evidence) and (plain := _without_record(evidence)) is not evidence:
         accept = _accept(plain)
-        return accept._replace(text=f"{accept.text}; {WRITTEN_ANEW}")
+        anew = f"{evidence.keeper.name}'s record was deleted, and is written anew: all brokers are here and agree"
+        return accept._replace(text=f"{accept.text}; {anew}")
     elif evidence.own.store is StoreOrigin.FAILED:
         reason = (
             "the store of this broker has failed, and it holds what came since in memory only:"
@@ -196,7 +197,7 @@ def _stranger(evidence: PromotionEvidence) -> str:
     if record is not None and record.cluster and own.cluster and record.cluster != own.cluster:
         foreign = keeper.foreign_record.format(theirs=record.cluster, ours=own.cluster)
         return f"{foreign}{keeper.foreign_candidate}"
-    return why_not_beside(own, evidence.coordinator, evidence.answers, record)
+    return why_not_beside(own, evidence.coordinator, evidence.answers, record, keeper)
 
 
 def _why_not_by_force(evidence: PromotionEvidence) -> str:
