@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from qpid_ha_broker.ha import verdict
+from qpid_ha_broker.ha import lost_record, verdict
 from qpid_ha_broker.store.reading import BlockReader, Verdict, Witnesses
 from simulation.cluster import run
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
@@ -48,6 +48,14 @@ FROZEN_BACKUP_AND_A_STORE_CUT_SHORT = (
 
 def test_taking_a_lost_record_for_nothing_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "_outdated_record", lambda known: None)
+
+    assert "no operator was asked" in found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD)).problem
+
+
+def test_writing_a_lost_record_anew_beside_one_that_may_have_confirmed_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lost_record, "_forgetful", lambda answers: [])
 
     assert "no operator was asked" in found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD)).problem
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from broken_coordinators import install
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_broker.coordination.file import FileCoordinator
+from qpid_ha_broker.coordination.identity import identity_of
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import installed_schemes
 
@@ -38,6 +39,7 @@ def place(tmp_path: Path) -> Path:
     coordinator = FileCoordinator(made)
     coordinator.compare_and_set(EMPTY, RECORD)
     coordinator.replace_note("pause", "", '{"by": "somebody"}')
+    identity_of(coordinator)
     return made
 
 
@@ -58,6 +60,7 @@ def test_show_tells_the_record_the_lock_and_the_notes(place: Path) -> None:
     facts = json.loads(shown.stdout)
     assert (facts["cluster"], facts["generation"], facts["members"]) == ("c1", 3, ["a", "b"])
     assert facts["lock"].startswith("node7")
+    assert facts["identity"] == identity_of(FileCoordinator(place))
     assert facts["notes"] == {"pause": '{"by": "somebody"}'}
     assert "generation" in run("show", "--url", f"file:{place}").stdout
 
@@ -123,6 +126,7 @@ def test_migrate_moves_everything_and_says_what_to_do_then(place: Path, other: P
     assert f"set ha.coordinator to file:{other} on all machines" in done.stdout
     assert FileCoordinator(other).read() == RECORD
     assert FileCoordinator(other).read_note("pause") == '{"by": "somebody"}'
+    assert identity_of(FileCoordinator(other)) == identity_of(FileCoordinator(place)), "it is the same cluster's record"
     shown = run("show", "--url", f"file:{place}")
     assert (shown.exit_code, f"set ha.coordinator to file:{other}" in shown.stderr) == (1, True)
     assert run("migrate", f"file:{place}", f"file:{other}").exit_code == 0

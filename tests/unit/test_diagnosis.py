@@ -129,6 +129,12 @@ CASES: dict[str, Change] = {
     "two-clusters": having(
         brokers=(broker(1, cluster="u-1"), broker(2, state="primary", generation=1, cluster="u-2"), broker(3))
     ),
+    "two-coordinators": having(
+        brokers=tuple(
+            broker(number, coordinator="file:/shared", coordinator_identity=identity)
+            for number, identity in enumerate(("a" * 32, "b" * 32, "a" * 32), 1)
+        )
+    ),
     "name-twice": having(twins=(("node2", ("amqp://10.0.0.2:5672", "amqp://10.0.0.3:5672")),)),
     "commits-wait": with_broker(1, uncommitted_s=8.0, uncommitted_why="that node4 left is not recorded: no quorum"),
     "too-few-in-sync": with_broker(1, members=("node1",), min_in_sync=2),
@@ -255,6 +261,16 @@ def test_who_is_named_is_whom_it_is_about() -> None:
     assert finding.commands[0] == "systemctl start qpid-ha-agent"
     (finding,) = diagnose(CASES["two-primaries"](HEALTHY))
     assert finding.commands == ("qpid-ha status --all", "qpid-ha -b amqp://10.0.0.2:5672 demote")
+
+
+def test_coordinators_are_compared_by_what_they_are_and_by_their_urls_only_where_that_is_not_told() -> None:
+    (finding,) = diagnose(CASES["two-coordinators"](HEALTHY))
+    assert "file:/shared (aaaaaaaa): node1, node3; file:/shared (bbbbbbbb): node2" in finding.text
+    urls = ("file:/a", "file:/b", "file:/a")
+    same = tuple(broker(at, coordinator=url, coordinator_identity="a" * 32) for at, url in enumerate(urls, 1))
+    assert not diagnose(replace(HEALTHY, brokers=same)), "one place by two names"
+    older = (*same[:1], same[1]._replace(coordinator_identity=""), *same[2:])
+    assert [each.key for each in diagnose(replace(HEALTHY, brokers=older))] == ["coordinators-differ"]
 
 
 def test_without_a_primary_the_next_step_is_that_of_the_activation() -> None:

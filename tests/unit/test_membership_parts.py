@@ -15,7 +15,15 @@ from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
-from qpid_ha_broker.ha.effects import ClusterRecord, Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.effects import (
+    ClusterRecord,
+    CoordinatorSeen,
+    Input,
+    ReadRecord,
+    RecordRead,
+    RecordWritten,
+    WriteRecord,
+)
 from qpid_ha_broker.server.controller.cluster_events import QUEUE_LENGTH, ClusterEvents
 from qpid_ha_broker.server.peers import record_requests
 from qpid_ha_broker.server.peers.record_requests import RecordRequests
@@ -91,6 +99,53 @@ async def test_every_request_to_a_coordinator_is_answered(monkeypatch: pytest.Mo
     read, written = await answers(RecordRequests(hanging, fed.put_nowait), fed)
     assert written == RecordWritten(2, False, None, "the coordinator gave no answer within 0.05 s")
     hanging.release.set()
+
+
+class Remembering(NoCoordinator):
+    """It keeps one note, as long as nobody takes its data away."""
+
+    def __init__(self) -> None:
+        self.note = ""
+
+    def read_note(self, name: str) -> str:
+        return self.note
+
+    def replace_note(self, name: str, expected: str, wanted: str) -> bool:
+        self.note = wanted
+        return True
+
+
+@in_event_loop
+async def test_which_coordinator_it_is_is_told_at_the_start_and_before_an_empty_record_is_believed() -> None:
+    fed: asyncio.Queue[Input] = asyncio.Queue()
+    coordinator = Remembering()
+    requests = RecordRequests(coordinator, fed.put_nowait)
+    requests.start("file:/shared")
+    await requests.looked()
+    first = await fed.get()
+    assert first == CoordinatorSeen(coordinator.note, "file:/shared")
+    requests.read(ReadRecord(1))
+    assert await fed.get() == RecordRead(1, ClusterRecord())
+    coordinator.note = ""  # the mount is gone
+    requests.read(ReadRecord(2))
+    second = await fed.get()
+    assert isinstance(second, CoordinatorSeen)
+    assert second != first
+    assert await fed.get() == RecordRead(2, ClusterRecord())
+    requests.stop()
+
+
+@in_event_loop
+async def test_nobody_waits_for_a_coordinator_that_does_not_say_which_it_is() -> None:
+    fed: asyncio.Queue[Input] = asyncio.Queue()
+    requests = RecordRequests(NoCoordinator(), fed.put_nowait)
+    requests.start("file:/shared")
+    await requests.looked()
+    requests.read(ReadRecord(1))
+    answer = await fed.get()
+    assert isinstance(answer, RecordRead)
+    assert answer.record is None, "what is empty there may be another one"
+    requests.stop()
 
 
 @in_event_loop

@@ -16,14 +16,15 @@ import click
 
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_facts, print_rows
+from qpid_ha_broker.coordination.identity import IDENTITY_NOTE
 from qpid_ha_broker.coordination.pause import PAUSE_NOTE, decode_pause
 
 if TYPE_CHECKING:
     from qpid_ha_broker.coordination.coordinator import Coordinator
     from qpid_ha_config.settings import CoordinatorSettings
 
-NOTES: Final = ("pause", "priorities", "history")
-"""That a cluster may have."""
+NOTES: Final = ("pause", "priorities", "history", IDENTITY_NOTE)
+"""That a cluster may have. A move takes all of them along."""
 SCRATCH: Final = "check"
 """The note and the lease with which it is tried whether both work."""
 WATCH_S: Final = 5.0
@@ -67,6 +68,7 @@ def show(invocation: Invocation, config: Path | None, url: str | None) -> None:
         facts["members"] = list(record.members)
         facts["lock"] = _holder(opened)
         notes = {name: text for name in NOTES if (text := opened.read_note(name))}
+        facts["identity"] = notes.pop(IDENTITY_NOTE, None)
         facts["notes"] = {name: text for name, text in notes.items() if not (name == PAUSE_NOTE and _is_over(text))}
     print_facts(facts, invocation.format)
     if pointer is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from shlex import quote
 from typing import Final
 
@@ -18,6 +18,8 @@ from qpid_ha_agent.diagnosis.facts import (
     Supervisor,
 )
 from qpid_ha_agent.diagnosis.findings import Finding
+from qpid_ha_broker.ha.other_coordinators import SHOWN_CHARACTERS
+from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import set_of
 
@@ -124,8 +126,30 @@ def _differences(facts: DiagnosisFacts) -> Iterator[Finding]:
         )
         commands = (f"qpid-ha get ha.username   # on {login.name}, and at {_host(login.address)}",)
         yield Finding("login-refused", login.name, text, commands)
-    yield from _differing(facts, "coordinators-differ", "ha.coordinator", lambda each: each.coordinator)
+    yield from _coordinators(facts)
     yield from _differing(facts, "addresses-differ", "ha.brokers-url", lambda each: ",".join(each.addresses))
+
+
+def _coordinators(facts: DiagnosisFacts) -> Iterator[Finding]:
+    """Identities tell; a URL may be another one for the same place, and the same one for two."""
+    users: dict[str, list[BrokerState]] = {}
+    for broker in facts.brokers:
+        users.setdefault(broker.coordinator_identity, []).append(broker)
+    not_told = users.pop("", [])
+    if len(users) > 1:
+        of_each = "; ".join(
+            f"{_places(brokers)} ({identity[:SHOWN_CHARACTERS]}): {', '.join(each.name for each in brokers)}"
+            for identity, brokers in users.items()
+        )
+        text = f"{len(users)} coordinators, each with a record of its own: {of_each}; {COORDINATOR.same_record}"
+        commands = ("qpid-ha get ha.coordinator   # on each", "qpid-ha coordinator show   # on each: its identity")
+        yield Finding("two-coordinators", "", text, commands)
+    elif not_told or not users:
+        yield from _differing(facts, "coordinators-differ", "ha.coordinator", lambda each: each.coordinator)
+
+
+def _places(brokers: Iterable[BrokerState]) -> str:
+    return " or ".join(sorted({each.coordinator or "?" for each in brokers}))
 
 
 def _differing(

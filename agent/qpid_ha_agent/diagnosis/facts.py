@@ -88,6 +88,8 @@ class BrokerState(NamedTuple):
     """The UUID of its log; empty: it has none, or did not tell."""
     coordinator: str = ""
     """As its configuration has it; empty: not told."""
+    coordinator_identity: str = ""
+    """Of the record that it goes by, whatever the URL says; empty: not told, or not known there."""
     addresses: tuple[str, ...] = ()
     """Of all brokers, as its configuration has them; empty: not told."""
     uncommitted_s: float = 0.0
@@ -121,6 +123,7 @@ class BrokerState(NamedTuple):
             instance=_text(row, "instance"),
             cluster=_text(row, "cluster"),
             coordinator=_text(row, "coordinator"),
+            coordinator_identity=_text(row, "coordinator_identity"),
             addresses=tuple(sorted(_texts(row, "addresses"))),
             uncommitted_s=_seconds(row, "uncommitted_s"),
             uncommitted_why=_text(row, "uncommitted_why"),

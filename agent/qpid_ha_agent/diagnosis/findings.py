@@ -56,13 +56,21 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         "two-primaries": FindingKind(
             _C,
             "more than one broker says that it is primary, of one cluster",
-            "the one of the older generation confirms nothing; clients that are connected to it wait",
+            "with one coordinator the one of the older generation confirms nothing; with two, or none, both may until"
+            " they hear of each other, and then that one steps down",
             "QpidHaTwoPrimaries",
         ),
         "two-clusters": FindingKind(
             _C,
             "more than one broker says that it is primary, each of another cluster",
-            "all of them confirm, and what is written to the one is not in the other",
+            "once they hear of each other only one that has more than half of all brokers in sync confirms; what is"
+            " written to the one is not in the other",
+        ),
+        "two-coordinators": FindingKind(
+            _C,
+            "brokers go by different coordinators: their identities differ, whatever `ha.coordinator` says",
+            "a broker whose record the cluster did not go by is not promoted, by force neither; two that lead are two"
+            " clusters",
         ),
         "name-twice": FindingKind(
             _C,

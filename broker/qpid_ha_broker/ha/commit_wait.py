@@ -41,7 +41,7 @@ def why_uncommitted(in_sync: InSyncSet, last_lsn: int, write_problem: str, store
     """What is waited for. `write_problem`: as of `CommitWatch`; `store_problem`: why this store takes nothing."""
     whys = []
     if not in_sync.is_large_enough:
-        whys.append(f"only {', '.join(in_sync.members)} are in sync, and ha.min-in-sync is {in_sync.min_in_sync}")
+        whys.append(in_sync.why_too_small())
     behind = in_sync.behind(last_lsn)
     if in_sync.primary in behind:
         because = f": {store_problem}" if store_problem else ""

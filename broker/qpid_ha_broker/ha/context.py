@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qpid_ha_broker.ha.effects import Answered, Ask, Close, Effect, Notice, Send, TurnDue
-from qpid_ha_broker.ha.frames import WITH_CLOCK, Answer, Frame, Question, StoreOrigin, Topic
+from qpid_ha_broker.ha.effects import (
+    NO_COORDINATOR_SEEN,
+    Answered,
+    Ask,
+    Close,
+    Effect,
+    Notice,
+    Send,
+    TurnDue,
+)
+from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_IDENTITY, Answer, Frame, Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.resource_set import ResourceSet
 
@@ -40,6 +49,10 @@ class MemberContext:
         """Something that `MemberStatus` shows may have changed since it was made."""
         self.store_problem = ""
         """Why the store takes nothing now, such as that its disk is full; empty: it does, or there is none."""
+        self.coordinator = NO_COORDINATOR_SEEN
+        """Which one this broker goes by, as it was read last."""
+        self.was_asked_by_stranger = False
+        """Somebody of another cluster has asked this broker since it asked its peers: it may lead that."""
         self._last_number = 0
         self._stopped_s = self._woke_s = 0.0
         """How long this process was stopped the last time, and when it went on."""
@@ -88,12 +101,16 @@ class MemberContext:
         `patient`: whoever is slow to answer counts, too.
         """
         settings, number = self.settings, self.number()
+        self.was_asked_by_stranger = False
         is_look = topic is Topic.STATUS and not patient
         has_lost_memory = own.store is StoreOrigin.DIRTY or not own.generation
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
+        request = WITH_CLOCK if is_look and self.needs_clock else ""
+        if topic is Topic.STATUS and self.coordinator.identity and not request:
+            request = WITH_IDENTITY
         question = Question(
             number, topic, settings.name, settings.instance, own.cluster, generation or own.generation, own.lsn,
-            settings.own_address, self.resource_set.name, WITH_CLOCK if is_look and self.needs_clock else "",
+            settings.own_address, self.resource_set.name, request,
         )  # fmt: skip
         addresses = tuple(address for address in settings.addresses if address != settings.own_address)
         self.effects.append(Ask(question, addresses, limit_s))

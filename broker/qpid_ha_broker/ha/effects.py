@@ -204,6 +204,16 @@ class RecordWritten(NamedTuple):
     problem: str = ""
 
 
+class CoordinatorSeen(NamedTuple):
+    """Which coordinator this broker goes by: its identity (empty: not known), and its URL, for people."""
+
+    identity: str
+    place: str
+
+
+NO_COORDINATOR_SEEN = CoordinatorSeen("", "")
+
+
 class Persisted(NamedTuple):
     """The store holds what `Persist(number)` asked for, and all before it."""
 
@@ -255,6 +265,7 @@ Input = (
     | PeersAnswered
     | RecordRead
     | RecordWritten
+    | CoordinatorSeen
     | Persisted
     | CheckpointPersisted
     | StoreFailed

@@ -31,6 +31,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, ReadRecord, RecordRead, RecordWritten, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
+from qpid_ha_broker.ha.rival_watch import RivalWatch
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import shown_record
 
@@ -71,8 +72,7 @@ class EpochRecorder:
         """What it holds, as far as is known: `confirmed`, or a later change of ours whose answer was lost."""
         self._record_problem: str | None = None
         """Why changes of the in-sync set cannot be recorded, with what to do."""
-        self._strangers: str | None = None
-        """Who leads another cluster at an address of this one, with what to do."""
+        self._rivals = RivalWatch(ctx, primary)
         self._unwritten_since_s: float | None = None
         self._note_not_before_s = 0.0
         self._number = 0
@@ -87,7 +87,7 @@ class EpochRecorder:
         self._asked_epoch = 0
         self._answered_epoch = 0
         """The epoch that this broker had when its peers last answered, with a coordinator; none was ahead of it."""
-        self._sent_s = ctx.clock_s
+        self._sent_s = self._looked_s = ctx.clock_s
         self._not_before_s = 0.0
         self._begin_not_before_s = 0.0
         self._is_begin_awaited = False
@@ -96,7 +96,7 @@ class EpochRecorder:
     @property
     def problem(self) -> str | None:
         """What an operator has to decide, with what to do; None: nothing."""
-        return "; ".join(filter(None, (self._strangers, self._record_problem))) or None
+        return "; ".join(filter(None, (self._rivals.problem, self._record_problem))) or None
 
     @property
     def has_work(self) -> bool:
@@ -117,7 +117,8 @@ class EpochRecorder:
         """Ask for what is due, unless an answer is on its way."""
         clock_s, settings, primary = self._ctx.clock_s, self._ctx.settings, self._primary
         is_told = settings.has_coordinator and len(primary.in_sync.members) > 1
-        patrol_s = _RECORD_PATROL_S if is_told else _PATROL_S
+        is_calm = is_told and not (self._rivals.has_rival or self._ctx.was_asked_by_stranger)
+        patrol_s = _RECORD_PATROL_S if is_calm else _PATROL_S
         is_patrol_due = clock_s - self._sent_s > patrol_s
         if not self.has_work and not is_patrol_due:
             return
@@ -151,8 +152,13 @@ class EpochRecorder:
             self._number, self._sent_s = self._ctx.number(), self._ctx.clock_s
             self._is_begin_awaited = False
             self._ctx.effects.append(ReadRecord(self._number))
-            if not self._ctx.settings.cluster:  # who has another coordinator is not in this record, and may lead
-                self._ctx.ask(Topic.STATUS, self._own())
+            self._look_around()
+
+    def _look_around(self) -> None:
+        """Who has another coordinator is not in this record, and may lead."""
+        self._looked_s = self._ctx.clock_s
+        if not self._ctx.settings.cluster:
+            self._ctx.ask(Topic.STATUS, self._own())
 
     def _write(self, confirmed: ClusterRecord, expected: ClusterRecord) -> None:
         primary, change = self._primary, self._primary.in_sync.change
@@ -175,9 +181,7 @@ class EpochRecorder:
         others = [answer for answer in answered.answers if answer.instance != own.instance]
         cluster = self._own().cluster
         answers = [answer for answer in others if answer.cluster in ("", cluster)]
-        strangers = [answer for answer in others if answer not in answers and answer.state == State.PRIMARY]
-        if strangers or not answered.unreachable:
-            self._note_strangers(strangers)
+        self._rivals.heard(others, cluster, are_all_here=not answered.unreachable)
         for answer in answers:
             is_rival = answer.state == State.PRIMARY and answer.name < own.name
             if answer.generation > primary.generation or (answer.generation == primary.generation and is_rival):
@@ -231,6 +235,8 @@ class EpochRecorder:
         if written.record is None:
             self._not_before_s = self._ctx.clock_s + _PAUSE_S
             self._note_write_problem(written.problem)
+            if self._ctx.clock_s - self._looked_s > _RECORD_PATROL_S:  # it is tried again at once, so no patrol comes
+                self._look_around()
             return None
         return self._compare(self.confirmed, written.record)
 
@@ -296,16 +302,6 @@ class EpochRecorder:
             self._show(problem)
             self._ctx.note("error", f"{problem}; nobody's departure from the in-sync set counts until then")
 
-    def _note_strangers(self, strangers: Sequence[Answer]) -> None:
-        """Two clusters where there was to be one: both serve and confirm, and only a person knows which was meant."""
-        found = " and ".join(sorted(f"{each.name} (cluster {each.cluster})" for each in strangers))
-        keeper, ours = self._ctx.settings.keeper, self._own().cluster
-        text = keeper.foreign_primary.format(brokers=found, ours=ours) if strangers else None
-        if text != self._strangers:
-            self._strangers = text
-            self._ctx.is_status_stale = True
-            self._ctx.note("error" if text else "info", text or "nobody leads another cluster any more")
-
     def _show(self, problem: str | None) -> None:
         if problem != self._record_problem:
             self._record_problem = problem
@@ -314,3 +310,4 @@ class EpochRecorder:
     def replace_record(self) -> None:
         """An operator says that this broker leads: the record that could not be replaced may be."""
         self._permitted, self._not_before_s = self._blocked, 0.0
+        self._rivals.forget(self._own().cluster)

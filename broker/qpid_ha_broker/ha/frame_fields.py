@@ -43,6 +43,8 @@ _LEFT_OUT: Final[dict[str, object]] = {
     "reads_clock": False,
     "reads_marks": False,
     "clock_ms": 0,
+    "record_identity": "",
+    "record_place": "",
     "store_problem": "",
 }
 """Fields that came with a later release than their frames, and what each is where it is not sent: a broker understands
@@ -274,6 +276,8 @@ _FIELDS: Final[dict[type[Frame], dict[str, Check]]] = {
         "committed_lsn": _u64,
         "claims": _generations,
         "clock_ms": _reading,
+        "record_identity": check_name,
+        "record_place": _text,
     },
     fr.Follow: {
         "version": _u32,

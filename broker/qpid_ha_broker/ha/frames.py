@@ -17,6 +17,8 @@ from qpid_ha_broker.model.log import DEFAULT_SET
 PROTOCOL_VERSION: Final = 1
 WITH_CLOCK: Final = "clock"
 """See `Question.request`."""
+WITH_IDENTITY: Final = "identity"
+"""See `Question.request`."""
 
 
 class FrameError(Exception):
@@ -263,7 +265,9 @@ class Question(NamedTuple):
     set: str = DEFAULT_SET
     """The resource set that is asked about."""
     request: str = ""
-    """What is wanted, where the topic alone does not say it. Of a `STATUS`, `WITH_CLOCK`: the answer's `clock_ms`."""
+    """What is wanted, where the topic alone does not say it. Of a `STATUS`: `WITH_CLOCK`, the answer's `clock_ms`;
+    `WITH_IDENTITY`, which coordinator it goes by. An older broker gives neither, and is not sent what it did not ask
+    for."""
 
 
 class StoreOrigin(StrEnum):
@@ -318,6 +322,10 @@ class Answer(NamedTuple):
     Those that its log has nothing of, as far as they may still be recorded."""
     clock_ms: int = 0
     """By that messages of the set expire where it is; 0: it was not asked for that, or has none."""
+    record_identity: str = ""
+    """The identity of the coordinator that it goes by; empty: it was not asked for that, or does not know it."""
+    record_place: str = ""
+    """The URL of that, as its configuration has it."""
 
 
 # --- a copy of one queue, kept elsewhere

@@ -46,13 +46,15 @@ class _Leaving:
 class InSyncSet:
     """The promise: `committed_lsn` never passes an event that a broker which may be promoted lacks.
 
-    It never goes back, and stands still while there are fewer than `min_in_sync` members.
+    It never goes back, and stands still while there are fewer than `least` members.
     """
 
     def __init__(self, primary: str, change: InSyncChange, committed_lsn: int, min_in_sync: int) -> None:
         self.primary = primary
         self.epoch = change.epoch
         self.min_in_sync = min_in_sync
+        self.least_beside_rival = 0
+        """So many besides, while somebody leads another cluster at an address of this one; 0: nobody does."""
         self.committed_lsn = committed_lsn
         self.begun_lsn = 0
         """The last of the generation's first events; 0: it has not begun."""
@@ -76,9 +78,30 @@ class InSyncSet:
         return InSyncChange(self.epoch, self.members)
 
     @property
+    def least(self) -> int:
+        """With fewer members nothing is committed."""
+        return max(self.min_in_sync, self.least_beside_rival)
+
+    @property
     def is_large_enough(self) -> bool:
         """Whether publishes may be accepted at all."""
-        return len(self._acknowledged) >= self.min_in_sync
+        size = len(self._acknowledged)
+        return size >= self.min_in_sync and size >= self.least_beside_rival
+
+    def require_beside_rival(self, least: int) -> None:
+        """See `least_beside_rival`. What waited for more members is committed if there are enough now."""
+        self.least_beside_rival = least
+        self._advance()
+
+    def why_too_small(self) -> str:
+        """Of a set that is not large enough."""
+        members = ", ".join(self.members)
+        if len(self._acknowledged) < self.min_in_sync:
+            return f"in sync are only {members}, and ha.min-in-sync is {self.min_in_sync}"
+        return (
+            f"in sync are only {members}, and somebody else leads another cluster at an address of this one: of two"
+            f" only the one that has {self.least_beside_rival} brokers in sync may confirm"
+        )
 
     @property
     def has_begun(self) -> bool:

@@ -112,6 +112,11 @@ class Member:
         if self.primary is not None:
             self.primary.settings_changed()
 
+    @property
+    def coordinator(self) -> fx.CoordinatorSeen:
+        """Which one this broker goes by, as it was read last."""
+        return self._ctx.coordinator
+
     # --- what changes with every message
 
     @property

@@ -128,7 +128,8 @@ class LimitedInSync:
     @property
     def limit(self) -> int:
         """How many may be in sync; 0: all."""
-        return self._ctx.settings.most_in_sync if self._ctx.resource_set.state.map.sets else 0
+        most = self._ctx.settings.most_in_sync if self._ctx.resource_set.state.map.sets else 0
+        return max(most, self._in_sync.least_beside_rival) if most else 0
 
     @property
     def is_wanted(self) -> bool:
@@ -151,7 +152,7 @@ class LimitedInSync:
             backup, broker = backups.get(name), brokers.get(name)
             is_level = backup is not None and backup.is_level and name not in missing and name not in joining
             if backup is not None and name not in members and not self._is_proven(backup):
-                is_level = is_level and (1 + len(members) < settings.min_in_sync or name in self._in_sync.awaited)
+                is_level = is_level and (1 + len(members) < self._in_sync.least or name in self._in_sync.awaited)
             return FollowerStanding(
                 name,
                 "" if broker is None else broker.zone,
@@ -164,7 +165,7 @@ class LimitedInSync:
         return next_change(
             InSyncView(
                 limit=limit,
-                min_in_sync=settings.min_in_sync,
+                min_in_sync=self._in_sync.least,
                 primary_zone="" if own is None else own.zone,
                 members=tuple(map(standing, sorted(members))),
                 others=tuple(map(standing, sorted(backups.keys() - members))),

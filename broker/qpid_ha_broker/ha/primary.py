@@ -290,10 +290,9 @@ class Primary:
         self.advance()
 
     def _check_size(self) -> None:
-        least = self._ctx.settings.min_in_sync
-        members = ", ".join(self.in_sync.members)
-        text = f"in sync are only {members}, and ha.min-in-sync is {least}: start more brokers"
-        self._ctx.resource_set.refusal = None if self.in_sync.is_large_enough else NotEnoughReplicas(text)
+        is_large_enough = self.in_sync.is_large_enough
+        text = "" if is_large_enough else f"{self.in_sync.why_too_small()}: start more brokers"
+        self._ctx.resource_set.refusal = None if is_large_enough else NotEnoughReplicas(text)
 
     def _check_phase(self) -> None:
         if self.phase is Phase.RECOVERING and not self._expected:

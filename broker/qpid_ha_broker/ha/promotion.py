@@ -186,6 +186,7 @@ class Promotion:
             told=own.told,
             told_committed=own.told_committed,
             keeper=settings.keeper,
+            coordinator=self._ctx.coordinator,
         )
 
     def _judge(self) -> Outcome:

@@ -36,6 +36,8 @@ class RecordKeeper(NamedTuple):
     """The record is of another cluster."""
     foreign_primary: str
     """Who leads, and what, with `brokers`, `ours`."""
+    same_record: str
+    """What to do where brokers go by two records."""
     foreign_candidate: str
     """What to do about that besides, for who would lead."""
     rewrite: str
@@ -73,6 +75,10 @@ COORDINATOR: Final = RecordKeeper(
         " same on all brokers? Stop the one that was not to begin, set its store aside (`qpid-ha store set-aside`), and"
         " start it again"
     ),
+    same_record=(
+        "make ha.coordinator the same on all brokers (the same place, too: `qpid-ha coordinator show` has its"
+        " identity), and restart those that had another one"
+    ),
     foreign_candidate=", and use `qpid-ha promote --force` on the broker that is furthest",
     rewrite=(
         "Have all brokers started, and use `qpid-ha promote --force` on the one that is furthest: it writes the record"
@@ -107,6 +113,7 @@ def controller_of(set_name: str) -> RecordKeeper:
             f"the cluster map has another set {set_name} ({{theirs}}), this broker a replica of {{ours}}: {by_itself}"
         ),
         foreign_primary=f"{{brokers}} leads another set {set_name} than this broker ({{ours}} here): {by_itself}",
+        same_record=by_itself,
         foreign_candidate="",
         rewrite=f"Have all brokers started; {force_on} gives up what only others have confirmed",
         rewrite_leading=f"{force_on} says that it is this one",

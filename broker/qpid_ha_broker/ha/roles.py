@@ -238,6 +238,11 @@ class ActiveRole(Role):
         """The store takes what it is given, or does not."""
         self._replica.durable.note_writable(happened.problem)
 
+    def note_identity(self, seen: fx.CoordinatorSeen) -> None:
+        """It was read which one this broker goes by."""
+        self._ctx.coordinator = seen
+        self._ctx.is_status_stale = True
+
     def reply(self, link: int, question: fr.Question) -> None:
         """Another broker asks. The topic decides who answers; a step-down is answered once clients are gone."""
         refusal: Refusal | None = None
@@ -248,6 +253,7 @@ class ActiveRole(Role):
             text = "this is the broker that asks"
         elif cluster and question.cluster and question.cluster != cluster:
             refusal = Refusal(f"this broker belongs to the cluster {cluster}")
+            self._ctx.was_asked_by_stranger = True
         elif question.topic is fr.Topic.STATUS:
             refusal = self.why_not_trusted()
         elif question.topic is fr.Topic.STEP_DOWN:
@@ -267,6 +273,9 @@ class ActiveRole(Role):
         answer = self._parts.answer(question.number, granted, text)
         if question.topic is fr.Topic.STATUS and question.request == fr.WITH_CLOCK and answer.generation:
             answer = answer._replace(clock_ms=self._ctx.message_time_ms())
+        elif question.topic is fr.Topic.STATUS and question.request == fr.WITH_IDENTITY:
+            identity, place = self._ctx.coordinator
+            answer = answer._replace(record_identity=identity, record_place=place)
         self._ctx.send(link, answer)
 
     def why_not_trusted(self) -> Refusal | None:
@@ -1292,6 +1301,7 @@ TABLE: Final[dict[type, RoleRow]] = {
     fx.PeersAnswered: RoleRow("ignore", "ignore", "peers_answered", "peers_answered"),
     fx.RecordRead: RoleRow("record_read", "record_read", "record_read", "record_read"),
     fx.RecordWritten: RoleRow("ignore", "ignore", "record_written", "record_written"),
+    fx.CoordinatorSeen: RoleRow("note_identity", "note_identity", "note_identity", "note_identity"),
     fx.Stopping: RoleRow("stop", "stop", "stop", "stop"),
     # frame
     fr.Hello: RoleRow("refuse_to_lead", "refuse_to_lead", "as_standby_frame", "greeted"),

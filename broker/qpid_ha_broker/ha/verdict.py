@@ -20,9 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import ClusterRecord, SilentPeer
+from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen, SilentPeer
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
+from qpid_ha_broker.ha.lost_record import may_be_written_anew
+from qpid_ha_broker.ha.other_coordinators import why_not_beside
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
 from qpid_ha_broker.ha.states import State
 
@@ -95,6 +97,8 @@ class PromotionEvidence:
     """The words for a refusal."""
     silent: tuple[SilentPeer, ...] = ()
     """Of `unreachable`: who is there, or may be."""
+    coordinator: CoordinatorSeen = NO_COORDINATOR_SEEN
+    """Which one this broker goes by."""
 
 
 class StepDownFirst(NamedTuple):
@@ -129,8 +133,10 @@ class _View(NamedTuple):
 def judge(evidence: PromotionEvidence) -> Verdict:
     """The promotion verdict. The first of these that applies:
 
-    1. A broker of the same name or of another cluster, or a coordinator that cannot be read: no, not even by force.
+    1. A broker of the same name or of another cluster, a coordinator that cannot be read, or somebody who goes by
+       another one (`other_coordinators`): no, not even by force.
     2. An operator's force (`_why_not_by_force`): no, against a broker that is there, or may be; else on to 6.
+       An empty record that may be written anew (`lost_record`): as without a coordinator, if that is a yes.
     3. Its store has failed, or it lacks messages because it is catching up: no.
     4. It is empty (`_why_not_empty`): no, if anybody has data, or may have.
     5. It has data (`_why_not_with_data`), and
@@ -155,6 +161,10 @@ def judge(evidence: PromotionEvidence) -> Verdict:
         reason = _why_not_by_force(evidence)
         if not reason and _outdated_record(evidence) is not None:
             evidence = _without_record(evidence)
+    elif _is_record_deleted(evidence) and (plain := _without_record(evidence)) is not evidence:
+        accept = _accept(plain)
+        anew = f"{evidence.keeper.name}'s record was deleted, and is written anew: all brokers are here and agree"
+        return accept._replace(text=f"{accept.text}; {anew}")
     elif evidence.own.store is StoreOrigin.FAILED:
         reason = (
             "the store of this broker has failed, and it holds what came since in memory only:"
@@ -187,7 +197,7 @@ def _stranger(evidence: PromotionEvidence) -> str:
     if record is not None and record.cluster and own.cluster and record.cluster != own.cluster:
         foreign = keeper.foreign_record.format(theirs=record.cluster, ours=own.cluster)
         return f"{foreign}{keeper.foreign_candidate}"
-    return ""
+    return why_not_beside(own, evidence.coordinator, evidence.answers, record, keeper)
 
 
 def _why_not_by_force(evidence: PromotionEvidence) -> str:
@@ -436,8 +446,22 @@ def _who_cannot_be_asked(evidence: PromotionEvidence) -> str:
     return f" ({', '.join(evidence.unreachable)} cannot be asked)" if evidence.unreachable else ""
 
 
+def _is_record_deleted(evidence: PromotionEvidence) -> bool:
+    """Whether it is certain that it was, and that what these brokers know is enough."""
+    confirmed = 0 if evidence.own_record is None else evidence.own_record.generation
+    return (
+        evidence.keeper == COORDINATOR
+        and evidence.record == ClusterRecord()
+        and _outdated_record(evidence) is not None
+        and may_be_written_anew(
+            evidence.record, evidence.own, evidence.answers, evidence.unreachable,
+            max(evidence.told.generation, confirmed), evidence.coordinator,
+        )
+    )  # fmt: skip
+
+
 def _without_record(evidence: PromotionEvidence) -> PromotionEvidence:
-    """For who leads although the record is lost: as without a coordinator, if that suffices to know who is in sync.
+    """For who is to lead although the record is lost: as without a coordinator, if that tells who is in sync.
 
     Everybody has to be here. Then an operator's word for a lost record does not cost the others their place.
     """

@@ -48,6 +48,7 @@ def summary(member: Member, *, shut_down: bool, paused: Pause | None, coordinato
         "instance": member.settings.instance,
         "cluster": member.status.cluster or None,
         "coordinator": coordinator,
+        "coordinator_identity": member.coordinator.identity or None,
         "addresses": list(member.settings.addresses),
         "uncommitted_s": None if stall is None else stall.stalled_s,
         "uncommitted_why": None if stall is None else stall.why,

@@ -11,7 +11,16 @@ from functools import partial
 from typing import TypeVar
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
-from qpid_ha_broker.ha.effects import Input, ReadRecord, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.coordination.identity import identity_of
+from qpid_ha_broker.ha.effects import (
+    ClusterRecord,
+    CoordinatorSeen,
+    Input,
+    ReadRecord,
+    RecordRead,
+    RecordWritten,
+    WriteRecord,
+)
 from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 
@@ -20,6 +29,11 @@ log = logging.getLogger("coordinator")
 LIMIT_S = 5.0
 HANGING_AT_MOST = 4
 """Calls that a file server does not let go of: a primary asks again and again, and no more threads than that wait."""
+
+LOOK_S = 5.0
+"""Between two looks at which coordinator it is: it changes when its data are lost, or were put back from a copy."""
+LOOK_AGAIN_S = 1.0
+"""After one that failed."""
 
 Result = TypeVar("Result")
 
@@ -35,8 +49,20 @@ class RecordRequests:
         self._feed = feed
         self._tasks = BackgroundTasks()
         self._threads: list[threading.Thread] = []
+        self._looked = asyncio.Event()
+        """It was read once which coordinator it is, or tried."""
+        self._identity = self._place = ""
         self._problem = ""
         """That was logged last; empty once the coordinator has answered."""
+
+    def start(self, place: str) -> None:
+        """Look which coordinator it is, now and then; `CoordinatorSeen` follows. `place`: its URL."""
+        self._place = place
+        self._tasks.start(self._look_forever())
+
+    async def looked(self) -> None:
+        """Returns once that was read, or could not be. Who leads before that could not hear of another coordinator."""
+        await self._looked.wait()
 
     def read(self, effect: ReadRecord) -> None:
         """`RecordRead` follows."""
@@ -50,12 +76,34 @@ class RecordRequests:
         """Wait for nothing any more."""
         self._tasks.cancel()
 
+    async def _look_forever(self) -> None:
+        while True:
+            try:
+                await self._look()
+                wait_s = LOOK_S
+            except (CoordinatorError, TimeoutError) as error:
+                self._note(error)
+                wait_s = LOOK_AGAIN_S
+            self._looked.set()  # within `LIMIT_S`, whatever the coordinator does
+            await asyncio.sleep(wait_s)
+
+    async def _look(self) -> None:
+        """Raises CoordinatorError, TimeoutError."""
+        identity = await self._in_thread(lambda: identity_of(self._coordinator))
+        if identity != self._identity:
+            log.info("the coordinator is %s at %s", identity, self._place)
+            self._identity = identity
+            self._feed(CoordinatorSeen(identity, self._place))
+
     async def _read(self, effect: ReadRecord) -> None:
         try:
             record = await self._in_thread(self._coordinator.read)
+            if self._place and record == ClusterRecord():  # is it still the one that it was? A mount may be gone
+                await self._look()
         except (CoordinatorError, TimeoutError) as error:
             self._feed(RecordRead(effect.number, None, self._note(error)))
         else:
+            self._problem = ""
             self._feed(RecordRead(effect.number, record))
 
     async def _write(self, effect: WriteRecord) -> None:
@@ -65,6 +113,7 @@ class RecordRequests:
         except (CoordinatorError, TimeoutError) as error:
             self._feed(RecordWritten(effect.number, False, None, self._note(error)))
         else:
+            self._problem = ""
             self._feed(RecordWritten(effect.number, written, record))
 
     def _note(self, error: Exception) -> str:
@@ -99,6 +148,4 @@ class RecordRequests:
         self._threads.append(thread)
         thread.start()
         async with asyncio.timeout(LIMIT_S):
-            found = await outcome
-        self._problem = ""
-        return found
+            return await outcome

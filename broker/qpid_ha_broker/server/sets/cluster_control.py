@@ -140,6 +140,8 @@ class ClusterControl:
         if force and failover:
             raise ControlError(INVALID_PARAMS, "force overrides what failover demands: give one of them")
         cause = _sentence(params, "cause", "promoted by an operator")
+        if self._membership.member.settings.has_coordinator:
+            await self._membership.records.looked()
         return await self._request(lambda number: fx.PromoteAsked(number, force, cause, failover))
 
     async def demote(self, params: Params) -> object:

@@ -69,7 +69,7 @@ class Membership(MemberDriver):
         kept = None if store is None else MemberStore(store, default.resources.catalog, self.feed)
         self.questions = PeerQuestions(member, dialler, self.feed)
         self.clients = ClientAccess(broker, member, self.feed, lambda: self._publish("primary"))
-        self._records = RecordRequests(coordinator, self.feed)
+        self.records = RecordRequests(coordinator, self.feed)
         has_agents = not self.is_standalone and is_heeded_with(broker.current().coordinator.url)
         self.pause = PauseWatch(coordinator) if has_agents else None
         """The pause of all agents; None: there are none that heed it."""
@@ -90,7 +90,7 @@ class Membership(MemberDriver):
             fx.Stop: lambda effect: self._broker.fail(effect.reason),
             fx.CleanEnd: self._end,
         }
-        self._carry_out(links, self.questions, self._records, kept, own)
+        self._carry_out(links, self.questions, self.records, kept, own)
 
     # --- start and stop
 
@@ -101,6 +101,8 @@ class Membership(MemberDriver):
         if not self.is_standalone:
             self._tasks.start(self._tick_forever())
             self.questions.start()
+        if self.member.settings.has_coordinator:
+            self.records.start(str(self._broker.current().coordinator.url))
         if self.pause is not None:
             self.pause.start()
 
@@ -111,7 +113,7 @@ class Membership(MemberDriver):
         self.feed(fx.Stopping())
         self._is_stopped = True
         self.clients.stop()
-        self._records.stop()
+        self.records.stop()
         if self.pause is not None:
             self.pause.stop()
         self._tasks.cancel()
