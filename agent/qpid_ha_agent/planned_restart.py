@@ -16,7 +16,7 @@ Every step replaces the note that it answers, or does nothing: of two who write 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -100,8 +100,8 @@ class PlannedRestart:
 
     name: str
     coordinator: Coordinator
-    command: Sequence[str]
-    """Starts the broker: a program, `--config`, and what follows."""
+    why_not_startable: Callable[[str], str]
+    """As the function below, for this broker; takes the version."""
     cause: str = ""
     _note: str = ""
     """As we wrote it last, or tried to."""
@@ -133,7 +133,7 @@ class PlannedRestart:
                 return (
                     "" if not self._replace(note, request, Stage.BACK, __version__) else f"back after {request.cause}"
                 )
-            why_not = hindrance or self._why_not_startable(request.version)
+            why_not = hindrance or self.why_not_startable(request.version)
             if not why_not and datetime.now(UTC) >= request.until:
                 why_not = "it took too long to find out whether the broker would start again"
             if not self._replace(note, request, Stage.REFUSED if why_not else Stage.TAKEN, why_not):
@@ -158,19 +158,21 @@ class PlannedRestart:
         self._note = encode_request(request._replace(stage=stage, text=text))
         return self.coordinator.replace_note(RESTART_NOTE, note, self._note)
 
-    def _why_not_startable(self, version: str) -> str:
-        """Why the program that is on disk is not to be started; empty: it may be."""
-        program = self.command[: self.command.index("--config")] if "--config" in self.command else self.command[:1]
-        try:
-            if version:
-                _, said = run_to_its_end([*program, VERSION], "", CHECK_TIMEOUT_S)
-                if said.split()[-1:] != [version]:
-                    there = said.strip().rpartition(" ")[2][:80] or "nothing"
-                    return f"{there} is installed there, and not {version}: install it first"
-            code, said = run_to_its_end([*self.command, CHECK], "", CHECK_TIMEOUT_S)
-        except BrokerProcessError as error:
-            return str(error)
-        if code:
-            last = said.strip().splitlines()[-1:] or [f"qpidd {CHECK} ended with exit code {code}"]
-            return f"its broker would not start again: {last[0].strip().removeprefix('qpidd: ')}"
-        return ""
+
+def why_not_startable(command: Sequence[str], version: str) -> str:
+    """Why the program that is on disk is not to be started by `command`, or is not `version`; empty: it may be, and
+    whatever version is there if `version` is empty. Blocks."""
+    program = command[: command.index("--config")]
+    try:
+        if version:
+            _, said = run_to_its_end([*program, VERSION], "", CHECK_TIMEOUT_S)
+            if said.split()[-1:] != [version]:
+                there = said.strip().rpartition(" ")[2][:80] or "nothing"
+                return f"{there} is installed there, and not {version}: install it first"
+        code, said = run_to_its_end([*command, CHECK], "", CHECK_TIMEOUT_S)
+    except BrokerProcessError as error:
+        return str(error)
+    if code:
+        last = said.strip().splitlines()[-1:] or [f"qpidd {CHECK} ended with exit code {code}"]
+        return f"its broker would not start again: {last[0].strip().removeprefix('qpidd: ')}"
+    return ""

@@ -156,7 +156,7 @@ def _steps(facts: ClusterFacts, plan: Plan) -> Iterator[RestartStep]:
         yield from _until_back(facts, plan.awaited)
     unknown = [name for name in plan.wanted if facts.broker(name) is None]
     if unknown:
-        there = ", ".join(sorted(broker.name for broker in facts.brokers))
+        there = ", ".join(sorted(b.name if b.state else f"{b.name} (away)" for b in facts.brokers))
         yield RestartStep(StepKind.REFUSE, why=f"there is no broker {unknown[0]}", advice=f"the cluster has {there}")
     left = brokers_left(facts, plan)
     if not left:

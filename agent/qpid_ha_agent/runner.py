@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from qpid_ha_agent.amqp_port import is_awake
@@ -27,7 +28,7 @@ from qpid_ha_agent.decision import Action, Decision, Disowned, Known, Limits, Lo
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
-from qpid_ha_agent.planned_restart import SETTLED, PlannedRestart
+from qpid_ha_agent.planned_restart import SETTLED, PlannedRestart, why_not_startable
 from qpid_ha_agent.sight import STARTED_S
 from qpid_ha_agent.tenure import Refusals, Tenure
 from qpid_ha_agent.vip_keeper import VirtualIpKeeper
@@ -99,7 +100,7 @@ class Runner:
         )
         self._hooks = Hooks(activation, settings.control_socket.with_suffix(".hooks"), settings.hook_environment)
         self._virtual_ip = VirtualIpKeeper(activation.virtual_ip, self._leads)
-        self._restart = PlannedRestart(settings.name, coordinator, settings.command)
+        self._restart = PlannedRestart(settings.name, coordinator, partial(why_not_startable, settings.command))
         self._paused = ""
         """By whom, and until when; empty: not."""
         self._deaths = 0
@@ -432,7 +433,7 @@ class Runner:
     def _hand_over(self, decision: Decision) -> None:
         self._hand_over_tried = self._stopping
         # Who reads the record does so in milliseconds; later, we may read it ourselves, and nobody wants this any more.
-        limit = {} if self._stopping else {"within_s": READ_WITHIN_S}
+        limit = {} if self._stopping or self._restart.cause else {"within_s": READ_WITHIN_S}
         self._ask("switchover", State.CONNECTING, cause=self._cause(decision), **limit)
 
     def _fail_back(self) -> None:

@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -338,7 +338,7 @@ class _Rolling:
             is_back = own is None or own.stage is Stage.BACK
             asked_s = time.monotonic() - self._asked_at_s
             self.plan = replace(self.plan, awaited=Awaited(self.plan.awaited.name, asked_s, is_back))
-        facts = self._gather()
+        facts = self._gather(request)
         if request is not None and own is None and request.is_under_way(datetime.now(UTC)):
             text = f"{request.cause}, of {request.node}, is {request.stage}"
             broker = facts.broker(request.node)
@@ -347,11 +347,12 @@ class _Rolling:
         self._facts = facts
         return note, facts
 
-    def _gather(self) -> ClusterFacts:
-        """Nobody answers: all are away."""
+    def _gather(self, request: RestartRequest | None) -> ClusterFacts:
+        """Nobody answers: all are away. `request`: the last one."""
         for source in self._asked_in_turn():
             try:
                 status = rows_of(source.call("status", all=True))
+                self._learn_names(status, source, request)
                 figures = {row.get("name"): row for row in rows_of(source.call("query", all=True))}
                 facts = self._facts_of(status, figures)
                 return self._with_sets(facts, source) if any(row.get("sets") for row in status) else facts
@@ -374,13 +375,27 @@ class _Rolling:
             yield source
             self._sources.append(self._sources.pop(0))  # it did not answer
 
+    def _learn_names(self, status: list[dict[str, Any]], source: Invocation, request: RestartRequest | None) -> None:
+        """A broker that is away does not say how it is called: the controller may, or whoever asked for its restart."""
+        self._names |= {str(row.get("address")): str(row["name"]) for row in status if row.get("name")}
+        if not self._nameless(status):
+            return
+        with suppress(CliFailure):
+            rows = rows_of(source.call("brokers", action="list"))
+            self._names |= {str(row.get("address")): str(row["name"]) for row in rows if row.get("name")}
+        nameless = self._nameless(status)
+        if len(nameless) == 1 and request is not None and request.node not in self._names.values():
+            self._names[nameless[0]] = request.node
+
+    def _nameless(self, status: list[dict[str, Any]]) -> list[str]:
+        addresses = [str(row.get("address") or "") for row in status if not row.get("name")]
+        return [address for address in addresses if address not in self._names]
+
     def _facts_of(self, status: list[dict[str, Any]], figures: Mapping[Any, Mapping[str, Any]]) -> ClusterFacts:
         brokers = []
         for row in status:
             address = str(row.get("address") or "")
             name = str(row.get("name") or self._names.get(address) or address)
-            if row.get("name"):
-                self._names[address] = name
             state = State(row["state"]) if row.get("state") in list(State) else None
             figure = figures.get(name, {})
             uptime_s = figure.get("uptime_s")
