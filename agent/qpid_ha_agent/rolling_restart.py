@@ -71,6 +71,8 @@ class BrokerFacts(NamedTuple):
     """None: it does not answer."""
     version: str = ""
     uptime_s: float = 0.0
+    why_away: str = ""
+    """If somebody has had it restarted."""
 
 
 class SetFacts(NamedTuple):
@@ -214,7 +216,7 @@ def _silent(facts: ClusterFacts, plan: Plan, node: str) -> Iterator[RestartStep]
     for broker in facts.brokers:
         if broker.state is not None:
             continue
-        why = f"{broker.name} does not answer"
+        why = f"{broker.name} does not answer" + (f" ({broker.why_away})" if broker.why_away else "")
         if broker.name == node:
             yield RestartStep(
                 StepKind.REFUSE, why=why, advice=f"start it on its machine: systemctl start qpid-ha ({node})"

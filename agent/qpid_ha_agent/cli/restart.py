@@ -47,7 +47,7 @@ LOOK_S = 0.5
 TAKEN_WITHIN_S = 30.0
 """An agent looks every half second, and then finds out whether its broker would start again."""
 SETTLE_S = 2.0
-"""So long a cluster may look wrong after a change before it is said to be."""
+"""So long a cluster may look wrong after a change, made by whomever, before it is said to be."""
 
 
 def _node_command(name: str, summary: str) -> Callable[[Callable[..., None]], click.Command]:
@@ -214,12 +214,28 @@ class _Rolling:
             raise CliFailure(f"not now: {_sentence(step)}", NO)
 
     def run(self) -> None:
-        """RestartStep by step. Raises CliFailure."""
+        """Step by step. Raises CliFailure."""
+        from qpid_ha_broker.coordination.coordinator import CoordinatorError
+
         try:
             self._run()
         except KeyboardInterrupt:
-            going = f"{self.plan.awaited.name} goes on by itself; " if self.plan.awaited else ""
-            raise CliFailure(f"interrupted; {going}{self._how_to_go_on()}", NO) from None
+            with suppress(CoordinatorError):
+                self._withdraw()
+            raise CliFailure(f"interrupted{self._what_goes_on()}", NO) from None
+        except CoordinatorError as error:
+            raise CliFailure(f"the coordinator does not answer: {error}{self._what_goes_on()}", UNREACHABLE) from None
+
+    def _what_goes_on(self) -> str:
+        awaited = self.plan.awaited
+        return f"{'' if awaited is None else f'; {awaited.name} goes on by itself'}. {self._how_to_go_on()}"
+
+    def _withdraw(self) -> None:
+        """A request that nobody has taken yet."""
+        note = self.coordinator.read_note(RESTART_NOTE)
+        request = self._own(note)
+        if request is not None and request.stage is Stage.ASKED:
+            self.coordinator.replace_note(RESTART_NOTE, note, "")
 
     def _run(self) -> None:
         self._say(self._title())
@@ -236,7 +252,7 @@ class _Rolling:
                     self._await_answer(step.node)
                     began_s = time.monotonic()
             elif step.kind is StepKind.REFUSE:
-                if not self.plan.done or now_s - refused_since_s >= SETTLE_S:
+                if now_s - refused_since_s >= SETTLE_S:
                     raise self._failure(step)
             else:
                 self._say(f"waits: {step.why}")
@@ -342,7 +358,10 @@ class _Rolling:
         if request is not None and own is None and request.is_under_way(datetime.now(UTC)):
             text = f"{request.cause}, of {request.node}, is {request.stage}"
             broker = facts.broker(request.node)
-            if request.stage is Stage.ASKED or broker is None or broker.state is not None:
+            if request.stage is Stage.TAKEN and broker is not None and broker.state is None:
+                away = broker._replace(why_away=text)
+                facts = facts._replace(brokers=tuple(away if b is broker else b for b in facts.brokers))
+            else:
                 facts = facts._replace(under_way=text)
         self._facts = facts
         return note, facts
