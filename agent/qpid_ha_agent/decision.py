@@ -72,7 +72,7 @@ class Disowned(NamedTuple):
     """Whom the record names as primary, in any case."""
 
 
-class Ordered(NamedTuple):
+class OperatorOrders(NamedTuple):
     """What an operator wants, and not of this agent alone or not for good."""
 
     shut_down: bool = False
@@ -82,7 +82,7 @@ class Ordered(NamedTuple):
     nothing ends it."""
 
 
-NOTHING_ORDERED: Final = Ordered()
+NOTHING_ORDERED: Final = OperatorOrders()
 WRITABLE: Final = Unwritable()
 OWNED: Final = Disowned()
 
@@ -96,7 +96,7 @@ class Known:
     deaths: int = 0
     """How often it died in a row, without a good while of answers between."""
     dead_for_s: float = 0.0
-    ordered: Ordered = NOTHING_ORDERED
+    ordered: OperatorOrders = NOTHING_ORDERED
     state: State | None = None
     """What it answered last; None: nothing yet."""
     has_data: bool = False
@@ -187,6 +187,8 @@ class Limits:
     """How long a backup with the lock waits for its broker to notice that the primary is gone."""
     follow_s: float = 1.0
     """After a demotion: until the other backups have found the new primary, or there is none."""
+    rejoin_s: float = 2.0
+    """After a demotion, before a stop: until the broker follows the new primary."""
     first_restart_s: float = 0.5
     """A dead primary's agent leaves the processors to those who take over."""
     last_restart_s: float = 10.0
@@ -222,6 +224,14 @@ def _waits_for_new_primary(known: Known, limits: Limits) -> bool:
     if known.lock is not LockView.HELD or known.demoted_for_s is None:
         return False
     return known.state is State.CONNECTING and known.demoted_for_s < limits.follow_s
+
+
+def _follows_soon(known: Known, limits: Limits) -> bool:
+    """It has handed over, and is about to be in sync with the new primary, which commits nothing before it is, or was
+    given up: 2 s that all publishers would wait if it stopped now. Once it follows, its stop costs nobody anything."""
+    if known.lock is not LockView.HELD or known.demoted_for_s is None:
+        return False
+    return known.state in (State.CONNECTING, State.CATCHUP) and known.demoted_for_s < limits.rejoin_s
 
 
 def _is_lease_expired(known: Known, limits: Limits) -> bool:
@@ -287,9 +297,9 @@ STOPPING: Final = (
         "this agent stops, and its broker is primary",
     ),
     Rule(
-        lambda k, m: _waits_for_new_primary(k, m) and k.stop_asked_s is None,
+        lambda k, m: _follows_soon(k, m) and k.stop_asked_s is None,
         Action.WAIT,
-        "handed over; the others are looking for the new primary",
+        "handed over; the new primary waits until this broker follows it",
     ),
     Rule(
         lambda k, _: k.lock is not LockView.NONE and k.state is not State.PRIMARY,
@@ -304,9 +314,9 @@ RESTARTING: Final = (
     Rule(lambda k, _: k.is_asked, Action.WAIT, "the broker is busy with what we asked"),
     Rule(lambda k, _: k.state is State.PRIMARY, Action.HAND_OVER, "{ordered.restart}, and the broker is primary"),
     Rule(
-        lambda k, m: _waits_for_new_primary(k, m),
+        lambda k, m: _follows_soon(k, m),
         Action.WAIT,
-        "handed over; the others are looking for the new primary",
+        "handed over; the new primary waits until this broker follows it",
     ),
     Rule(lambda k, _: True, Action.STOP_AGENT, "{ordered.restart}"),
 )

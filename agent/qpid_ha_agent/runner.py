@@ -24,7 +24,17 @@ from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.control import ControlFailure, RequestRefused
 from qpid_ha_agent.coordinator_talk import CoordinatorTalk
-from qpid_ha_agent.decision import Action, Decision, Disowned, Known, Limits, LockView, Ordered, Unwritable, decide
+from qpid_ha_agent.decision import (
+    Action,
+    Decision,
+    Disowned,
+    Known,
+    Limits,
+    LockView,
+    OperatorOrders,
+    Unwritable,
+    decide,
+)
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
@@ -221,7 +231,7 @@ class Runner:
             alive=self._process is not None,
             deaths=self._deaths,
             dead_for_s=now_s - self._died_at_s,
-            ordered=Ordered(view.is_shut_down, self._restart.cause),
+            ordered=OperatorOrders(view.is_shut_down, self._restart.cause),
             state=view.state,
             has_data=view.has_data,
             adopted=self._process is not None and self._process.is_adopted,

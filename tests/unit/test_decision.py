@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qpid_ha_agent.decision import Action, Disowned, Known, Limits, LockView, Ordered, Unwritable, decide
+from qpid_ha_agent.decision import Action, Disowned, Known, Limits, LockView, OperatorOrders, Unwritable, decide
 from qpid_ha_broker.ha.states import State
 
 LIMITS = Limits()
@@ -22,7 +22,7 @@ PRIMARY = Known(state=State.PRIMARY, has_data=True, lock=LockView.HELD)
 LOADING = Known(state=State.LOADING)
 DEAD = Known(alive=False, deaths=1)
 PAUSE = "paused by root on node1"
-RESTART = Ordered(restart="a restart by root on node1")
+RESTART = OperatorOrders(restart="a restart by root on node1")
 REQUESTS = (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK, Action.MAKE_WAY)
 
 
@@ -66,10 +66,10 @@ STORY = {
     "and less and less eagerly": (replace(DEAD, deaths=4, dead_for_s=3.9), Action.WAIT),
     "but never later than that": (replace(DEAD, deaths=99, dead_for_s=10.0), Action.START_BROKER),
     "after a shutdown of the cluster it stays down": (
-        replace(DEAD, ordered=Ordered(shut_down=True), dead_for_s=60.0),
+        replace(DEAD, ordered=OperatorOrders(shut_down=True), dead_for_s=60.0),
         Action.EXIT,
     ),
-    "but the lock is let go first": (held(DEAD, ordered=Ordered(shut_down=True)), Action.RELEASE_LOCK),
+    "but the lock is let go first": (held(DEAD, ordered=OperatorOrders(shut_down=True)), Action.RELEASE_LOCK),
     "a silent primary is given a second": (replace(PRIMARY, silent_s=1.1), Action.WAIT),
     "and is killed": (replace(PRIMARY, silent_s=1.2), Action.KILL_BROKER),
     "one that works is given more": (replace(PRIMARY, silent_s=4.9, is_working=True), Action.WAIT),
@@ -157,6 +157,19 @@ STORY = {
     "and the others shall see their new primary before it goes": (
         held(ORPHANED, ordered=RESTART, demoted_for_s=0.5),
         Action.WAIT,
+    ),
+    "who is in sync there, and waited for until it is": (
+        held(CATCHUP, ordered=RESTART, demoted_for_s=1.9),
+        Action.WAIT,
+    ),
+    "for two seconds at most": (held(CATCHUP, ordered=RESTART, demoted_for_s=2.0), Action.STOP_AGENT),
+    "nor does who stops for good leave its publishers waiting": (
+        held(CATCHUP, stopping=True, hand_over_tried=True, demoted_for_s=0.1),
+        Action.WAIT,
+    ),
+    "longer than that": (
+        held(CATCHUP, stopping=True, hand_over_tried=True, demoted_for_s=2.0),
+        Action.RELEASE_LOCK,
     ),
     "then it stops": (replace(READY, ordered=RESTART), Action.STOP_AGENT),
     "as does whoever observes": (Known(state=State.OBSERVER, ordered=RESTART), Action.STOP_AGENT),
