@@ -15,6 +15,7 @@ from typing import NamedTuple
 from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.failback import PRIORITIES_NOTE, read_priorities, with_priority
 from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_agent.planned_restart import RESTART_NOTE
 from qpid_ha_agent.tenure import LeaseWatch
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView
@@ -31,6 +32,8 @@ class Coordination(NamedTuple):
     """What whoever has the lock wrote last."""
     pause: str
     """The note of that name; empty: there is none."""
+    restart: str
+    """The same."""
     priorities: str
     """The same; as it was once, where nobody needs it."""
 
@@ -55,6 +58,8 @@ class CoordinatorTalk:
     heard: Callable[[CoordinatorError | None], None]
     record: ClusterRecord | None = None
     """As it was read last; None: never yet."""
+    restart: str = ""
+    """The note, as it was read last."""
     priorities: dict[str, int] = field(default_factory=dict)
     is_shut_out: bool = False
     """The lock was tried, and another one had it."""
@@ -153,8 +158,9 @@ class CoordinatorTalk:
         if told is None or self._is_look_due or now_s - self._looked_at_s >= self.coordinator.look_interval_s:
             self._is_look_due = False  # what changes from now on is for the next look
             self._looked_at_s = now_s
-            read = self.coordinator.read(), self.lock.last_renewal(), self.coordinator.read_note(PAUSE_NOTE)
-            self._told = told = Coordination(*read, self._look_at_priorities(told))
+            read = self.coordinator.read(), self.lock.last_renewal()
+            notes = self.coordinator.read_note(PAUSE_NOTE), self.coordinator.read_note(RESTART_NOTE)
+            self._told = told = Coordination(*read, *notes, self._look_at_priorities(told))
         return told
 
     def _look_at_priorities(self, before: Coordination | None) -> str:
@@ -173,6 +179,7 @@ class CoordinatorTalk:
     def _answered(self, told: Coordination, now_s: float) -> None:
         self.record, self._lost_at_s = told.record, None
         self._pause.note(told.pause, now_s)
+        self.restart = told.restart
         self.priorities = read_priorities(told.priorities)
         if told.renewal and (self.lock.view is LockView.WAITING or self.is_shut_out):
             self.lease_watch.note(told.renewal, now_s)

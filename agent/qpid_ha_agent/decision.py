@@ -37,6 +37,8 @@ class Action(StrEnum):
     """Ask the broker to make a preferred backup the primary."""
     MAKE_WAY = "make way"
     """Ask the broker, which cannot write, to make its best backup the primary, if that can be recorded."""
+    STOP_AGENT = "stop this agent"
+    """With its broker, and begin anew, as an operator wants it."""
     EXIT = "exit"
 
 
@@ -70,6 +72,17 @@ class Disowned(NamedTuple):
     """Whom the record names as primary, in any case."""
 
 
+class OperatorOrders(NamedTuple):
+    """What an operator wants, and not of this agent alone or not for good."""
+
+    shut_down: bool = False
+    """The whole cluster was shut down: the broker has ended because of that."""
+    restart: str = ""
+    """This agent is to begin anew, and its broker with it; the words say who wants that. A hand-over that comes to
+    nothing ends it."""
+
+
+NOTHING_ORDERED: Final = OperatorOrders()
 WRITABLE: Final = Unwritable()
 OWNED: Final = Disowned()
 
@@ -83,8 +96,7 @@ class Known:
     deaths: int = 0
     """How often it died in a row, without a good while of answers between."""
     dead_for_s: float = 0.0
-    shut_down: bool = False
-    """It ended because an operator has shut the whole cluster down."""
+    ordered: OperatorOrders = NOTHING_ORDERED
     state: State | None = None
     """What it answered last; None: nothing yet."""
     has_data: bool = False
@@ -175,6 +187,8 @@ class Limits:
     """How long a backup with the lock waits for its broker to notice that the primary is gone."""
     follow_s: float = 1.0
     """After a demotion: until the other backups have found the new primary, or there is none."""
+    rejoin_s: float = 2.0
+    """After a demotion, before a stop: until the broker follows the new primary."""
     first_restart_s: float = 0.5
     """A dead primary's agent leaves the processors to those who take over."""
     last_restart_s: float = 10.0
@@ -212,6 +226,14 @@ def _waits_for_new_primary(known: Known, limits: Limits) -> bool:
     return known.state is State.CONNECTING and known.demoted_for_s < limits.follow_s
 
 
+def _follows_soon(known: Known, limits: Limits) -> bool:
+    """It has handed over, and is about to be in sync with the new primary, which commits nothing before it is, or was
+    given up: 2 s that all publishers would wait if it stopped now. Once it follows, its stop costs nobody anything."""
+    if known.lock is not LockView.HELD or known.demoted_for_s is None:
+        return False
+    return known.state in (State.CONNECTING, State.CATCHUP) and known.demoted_for_s < limits.rejoin_s
+
+
 def _is_lease_expired(known: Known, limits: Limits) -> bool:
     """Another one has the lock, and hangs. Whoever tries without the lock is judged by the record."""
     return known.lock is not LockView.HELD and known.lease_silent_s >= limits.lease_s
@@ -227,7 +249,12 @@ WITHOUT_BROKER: Final = (
         lambda k, _: k.lock is not LockView.NONE, Action.RELEASE_LOCK, "the broker is dead: let another one take over"
     ),
     Rule(lambda k, _: k.stopping, Action.EXIT, "the broker has stopped"),
-    Rule(lambda k, _: k.shut_down, Action.EXIT, "the whole cluster was shut down: start this agent to start it again"),
+    Rule(lambda k, _: k.ordered.restart != "", Action.STOP_AGENT, "{ordered.restart}, and the broker is dead"),
+    Rule(
+        lambda k, _: k.ordered.shut_down,
+        Action.EXIT,
+        "the whole cluster was shut down: start this agent to start it again",
+    ),
     Rule(lambda k, _: k.paused != "" and k.deaths > 0, Action.WAIT, "the broker is dead, and {paused}"),
     Rule(lambda k, m: k.dead_for_s < m.restart_after_s(k.deaths), Action.WAIT, "it died {deaths} times: not at once"),
     Rule(lambda k, _: k.deaths == 0, Action.START_BROKER, "it does not run"),
@@ -270,9 +297,9 @@ STOPPING: Final = (
         "this agent stops, and its broker is primary",
     ),
     Rule(
-        lambda k, m: _waits_for_new_primary(k, m) and k.stop_asked_s is None,
+        lambda k, m: _follows_soon(k, m) and k.stop_asked_s is None,
         Action.WAIT,
-        "handed over; the others are looking for the new primary",
+        "handed over; the new primary waits until this broker follows it",
     ),
     Rule(
         lambda k, _: k.lock is not LockView.NONE and k.state is not State.PRIMARY,
@@ -282,6 +309,18 @@ STOPPING: Final = (
     Rule(lambda k, _: k.stop_asked_s is None, Action.STOP_BROKER, "this agent stops"),
     Rule(lambda k, _: True, Action.WAIT, "the broker is stopping"),
 )
+
+RESTARTING: Final = (
+    Rule(lambda k, _: k.is_asked, Action.WAIT, "the broker is busy with what we asked"),
+    Rule(lambda k, _: k.state is State.PRIMARY, Action.HAND_OVER, "{ordered.restart}, and the broker is primary"),
+    Rule(
+        lambda k, m: _follows_soon(k, m),
+        Action.WAIT,
+        "handed over; the new primary waits until this broker follows it",
+    ),
+    Rule(lambda k, _: True, Action.STOP_AGENT, "{ordered.restart}"),
+)
+"""Nobody is stopped while he is primary: then nobody else can be, and the restart is refused."""
 
 LOCK_OF_PRIMARY: Final = (
     Rule(lambda k, _: k.lock is LockView.HELD, Action.WAIT, "primary, with the lock"),
@@ -410,6 +449,8 @@ def _rules(known: Known) -> tuple[Rule, ...]:
         return WITHOUT_BROKER
     if known.stopping:  # by whoever stops this agent, a pause or not
         return STOPPING if known.stop_asked_s is not None or known.paused else SILENT + STOPPING
+    if known.ordered.restart:  # an operator's work, too
+        return RESTARTING if known.paused else SILENT + RESTARTING
     if known.paused:
         return BUSY + STARTING + (LOCK_OF_PRIMARY if known.state is State.PRIMARY else PAUSED)
     return SILENT + BUSY + STARTING + (PRIMARY if known.state is State.PRIMARY else OTHERWISE)

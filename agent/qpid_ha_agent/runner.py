@@ -14,6 +14,8 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from qpid_ha_agent.amqp_port import is_awake
@@ -22,10 +24,21 @@ from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.control import ControlFailure, RequestRefused
 from qpid_ha_agent.coordinator_talk import CoordinatorTalk
-from qpid_ha_agent.decision import Action, Decision, Disowned, Known, Limits, LockView, Unwritable, decide
+from qpid_ha_agent.decision import (
+    Action,
+    Decision,
+    Disowned,
+    Known,
+    Limits,
+    LockView,
+    OperatorOrders,
+    Unwritable,
+    decide,
+)
 from qpid_ha_agent.failback import Failback
 from qpid_ha_agent.hooks import Hooks
 from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_agent.planned_restart import SETTLED, PlannedRestart, why_not_startable
 from qpid_ha_agent.sight import STARTED_S
 from qpid_ha_agent.tenure import Refusals, Tenure
 from qpid_ha_agent.vip_keeper import VirtualIpKeeper
@@ -97,6 +110,7 @@ class Runner:
         )
         self._hooks = Hooks(activation, settings.control_socket.with_suffix(".hooks"), settings.hook_environment)
         self._virtual_ip = VirtualIpKeeper(activation.virtual_ip, self._leads)
+        self._restart = PlannedRestart(settings.name, coordinator, partial(why_not_startable, settings.command))
         self._paused = ""
         """By whom, and until when; empty: not."""
         self._deaths = 0
@@ -114,6 +128,11 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: dict[str, float] = {}
         self._bug: BaseException | None = None
+
+    @property
+    def begins_anew(self) -> bool:
+        """After `run` has ended: whether an operator wants this agent to start again, with its broker."""
+        return self._restart.cause != ""
 
     # --- the loop
 
@@ -212,7 +231,7 @@ class Runner:
             alive=self._process is not None,
             deaths=self._deaths,
             dead_for_s=now_s - self._died_at_s,
-            shut_down=view.is_shut_down,
+            ordered=OperatorOrders(view.is_shut_down, self._restart.cause),
             state=view.state,
             has_data=view.has_data,
             adopted=self._process is not None and self._process.is_adopted,
@@ -265,6 +284,7 @@ class Runner:
             Action.HAND_OVER: lambda: self._hand_over(decision),
             Action.FAIL_BACK: self._fail_back,
             Action.MAKE_WAY: lambda: self._make_way(decision),
+            Action.STOP_AGENT: self._stop_for_restart,
         }
         actions[decision.action]()
 
@@ -360,8 +380,32 @@ class Runner:
 
     def _stop(self, number: signal.Signals) -> None:
         log.info("%s: stopping", signal.Signals(number).name)
+        self._restart.forget()
         self._stopping = True
         self._wake.set()
+
+    # --- a restart that an operator wants
+
+    def _stop_for_restart(self) -> None:
+        self._stopping = True
+
+    async def _answer_restart(self, note: str) -> None:
+        try:
+            line = await asyncio.to_thread(self._restart.answer, note, self._why_no_restart())
+        except CoordinatorError as error:
+            self._complain(error)
+        else:
+            if line:
+                log.info("%s", line)
+            self._coordination.look_soon()
+        self._wake.set()
+
+    def _why_no_restart(self) -> str:
+        """Empty: there is no reason."""
+        state = self._talk.view.state
+        if self._paused or self._stopping:
+            return self._paused or "this agent stops"
+        return "" if state in SETTLED else f"its broker is {state or 'not there'}"
 
     # --- what goes with being primary
 
@@ -399,7 +443,7 @@ class Runner:
     def _hand_over(self, decision: Decision) -> None:
         self._hand_over_tried = self._stopping
         # Who reads the record does so in milliseconds; later, we may read it ourselves, and nobody wants this any more.
-        limit = {} if self._stopping else {"within_s": READ_WITHIN_S}
+        limit = {} if self._stopping or self._restart.cause else {"within_s": READ_WITHIN_S}
         self._ask("switchover", State.CONNECTING, cause=self._cause(decision), **limit)
 
     def _fail_back(self) -> None:
@@ -446,6 +490,9 @@ class Runner:
             elif not self._stopping:
                 if to := params.get("to"):
                     self._failback.refused(str(to))
+                if method == "switchover" and self._restart.cause:
+                    self._restart.give_up(f"its broker is primary, and the hand-over came to nothing: {reason}")
+                    self._coordination.look_soon()
                 if method == "switchover":
                     self._hand_over_again_at_s = time.monotonic() + HAND_OVER_PAUSE_S
                 await asyncio.sleep(RETRY_S)
@@ -485,6 +532,9 @@ class Runner:
         elif self._coordination.record is not None:
             record, priorities = self._coordination.record, self._coordination.priorities
             self._failback.note_primary(record.primary, priorities, time.monotonic())
+        note = self._coordination.restart
+        if error is None and self._restart.begin_answer(note, self._talk.view.state, datetime.now(UTC)):
+            self._spawn(self._answer_restart(note))
         if self._lock.view is LockView.LOST:
             self._complain(CoordinatorError(f"the lock is lost: {self._settings.coordinator.url} took it from us"))
         self._wake.set()

@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from limits import LIMIT_S
+from qpid_ha_agent.planned_restart import RESTART_NOTE, RestartRequest, Stage, decode_request, encode_request
 from qpid_ha_agent.runner import OUTDATED_S
+from qpid_ha_broker import __version__
 from qpid_ha_broker.coordination.file import PRIMARY_LOCK_FILE, FileCoordinator, holder_of
 from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, encode_pause
 from running_agent import RunningAgent, wait_until
@@ -151,3 +154,76 @@ def test_an_agent_that_slept_when_all_were_paused_promotes_nobody(agents: list[R
     assert "promote:" not in second.log()
     assert coordinator.replace_note(PAUSE_NOTE, pause, "")
     second.wait_for("primary")
+
+
+# --- a restart that an operator wants
+
+
+def ask_for_restart(directory: Path, name: str, **changes: object) -> FileCoordinator:
+    coordinator = FileCoordinator(directory)
+    asked = RestartRequest("1", name, "the test", datetime.now(UTC) + timedelta(seconds=LIMIT_S))
+    note = encode_request(asked._replace(**changes))  # type: ignore[arg-type]
+    assert coordinator.replace_note(RESTART_NOTE, coordinator.read_note(RESTART_NOTE), note)
+    return coordinator
+
+
+def answer_to(coordinator: FileCoordinator, *stages: Stage) -> str:
+    """The text with which it came to one of these stages."""
+
+    def request() -> RestartRequest | None:
+        return decode_request(coordinator.read_note(RESTART_NOTE))
+
+    wait_until(lambda: (now := request()) is not None and now.stage in stages, lambda: f"it is {request()}", LIMIT_S)
+    last = request()
+    return "" if last is None else last.text
+
+
+def test_an_agent_that_is_asked_hands_over_and_begins_anew_as_the_same_process_with_another_broker(
+    agents: list[RunningAgent], tmp_path: Path
+) -> None:
+    first, second = agents
+    pid, broker_pid = first.process.pid, first.broker_pid
+    coordinator = ask_for_restart(tmp_path, "a")
+    assert answer_to(coordinator, Stage.BACK) == __version__
+    second.wait_for("primary")
+    log = first.log()
+    assert log.index("hand over:") < log.index("stop this agent:") < log.index("stop the broker:") < log.index("exit:")
+    assert (first.process.poll(), first.process.pid) == (None, pid)
+    assert first.broker_pid != broker_pid
+    assert asked_of(tmp_path, "a", "switchover") == [
+        {"cause": "the agent of a: a restart by the test, and the broker is primary"}
+    ]
+    assert "promote:" not in second.log()
+
+    coordinator = ask_for_restart(tmp_path, "a", identity="2")  # and again, as a backup
+    answer_to(coordinator, Stage.BACK)
+    assert first.log().count("exit:") == 2
+    assert first.stop() == 0
+
+
+def test_a_primary_without_a_backup_and_a_broker_that_would_not_start_are_not_restarted(tmp_path: Path) -> None:
+    with RunningAgent(tmp_path, "a") as agent:
+        agent.wait_for("primary")
+        pid = agent.broker_pid
+        assert "there is no backup" in answer_to(ask_for_restart(tmp_path, "a"), Stage.REFUSED)
+        config = tmp_path / "a.yaml"
+        config.write_text(config.read_text(encoding="utf-8") + "broken: true\n", encoding="utf-8")
+        text = answer_to(ask_for_restart(tmp_path, "a", identity="2"), Stage.REFUSED)
+        assert text == "its broker would not start again: broken: there is no such setting"
+        text = answer_to(ask_for_restart(tmp_path, "a", identity="3", version="3.0"), Stage.REFUSED)
+        assert text == "2.0 is installed there, and not 3.0: install it first"
+        assert (agent.broker_pid, agent.status()["state"]) == (pid, "primary")
+
+
+def test_an_agent_that_is_killed_in_a_restart_leaves_the_rest_to_the_next_one(
+    agents: list[RunningAgent], tmp_path: Path
+) -> None:
+    """Nobody knows how far it came: its broker may be gone or not."""
+    first, _ = agents
+    coordinator = ask_for_restart(tmp_path, "a")
+    answer_to(coordinator, Stage.TAKEN, Stage.BACK)
+    first.process.kill()
+    first.process.wait()
+    first.restart()
+    answer_to(coordinator, Stage.BACK)
+    wait_until(lambda: sorted(str(agent.status().get("state")) for agent in agents) == ["primary", "ready"], first.log)

@@ -26,6 +26,7 @@ class Fake:
     What is in NAME.json beside its socket beats what it would say of itself. `others` there are brokers of other
     machines, each with how often this one has to be asked for all before that one answers, or null: it never does.
     Nobody is promoted before all do. NAME.asked has what it was asked, a JSON object on each line.
+    With the setting `broken`, a configuration does not pass its check.
     """
 
     def __init__(self, config: dict[str, Any], control_socket: Path) -> None:
@@ -138,8 +139,12 @@ class Fake:
 
 
 def main() -> None:
-    if sys.argv[-1] == "--check":
+    if sys.argv[-1] == "--version":
+        print("qpidd, version 2.0")
         return
+    if sys.argv[-1] == "--check":
+        written = Path(sys.argv[sys.argv.index("--config") + 1]).read_text(encoding="utf-8")
+        sys.exit("qpidd: broken: there is no such setting" if "broken:" in written else 0)
     arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
     config = yaml.safe_load(Path(arguments["--config"]).read_text(encoding="utf-8"))
     asyncio.run(Fake(config, Path(arguments["--control-socket"])).run())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qpid_ha_agent.decision import Action, Disowned, Known, Limits, LockView, Unwritable, decide
+from qpid_ha_agent.decision import Action, Disowned, Known, Limits, LockView, OperatorOrders, Unwritable, decide
 from qpid_ha_broker.ha.states import State
 
 LIMITS = Limits()
@@ -22,6 +22,7 @@ PRIMARY = Known(state=State.PRIMARY, has_data=True, lock=LockView.HELD)
 LOADING = Known(state=State.LOADING)
 DEAD = Known(alive=False, deaths=1)
 PAUSE = "paused by root on node1"
+RESTART = OperatorOrders(restart="a restart by root on node1")
 REQUESTS = (Action.PROMOTE, Action.DEMOTE, Action.HAND_OVER, Action.FAIL_BACK, Action.MAKE_WAY)
 
 
@@ -64,8 +65,11 @@ STORY = {
     "not before the others took over": (replace(DEAD, dead_for_s=0.4), Action.WAIT),
     "and less and less eagerly": (replace(DEAD, deaths=4, dead_for_s=3.9), Action.WAIT),
     "but never later than that": (replace(DEAD, deaths=99, dead_for_s=10.0), Action.START_BROKER),
-    "after a shutdown of the cluster it stays down": (replace(DEAD, shut_down=True, dead_for_s=60.0), Action.EXIT),
-    "but the lock is let go first": (held(DEAD, shut_down=True), Action.RELEASE_LOCK),
+    "after a shutdown of the cluster it stays down": (
+        replace(DEAD, ordered=OperatorOrders(shut_down=True), dead_for_s=60.0),
+        Action.EXIT,
+    ),
+    "but the lock is let go first": (held(DEAD, ordered=OperatorOrders(shut_down=True)), Action.RELEASE_LOCK),
     "a silent primary is given a second": (replace(PRIMARY, silent_s=1.1), Action.WAIT),
     "and is killed": (replace(PRIMARY, silent_s=1.2), Action.KILL_BROKER),
     "one that works is given more": (replace(PRIMARY, silent_s=4.9, is_working=True), Action.WAIT),
@@ -144,6 +148,41 @@ STORY = {
     "with the lock it waits for the new primary first": (
         held(ORPHANED, unwritable=Unwritable(9.0), demoted_for_s=0.1),
         Action.WAIT,
+    ),
+    "an operator wants it to begin anew: the primary hands over first": (
+        replace(PRIMARY, ordered=RESTART),
+        Action.HAND_OVER,
+    ),
+    "which it is asked for once": (replace(PRIMARY, ordered=RESTART, is_asked=True), Action.WAIT),
+    "and the others shall see their new primary before it goes": (
+        held(ORPHANED, ordered=RESTART, demoted_for_s=0.5),
+        Action.WAIT,
+    ),
+    "who is in sync there, and waited for until it is": (
+        held(CATCHUP, ordered=RESTART, demoted_for_s=1.9),
+        Action.WAIT,
+    ),
+    "for two seconds at most": (held(CATCHUP, ordered=RESTART, demoted_for_s=2.0), Action.STOP_AGENT),
+    "nor does who stops for good leave its publishers waiting": (
+        held(CATCHUP, stopping=True, hand_over_tried=True, demoted_for_s=0.1),
+        Action.WAIT,
+    ),
+    "longer than that": (
+        held(CATCHUP, stopping=True, hand_over_tried=True, demoted_for_s=2.0),
+        Action.RELEASE_LOCK,
+    ),
+    "then it stops": (replace(READY, ordered=RESTART), Action.STOP_AGENT),
+    "as does whoever observes": (Known(state=State.OBSERVER, ordered=RESTART), Action.STOP_AGENT),
+    "in a pause, too, if that came later": (replace(READY, ordered=RESTART, paused=PAUSE), Action.STOP_AGENT),
+    "or died meanwhile": (replace(DEAD, ordered=RESTART), Action.STOP_AGENT),
+    "whose lock goes first": (held(DEAD, ordered=RESTART), Action.RELEASE_LOCK),
+    "from there on it is a stop like any other": (
+        replace(READY, ordered=RESTART, stopping=True),
+        Action.STOP_BROKER,
+    ),
+    "a silent primary is killed, whoever wants it to begin anew": (
+        replace(PRIMARY, ordered=RESTART, silent_s=1.2),
+        Action.KILL_BROKER,
     ),
     "in a pause the primary serves": (replace(PRIMARY, paused=PAUSE), Action.WAIT),
     "and stays, preferred or not": (replace(PRIMARY, paused=PAUSE, failback_to="b"), Action.WAIT),
@@ -239,6 +278,8 @@ def every_situation() -> Iterator[Known]:
             )
             yield changed(known, paused=PAUSE, alive=False, deaths=1, dead_for_s=10.0)
             yield changed(known, paused=PAUSE, stopping=True)
+            for is_alive, paused, stopping in itertools.product((False, True), ("", PAUSE), (False, True)):
+                yield changed(known, ordered=RESTART, alive=is_alive, paused=paused, stopping=stopping)
             yield changed(known, alive=False)
             yield changed(known, alive=False, deaths=1, dead_for_s=10.0)
             for tried, stop_asked_s in itertools.product((False, True), (None, 0.0, 20.0)):
@@ -254,8 +295,12 @@ def broken_promises(known: Known) -> Iterator[str]:
     if action is Action.START_BROKER and (known.alive or known.stopping):
         yield "one broker, and none when stopping"
     by_itself = (*REQUESTS, Action.START_BROKER, Action.STOP_BROKER, Action.KILL_BROKER)
-    if known.paused and not known.stopping and action in by_itself:
+    if known.paused and not known.stopping and not known.ordered.restart and action in by_itself:
         yield "in a pause an agent leaves its broker alone"
+    if action is Action.STOP_AGENT and known.alive and known.state is State.PRIMARY:
+        yield "no primary is stopped for a restart"
+    if action in (Action.STOP_BROKER, Action.STOP_AGENT) and not (known.stopping or known.ordered.restart):
+        yield "who is stopped was meant to be"
     if action in REQUESTS and (known.is_asked or not known.alive):
         yield "one request at a time, and to a living broker"
     has_right = known.lock is LockView.HELD and not known.refusal

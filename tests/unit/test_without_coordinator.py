@@ -140,4 +140,4 @@ def test_the_whole_cluster_can_be_shut_down() -> None:
 
 
 def test_the_page_has_these_rows() -> None:
-    assert len(ROWS) == 14, ROWS
+    assert len(ROWS) == 15, ROWS

@@ -15,6 +15,7 @@ from qpid_ha_agent.cli.invocation import CommandGroup, Invocation, common_option
 from qpid_ha_agent.cli.output import print_document, print_facts, value_text
 from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
+from qpid_ha_agent.cli.restart import restart, upgrade
 from qpid_ha_agent.cli.session import session
 from qpid_ha_agent.cli.sets import set_commands
 from qpid_ha_agent.cli.store import store
@@ -63,7 +64,21 @@ def get(invocation: Invocation, key: str | None) -> None:
         print_facts(settings, invocation.format)
 
 
-single = pause, resume, watch, coordinator, queue, exchange, session, connections, store, activation, tls
+single = (
+    pause,
+    resume,
+    restart,
+    upgrade,
+    watch,
+    coordinator,
+    queue,
+    exchange,
+    session,
+    connections,
+    store,
+    activation,
+    tls,
+)
 for command in (*commands, *set_commands, *single, acl, token, user, diagnose_command, support_bundle):
     admin.add_command(command)
 

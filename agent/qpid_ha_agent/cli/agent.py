@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     """Be a small resource manager for one broker, for use without Pacemaker.
 
     Starts the broker (or takes care of one that runs), holds the lock of ha.coordinator while it is primary, and hands
-    over and stops it on SIGTERM. If the agent itself dies, the broker lives on.
+    over and stops it on SIGTERM. If the agent itself dies, the broker lives on. `qpid-ha restart` and `upgrade` have it
+    do that and begin anew, with the programs that are installed then.
 
     While the broker is primary the agent has ha.virtual-ip on this machine; it runs ha.on-promoted and ha.on-demoted.
     With ha.failback: preferred a primary makes way for a broker of higher ha.priority. `qpid-ha pause` has all agents
@@ -47,9 +49,22 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
         settings = read_run_settings(config, changes, program)
         _configure_logging(settings.name)
         _warn_of_other_settings(config)
-        asyncio.run(Runner(settings).run())
+        runner = Runner(settings)
+        asyncio.run(runner.run())
     except (SettingsError, BrokerProcessError, CoordinatorError) as error:
         click.echo(f"qpid-ha-agent: {error}", err=True)
+        sys.exit(1)
+    if runner.begins_anew:
+        _begin_anew()
+
+
+def _begin_anew() -> None:
+    """Go on as the same process, for whoever watches it, with the program that is on disk now. There is no broker, no
+    lock and no virtual IP of ours at this moment."""
+    try:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError as error:
+        click.echo(f"qpid-ha-agent: cannot start {sys.executable} again: {error.strerror}", err=True)
         sys.exit(1)
 
 

@@ -16,6 +16,7 @@ import click
 
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_facts, print_rows
+from qpid_ha_agent.planned_restart import RESTART_NOTE, decode_request
 from qpid_ha_broker.coordination.identity import IDENTITY_NOTE
 from qpid_ha_broker.coordination.pause import PAUSE_NOTE, decode_pause
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from qpid_ha_broker.coordination.coordinator import Coordinator
     from qpid_ha_config.settings import CoordinatorSettings
 
-NOTES: Final = ("pause", "priorities", "history", IDENTITY_NOTE)
+NOTES: Final = ("pause", "restart", "priorities", "history", IDENTITY_NOTE)
 """That a cluster may have. A move takes all of them along."""
 SCRATCH: Final = "check"
 """The note and the lease with which it is tried whether both work."""
@@ -69,7 +70,7 @@ def show(invocation: Invocation, config: Path | None, url: str | None) -> None:
         facts["lock"] = _holder(opened)
         notes = {name: text for name in NOTES if (text := opened.read_note(name))}
         facts["identity"] = notes.pop(IDENTITY_NOTE, None)
-        facts["notes"] = {name: text for name, text in notes.items() if not (name == PAUSE_NOTE and _is_over(text))}
+        facts["notes"] = {name: text for name, text in notes.items() if not _is_over(name, text)}
     print_facts(facts, invocation.format)
     if pointer is not None:
         raise CliFailure(f"it has moved: set ha.coordinator to {pointer.url}", NO)
@@ -157,10 +158,14 @@ def _settings(config: Path | None, url: str | None) -> CoordinatorSettings:
     return settings
 
 
-def _is_over(note: str) -> bool:
-    """Whether it is a pause that has ended by itself. Nobody heeds it, and the next one takes its place."""
-    pause = decode_pause(note)
-    return pause is not None and pause.is_over(datetime.now(UTC))
+def _is_over(name: str, note: str) -> bool:
+    """Whether it is a pause or a restart that has ended by itself. Nobody heeds it; the next one takes its place."""
+    now = datetime.now(UTC)
+    if name == RESTART_NOTE:
+        request = decode_request(note)
+        return request is None or not request.is_under_way(now)
+    pause = decode_pause(note) if name == PAUSE_NOTE else None
+    return pause is not None and pause.is_over(now)
 
 
 @contextmanager

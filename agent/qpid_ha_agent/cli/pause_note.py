@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from qpid_ha_config.settings import CoordinatorSettings
 
 
-def find_coordinator(config: Path | None) -> CoordinatorSettings:
-    """Of a cluster whose agents heed a pause. Raises CliFailure, ConfigError."""
-    from qpid_ha_broker.coordination.pause import is_heeded_with
+def written_coordinator(config: Path | None) -> CoordinatorSettings:
+    """As the configuration of this machine has it. Raises CliFailure, ConfigError."""
     from qpid_ha_config.configuration import WrittenSettings
     from qpid_ha_config.defaults import find_file
 
@@ -27,7 +26,14 @@ def find_coordinator(config: Path | None) -> CoordinatorSettings:
         raise CliFailure(
             "this machine has no configuration of a broker: do it on a machine of the cluster, or give --config", USAGE
         )
-    settings = WrittenSettings.read(path).coordinator_settings()
+    return WrittenSettings.read(path).coordinator_settings()
+
+
+def find_coordinator(config: Path | None) -> CoordinatorSettings:
+    """Of a cluster whose agents heed a pause. Raises CliFailure, ConfigError."""
+    from qpid_ha_broker.coordination.pause import is_heeded_with
+
+    settings = written_coordinator(config)
     if is_heeded_with(settings.url):
         return settings
     if settings.url.property_set is not None:

@@ -79,7 +79,7 @@ def _await_ok(invocation: Invocation, wait_s: float) -> None:
             if failure.exit_code not in (NO, UNREACHABLE) or time.monotonic() >= deadline_s:
                 raise
         else:
-            lacking = [f"{each.get('name')} ({why})" for each in sets if (why := _why_not_whole(each))]
+            lacking = [f"{each.get('name')} ({why})" for each in sets if (why := why_not_whole(each))]
             if not lacking:
                 return
             if time.monotonic() >= deadline_s:
@@ -88,7 +88,7 @@ def _await_ok(invocation: Invocation, wait_s: float) -> None:
         time.sleep(min(DRAIN_STEP_S, max(0.0, deadline_s - time.monotonic())))
 
 
-def _why_not_whole(row: Mapping[str, Any]) -> str:
+def why_not_whole(row: Mapping[str, Any]) -> str:
     """Empty: any one of its replicas could be lost now, and the rest is what it was."""
     if row.get("state") != WHOLE:
         return str(row.get("state"))
