@@ -12,6 +12,7 @@ from typing import Final
 
 import psutil
 
+from bench.failover import others_than
 from bench.figures import Measurement
 from bench.replication import fresh_cluster
 from bench.scenario import Scenario
@@ -24,21 +25,21 @@ WHOLE_TIMEOUT_S: Final = 60.0
 
 
 def measure_agent_stops(scenario: Scenario) -> Iterator[Measurement]:
-    """Of three brokers one after the other, the primary in its turn, which then hands over first."""
-    moments, left, ended = Random(1), 0, 0
+    """Of a primary, which hands over first, and of a backup in turn."""
+    moments, left = Random(1), 0
     with fresh_cluster(agents=True) as cluster:
-        while ended + left < scenario.agent_stops:
-            for broker in list(cluster.brokers):
-                cluster.wait_whole(WHOLE_TIMEOUT_S)
-                role = "primary" if broker is cluster.the_primary() else "backup"
-                time.sleep(moments.uniform(0.0, MOMENTS_S))
-                elapsed_s = _stop(broker)
-                left += elapsed_s is None
-                ended += elapsed_s is not None
-                label = f"SIGTERM to the agent of a {role}: until agent and broker have ended"
-                yield Measurement(f"agent_stop_{role}", label, elapsed_s or GIVE_UP_S, "s")
-                cluster.restart(broker)
-    label = f"SIGTERM to an agent, {ended + left} times: not ended after {GIVE_UP_S:g} s"
+        for number in range(scenario.agent_stops):
+            cluster.wait_whole(WHOLE_TIMEOUT_S)
+            primary = cluster.the_primary()
+            broker = moments.choice(others_than(cluster, primary)) if number % 2 else primary
+            role = "primary" if broker is primary else "backup"
+            time.sleep(moments.uniform(0.0, MOMENTS_S))
+            elapsed_s = _stop(broker)
+            left += elapsed_s is None
+            label = f"SIGTERM to the agent of a {role}: until agent and broker have ended"
+            yield Measurement(f"agent_stop_{role}", label, elapsed_s or GIVE_UP_S, "s")
+            cluster.restart(broker)
+    label = f"SIGTERM to an agent, {scenario.agent_stops} times: not ended after {GIVE_UP_S:g} s"
     yield Measurement("agent_stop_left", label, left, "")
 
 

@@ -30,7 +30,7 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
 from qpid_ha_demo.cluster import LocalBroker
-from running_cluster import RunningCluster
+from running_cluster import NOT_STARTED, RunningCluster
 
 FLEET_PROCESSES = 4
 AWAY_REPLICAS: Final = 3
@@ -77,18 +77,21 @@ def _away(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measure
         place(cluster, AWAY_REPLICAS + 1)
         for _ in range(scenario.coordinator_pauses):
             controller = calm_primary(cluster)
+            controller.ask("rebalance")
             victim = _leads_and_is_in_sync(cluster, controller)
             led = next(name for name, primary in primaries(cluster).items() if primary == victim.name)
             ensemble.freeze()
             try:
                 struck_s = cluster.kill(victim)
-                waits_s = _first_confirmations(cluster, (QUEUE, queue_of(led)), struck_s)
+                started_s, *waits_s = _first_confirmations(cluster, victim, (QUEUE, queue_of(led)), struck_s)
             finally:
                 ensemble.mend()
             label = f"{name} away, kill -9 of a broker in sync, which comes back:"
             for (key, whose), wait_s in zip(AWAY_CONFIRMS.items(), waits_s, strict=True):
                 note = "" if wait_s < GIVE_UP_S else f"not in {GIVE_UP_S:g} s"
                 yield Measurement(f"{name}_away_{key}", f"{label} {whose}", wait_s, "s", note)
+            beyond_s = max(0.0, max(waits_s) - started_s)
+            yield Measurement(f"{name}_away_beyond", "    both, from when it listens again", beyond_s, "s")
 
 
 def _leads_and_is_in_sync(cluster: RunningCluster, controller: LocalBroker) -> LocalBroker:
@@ -99,8 +102,15 @@ def _leads_and_is_in_sync(cluster: RunningCluster, controller: LocalBroker) -> L
     raise BenchError(f"of those in sync, {members}, none leads a set, but {', '.join(sorted(leading))}")
 
 
-def _first_confirmations(cluster: RunningCluster, queues: Sequence[str], since_s: float) -> list[float]:
-    """For each queue, how long until one of the brokers confirms a message; GIVE_UP_S: not in that time."""
+def _first_confirmations(
+    cluster: RunningCluster, victim: LocalBroker, queues: Sequence[str], since_s: float
+) -> list[float]:
+    """How long until `victim` has started again, and until one of the brokers confirms a message for each queue;
+    GIVE_UP_S: not in that time."""
+
+    def wait_started() -> float:
+        what = f"{victim.name} has started again"
+        return cluster.wait_until(lambda: cluster.state(victim) not in NOT_STARTED, what, GIVE_UP_S) - since_s
 
     def wait(queue: str) -> float:
         publisher = SteadyPublisher([port_of(cluster, broker) for broker in cluster.brokers], queue)
@@ -108,8 +118,10 @@ def _first_confirmations(cluster: RunningCluster, queues: Sequence[str], since_s
         publisher.close()
         return GIVE_UP_S if elapsed_s is None else elapsed_s
 
-    with ThreadPoolExecutor(len(queues)) as pool:
-        return list(pool.map(wait, queues))
+    with ThreadPoolExecutor(1 + len(queues)) as pool:
+        started = pool.submit(wait_started)
+        waits_s = list(pool.map(wait, queues))
+        return [started.result(), *waits_s]
 
 
 def _record(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:

@@ -40,8 +40,8 @@ class Target:
 
 _WAYS = ("enqueue", "dequeue")
 _COORDINATOR_TARGETS: Mapping[str, float] = {
-    "kill": 0.3, "crash": 4.5, "leader": 4.5, "away_default": 5.0, "away_set": 5.0, "pause": 3.0,
-    "record": 15.0, "idle": 1.0, "fleet": 1.0,
+    "kill": 0.3, "crash": 4.5, "leader": 4.5, "away_default": 5.0, "away_set": 5.0, "away_beyond": 1.0,
+    "pause": 3.0, "record": 15.0, "idle": 1.0, "fleet": 1.0,
 }  # fmt: skip
 """4.5 s: `ha.coordinator-timeout`, and half a second for the promotion."""
 TARGETS: Mapping[str, Target] = {
