@@ -289,10 +289,15 @@ class ZookeeperEnsemble:
         try:
             yield self
         finally:
-            for server in self.servers:
-                if server.is_running:
-                    server.resume()
-            self.start()
+            self.mend()
+
+    def mend(self) -> None:
+        """Continue those that were stopped, start those that do not run, and wait until all serve. Raises
+        EnsembleFailed."""
+        for server in self.servers:
+            if server.is_running:
+                server.resume()
+        self.start()
 
     def packets_received(self) -> int:
         """Of all servers, from clients; asking takes one each."""

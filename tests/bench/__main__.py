@@ -13,6 +13,7 @@ from proton import ProtonException
 from rich.console import Console
 
 from bench import (
+    agent_stops,
     attack,
     capacity,
     crashes,
@@ -87,6 +88,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "sets-map": many_sets.measure_map,
     "durable-sets": durable_sets.measure_durable_sets,
     "sets-kill": set_failover.measure_kill_primaries,
+    "agent-stop": agent_stops.measure_agent_stops,
     "sets-kill-controller": set_failover.measure_kill_controller,
     "full-disk": full_disks.measure_full_disks,
     "proxy": proxies.measure_proxy,

@@ -6,27 +6,36 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from bench import idle_clusters
-from bench.failover import CRASH, KILL, PAUSE, Strike, calm_primary, outages
+from bench.failover import CRASH, KILL, PAUSE, Strike, calm_primary, others_than, outages
 from bench.figures import Measurement
+from bench.full_disks import GIVE_UP_S, SteadyPublisher
 from bench.load_client import BenchError
-from bench.replication import fresh_cluster
+from bench.replication import fresh_cluster, port_of
 from bench.scenario import Measure, Scenario
+from bench.set_failover import place, primaries, queue_of
+from bench.store import disk_directory
+from bench.throughput import QUEUE
 from bench.usage import Work
 from coordinator_ensembles import ENSEMBLES, Ensemble
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
-from running_cluster import RunningCluster
+from qpid_ha_demo.cluster import LocalBroker
+from running_cluster import NOT_STARTED, RunningCluster
 
 FLEET_PROCESSES = 4
+AWAY_REPLICAS: Final = 3
+"""Of `default`, in a cluster of one broker more: that one joins in the place of another."""
+AWAY_CONFIRMS: Final = {"default": "default confirms", "set": "its set confirms"}
 _CLUSTERS_FOR_ONE: Final = {"zookeeper": 4, "etcd": 1}
 """The seven sessions of a cluster with ZooKeeper take many threads where the clients are, and little of the servers."""
 
@@ -43,6 +52,76 @@ def _outages(
             yield from outages(cluster, times(scenario), strike, f"{name}_{kind}", f"{name}: ")
 
     return measure
+
+
+def _leader(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """The server that leads the ensemble dies in the same moment as the primary's broker."""
+
+    def hit(cluster: RunningCluster, broker: LocalBroker) -> float:
+        ensemble.kill_leader()
+        return cluster.kill(broker)
+
+    strike = Strike("kill -9 of its leader and the primary", hit, lambda cluster, broker: ensemble.mend())
+    with _cluster_on(ensemble) as cluster:
+        yield from outages(cluster, scenario.coordinator_pauses, strike, f"{name}_leader", f"{name}: ")
+
+
+def _away(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
+    """Nobody reaches the coordinator, and a broker that is in sync for `default` and leads a set dies. Its agent starts
+    it again, and another broker has joined in its place meanwhile."""
+    settings = {"ha": {"coordinator": ensemble.url("bench"), "default-replicas": AWAY_REPLICAS}}
+    with (
+        disk_directory() as stores,
+        fresh_cluster(agents=True, count=AWAY_REPLICAS + 1, settings=settings, stores=stores) as cluster,
+    ):
+        place(cluster, AWAY_REPLICAS + 1)
+        for _ in range(scenario.coordinator_pauses):
+            controller = calm_primary(cluster)
+            controller.ask("rebalance")
+            victim = _leads_and_is_in_sync(cluster, controller)
+            led = next(name for name, primary in primaries(cluster).items() if primary == victim.name)
+            ensemble.freeze()
+            try:
+                struck_s = cluster.kill(victim)
+                started_s, *waits_s = _first_confirmations(cluster, victim, (QUEUE, queue_of(led)), struck_s)
+            finally:
+                ensemble.mend()
+            label = f"{name} away, kill -9 of a broker in sync, which comes back:"
+            for (key, whose), wait_s in zip(AWAY_CONFIRMS.items(), waits_s, strict=True):
+                note = "" if wait_s < GIVE_UP_S else f"not in {GIVE_UP_S:g} s"
+                yield Measurement(f"{name}_away_{key}", f"{label} {whose}", wait_s, "s", note)
+            beyond_s = max(0.0, max(waits_s) - started_s)
+            yield Measurement(f"{name}_away_beyond", "    both, from when it listens again", beyond_s, "s")
+
+
+def _leads_and_is_in_sync(cluster: RunningCluster, controller: LocalBroker) -> LocalBroker:
+    members, leading = controller.status()["members"], set(primaries(cluster).values())
+    for broker in others_than(cluster, controller):
+        if broker.name in members and broker.name in leading:
+            return broker
+    raise BenchError(f"of those in sync, {members}, none leads a set, but {', '.join(sorted(leading))}")
+
+
+def _first_confirmations(
+    cluster: RunningCluster, victim: LocalBroker, queues: Sequence[str], since_s: float
+) -> list[float]:
+    """How long until `victim` has started again, and until one of the brokers confirms a message for each queue;
+    GIVE_UP_S: not in that time."""
+
+    def wait_started() -> float:
+        what = f"{victim.name} has started again"
+        return cluster.wait_until(lambda: cluster.state(victim) not in NOT_STARTED, what, GIVE_UP_S) - since_s
+
+    def wait(queue: str) -> float:
+        publisher = SteadyPublisher([port_of(cluster, broker) for broker in cluster.brokers], queue)
+        elapsed_s = publisher.wait_confirmed(since_s)
+        publisher.close()
+        return GIVE_UP_S if elapsed_s is None else elapsed_s
+
+    with ThreadPoolExecutor(1 + len(queues)) as pool:
+        started = pool.submit(wait_started)
+        waits_s = list(pool.map(wait, queues))
+        return [started.result(), *waits_s]
 
 
 def _record(name: str, ensemble: Ensemble, scenario: Scenario) -> Iterator[Measurement]:
@@ -114,6 +193,8 @@ def _on(name: str, measure: Callable[[str, Ensemble, Scenario], Iterator[Measure
 _KINDS: Final = {
     "kill": _outages("kill", KILL, lambda scenario: scenario.coordinator_kills),  # its agent lets the lock go
     "crash": _outages("crash", CRASH, lambda scenario: scenario.coordinator_pauses),  # nobody lets the lock go
+    "leader": _leader,
+    "away": _away,
     "pause": _outages("pause", PAUSE, lambda scenario: scenario.coordinator_pauses),
     "record": _record,
     "idle": _idle,

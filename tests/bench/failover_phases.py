@@ -52,6 +52,12 @@ def phases(kind: str, old: str, new: str, logs: Logs, began_s: float, confirmed_
     return Phases(*(later - earlier for earlier, later in pairwise(edges)))
 
 
+def node_lost_after_s(node: str, logs: Logs, began_s: float) -> float:
+    """From `began_s`, in seconds since the epoch, until membership of `node` was lost. Raises PhaseMissing."""
+    lines = [line for text in logs.pacemaker.values() for line in text.splitlines()]
+    return _first(DETECTION["node"].format(old=node), lines, began_s) - began_s
+
+
 def _first(pattern: str, lines: Iterable[str], since_s: float) -> float:
     times = [at_s for at_s in _times(re.compile(pattern), lines) if at_s >= since_s - 0.001]
     if not times:

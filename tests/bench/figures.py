@@ -40,8 +40,10 @@ class Target:
 
 _WAYS = ("enqueue", "dequeue")
 _COORDINATOR_TARGETS: Mapping[str, float] = {
-    "kill": 0.3, "crash": 5.0, "pause": 3.0, "record": 15.0, "idle": 1.0, "fleet": 1.0,
+    "kill": 0.3, "crash": 4.5, "leader": 4.5, "away_default": 5.0, "away_set": 5.0, "away_beyond": 1.0,
+    "pause": 3.0, "record": 15.0, "idle": 1.0, "fleet": 1.0,
 }  # fmt: skip
+"""4.5 s: `ha.coordinator-timeout`, and half a second for the promotion."""
 TARGETS: Mapping[str, Target] = {
     "enqueue_100": Target(100_000, at_least=True),
     "enqueue_1024": Target(80_000, at_least=True),
@@ -75,6 +77,9 @@ TARGETS: Mapping[str, Target] = {
     "promote_many_queues": Target(1.5, at_least=False),
     "kill": Target(0.3, at_least=False),
     "pause": Target(3.0, at_least=False),
+    "agent_stop_left": Target(0, at_least=False),
+    "agent_stop_backup": Target(1.0, at_least=False),
+    "agent_stop_primary": Target(1.0, at_least=False),
     "sets_three_cost": Target(1.1, at_least=False),
     "sets_memory": Target(100, at_least=False),
     "sets_idle": Target(5, at_least=False),
@@ -90,6 +95,8 @@ TARGETS: Mapping[str, Target] = {
     "proxy_added_kill_delivered": Target(50, at_least=False),
     "sets_kill_first": Target(0.3, at_least=False),
     "sets_kill_last": Target(1.0, at_least=False),
+    "sets_kill_controller_last": Target(0.3, at_least=False),
+    "sets_kill_controller_most": Target(6, at_least=False),
     "sets_kill_stored_first": Target(0.3, at_least=False),
     "sets_kill_stored_last": Target(1.0, at_least=False),
     "store_sets_load": Target(5, at_least=False),
@@ -123,6 +130,7 @@ TARGETS: Mapping[str, Target] = {
     "pacemaker_monitor": Target(100, at_least=False),
     "pacemaker_kill": Target(1.0, at_least=False),
     "pacemaker_power_off": Target(3.0, at_least=False),
+    "pacemaker_backup_power_off": Target(3.2, at_least=False),
     "pacemaker_move": Target(0.5, at_least=False),
     "pacemaker_move_errors": Target(0, at_least=False),
     **{

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from bench.failover_phases import Logs, PhaseMissing, phases
+from bench.failover_phases import Logs, PhaseMissing, node_lost_after_s, phases
 from bench.figures import Measurement
 from bench.load_client import BenchError
 from bench.scenario import Measure, Scenario
 from lab.cluster import Cluster, NotInTime
+from lab.generations import record
 from lab.load import Load, LoadProblem
 from lab.machines import MachineError
 from lab.netns.commands import CommandFailed
@@ -144,6 +145,29 @@ def measure_power_off(scenario: Scenario) -> Iterator[Measurement]:
     yield from _failovers("power_off", "node power-off", "node", scenario.power_offs, _power_off)
 
 
+def measure_backup_power_off(scenario: Scenario) -> Iterator[Measurement]:
+    """A backup's node loses its power: the primary goes on without it once the record in the CIB says so, and nobody
+    can change that before Corosync has given the node up."""
+    with lab_cluster() as cluster, Load(cluster.lab) as load:
+        for _ in range(scenario.power_offs):
+            yield from _power_off_a_backup(cluster, load)
+        _settle(load)
+
+
+def _power_off_a_backup(cluster: Cluster, load: Load) -> Iterator[Measurement]:
+    primary = calm(cluster, load)
+    lost = cluster.backups()[0]
+    wall_ahead_s = time.time() - time.monotonic()
+    struck_s = _power_off(cluster, lost)
+    cluster.wait(lambda: lost not in record(cluster, primary).members, f"the record lets {lost} go")
+    load.wait_confirmed(_CALM_MESSAGES)
+    given_up_s = node_lost_after_s(lost, _logs(cluster, primary), struck_s + wall_ahead_s)
+    outage_s = load.outage(struck_s)
+    note = f"Corosync gave the node up after {given_up_s:.2f} s"
+    label = "power-off of a backup's node: longest gap of clients"
+    yield Measurement("pacemaker_backup_power_off", label, outage_s, "s", note)
+
+
 def measure_move(scenario: Scenario) -> Iterator[Measurement]:
     """The primary is moved by an administrator: `outage` is the longest time without a confirmation."""
     with lab_cluster() as cluster, Load(cluster.lab) as load:
@@ -178,6 +202,7 @@ LAB_MEASURES: Final[dict[str, Measure]] = {
     "pacemaker-monitor": measure_monitor,
     "pacemaker-kill": measure_kill,
     "pacemaker-power-off": measure_power_off,
+    "pacemaker-backup-power-off": measure_backup_power_off,
     "pacemaker-pause": measure_pause,
     "pacemaker-move": measure_move,
 }

@@ -54,6 +54,7 @@ class Scenario:
     cluster_queues: tuple[int, int] = _amount((1_000, 10_000), quick=(5, 10))
     kills: int = _amount(20, quick=1)
     pauses: int = _amount(3, quick=1)
+    agent_stops: int = _amount(100, quick=2)
     attack_s: float = _amount(120.0, quick=4.0)
     recovered_events: int = _amount(1_000_000, quick=2_000)
     queued_messages: int = _amount(10_000_000, quick=1_000)

@@ -204,6 +204,8 @@ class Gap(NamedTuple):
     """Of each set, when it confirmed a message."""
     processor_s: float
     """Of the other brokers, until the last was confirmed."""
+    most: int
+    """Sets that one of them leads then, old ones and new ones."""
 
 
 def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
@@ -240,7 +242,8 @@ def kill(cluster: RunningCluster, victim: LocalBroker) -> Gap:
     for name, each in publishers.items():
         each.connection.close()
         tails[name].close()
-    return Gap(len(lost), sorted(led_s.values()), sorted(confirmed), used_s)
+    most = max(Counter(primaries(cluster).values()).values())
+    return Gap(len(lost), sorted(led_s.values()), sorted(confirmed), used_s, most)
 
 
 def measure_kill_primaries(scenario: Scenario) -> Iterator[Measurement]:
@@ -259,6 +262,8 @@ def measure_kill_controller(scenario: Scenario) -> Iterator[Measurement]:
     label = f"kill -9 of the controller, which leads {gap.lost} of {count} sets"
     note = f"led: first {gap.led_s[0]:.3f} s, last {gap.led_s[-1]:.3f} s"
     yield Measurement("sets_kill_controller_last", f"{label}: all confirm", gap.confirmed_s[-1], "s", note)
+    most = f"{label}: most that one broker leads then"
+    yield Measurement("sets_kill_controller_most", most, gap.most, "sets")
 
 
 def kills(scenario: Scenario, stores: Path | None, key: str, where: str) -> Iterator[Measurement]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,17 @@ def test_each_broker_leads_a_set_and_has_replicas_of_the_others(tmp_path: Path) 
         assert sets.cluster.member("a").member.status.state is State.PRIMARY
         for primary in BROKERS:
             sets.member(primary, f"set-{primary}").member.check_invariants()
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_stop_of_the_process_shows_in_all_sets_at_once(tmp_path: Path) -> None:
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "a", "b", "c")
+        of_default, of_orders = sets.cluster.member("a").process, sets.member("a", "orders").process
+        woke_s = time.monotonic() + 10.0
+        of_default.look(woke_s)
+        assert of_orders.woke_s == woke_s, "also in one that looks only later"
 
     story_of_three(tmp_path, story)
 

@@ -23,6 +23,12 @@ class Ensemble:
     """That all servers have carried out for clients so far, as far as clusters that are idle make any."""
     packets: Callable[[], int]
     """The same, with the pings by which sessions are kept."""
+    kill_leader: Callable[[], object]
+    """SIGKILL to the server that leads."""
+    freeze: Callable[[], object]
+    """SIGSTOP to all: connections stay, and nobody answers."""
+    mend: Callable[[], object]
+    """After either: all servers run and serve."""
 
 
 @contextmanager
@@ -32,8 +38,18 @@ def zookeeper() -> Iterator[Ensemble]:
         TemporaryDirectory(prefix="zookeeper-", dir="/dev/shm") as directory,
         ZookeeperEnsemble(Path(directory)) as ensemble,
     ):
+
+        def freeze() -> None:
+            for server in ensemble.servers:
+                server.stop()
+
         yield Ensemble(
-            ensemble.url, lambda: sum(server.updates() for server in ensemble.servers), ensemble.packets_received
+            ensemble.url,
+            lambda: sum(server.updates() for server in ensemble.servers),
+            ensemble.packets_received,
+            kill_leader=lambda: ensemble.leader.kill(),
+            freeze=freeze,
+            mend=ensemble.mend,
         )
 
 
@@ -41,7 +57,15 @@ def zookeeper() -> Iterator[Ensemble]:
 def etcd() -> Iterator[Ensemble]:
     """What comes as JSON is a call of gRPC inside the server. There are no pings: a keep-alive is a request."""
     with EtcdEnsemble() as ensemble:
-        yield Ensemble(ensemble.url, ensemble.requests, ensemble.requests)
+        everyone = range(len(ensemble.members))
+        yield Ensemble(
+            ensemble.url,
+            ensemble.requests,
+            ensemble.requests,
+            kill_leader=lambda: ensemble.kill(ensemble.leader()),
+            freeze=lambda: ensemble.pause(*everyone),
+            mend=ensemble.mend,
+        )
 
 
 ENSEMBLES: Final[Mapping[str, Callable[[], AbstractContextManager[Ensemble]]]] = {"zookeeper": zookeeper, "etcd": etcd}

@@ -236,6 +236,13 @@ class EtcdEnsemble:
         for index in indexes:
             os.kill(self.members[index].pid, signal.SIGCONT)
 
+    def mend(self) -> None:
+        """Continue those that were stopped, start those that are down, and wait until all answer. Raises EtcdFailed."""
+        for member in self.members:
+            with contextlib.suppress(EtcdFailed):
+                os.kill(member.pid, signal.SIGCONT)
+        self.start()
+
     def wipe(self) -> None:
         """Kill all, and lose all that they knew: users, too. They are down afterwards."""
         self.kill()

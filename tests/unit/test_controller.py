@@ -11,7 +11,7 @@ from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.context import Orders
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.directory import deletion_of
-from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
+from qpid_ha_broker.cluster.liveness import FIRST_REPORTS_S, BrokerLife, Liveness
 from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
 from qpid_ha_broker.cluster.messages import OrderKind
 from qpid_ha_broker.cluster.placement import (
@@ -311,6 +311,60 @@ def test_a_new_controller_asks_at_once_who_is_gone_and_has_others_lead_what_the_
     assert {(each.set, each.kind) for each in bench.given()} >= {("orders", OrderKind.PROMOTE)}
     assert not bench.map.brokers["a"].up
     assert bench.map.brokers["c"].up, "it has reported since it was looked for"
+
+
+def anew(bench: Bench, name: str) -> None:
+    """The controller is on another broker now, and has heard of nobody."""
+    bench.controller = Controller(SETTINGS)
+    bench.said.clear()
+    bench.now_s += 10.0
+    bench.feed(ms.ControllerBegan(bench.map, name, 2, 0))
+
+
+def led_by_three(bench: Bench) -> list[ms.ReplicaReport]:
+    """Twelve sets, four led by each of a, b and c; what a backup has of them all."""
+    names = [f"s{number:02}" for number in range(12)]
+    led_sets(bench, **{name: "abc"[number % 3] for number, name in enumerate(names)})
+    return [ms.ReplicaReport(name, "connecting", "", 1, 5) for name in names]
+
+
+def promoted(bench: Bench) -> Counter[str]:
+    return Counter(order.broker for order in bench.given() if order.kind is OrderKind.PROMOTE)
+
+
+def leaders_and(replicas: list[ms.ReplicaReport], *numbers: int) -> list[ms.ReplicaReport]:
+    """A broker's report, which leads those."""
+    return [
+        ms.ReplicaReport(replica.set, "primary", "active", 1, 5) if number in numbers else replica
+        for number, replica in enumerate(replicas)
+    ]
+
+
+def test_a_new_controller_spreads_what_the_one_before_it_led_over_those_that_are_about_to_report() -> None:
+    bench = Bench("a", "b", "c")
+    replicas = led_by_three(bench)
+    anew(bench, "b")
+    bench.hosts("b", *leaders_and(replicas, 1, 4, 7, 10))
+    bench.feed(ms.BrokerRefuses("a", ""))
+    bench.wait()
+    assert promoted(bench) == {"b": 2}, "those that it would lead in any case are not kept waiting"
+
+    bench.hosts("c", *leaders_and(replicas, 2, 5, 8, 11))
+
+    assert promoted(bench) == {"b": 2, "c": 2}, "at once, and without another tick"
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_it_leads_all_itself_where_the_others_are_silent_for_a_moment_or_gone(is_gone: bool) -> None:
+    bench = Bench("a", "b", "c")
+    replicas = led_by_three(bench)
+    anew(bench, "b")
+    bench.hosts("b", *leaders_and(replicas, 1, 4, 7, 10))
+    bench.feed(ms.BrokerRefuses("a", ""))
+    if is_gone:
+        bench.feed(ms.BrokerRefuses("c", ""))
+    bench.wait(0.0 if is_gone else FIRST_REPORTS_S + 0.1)
+    assert promoted(bench)["b"] == (8 if is_gone else 4)
 
 
 def test_default_does_not_wait_for_a_broker_that_has_failed_or_no_record_could_be_committed() -> None:

@@ -14,6 +14,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | all in sync were asked and have refused, and another has data | that one is told to | see `_others` |
 | all who could were asked, and have refused | wait a second | what they wait for may come |
 | nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
+| one in sync of whom a new controller has not heard yet rather should, as follows | wait a moment | it may live |
 | who is to lead it, as follows, begins with PROMOTED_AT_ONCE others | wait | see `promotion_turns` |
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
 | some in sync are alive | the furthest is told to, then the preferred, then who leads fewest | it has all |
@@ -22,10 +23,10 @@ What is done about one set (`Leadership.review`), the first that applies:
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
+from qpid_ha_broker.cluster.leader_choice import LeaderChoice
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
@@ -70,7 +71,7 @@ class Leadership:
         """Of (set, broker) the last refusal that was logged."""
         self._wanted: dict[int, _Wanted] = {}
         """By the number of the order."""
-        self._counts: Counter[str] | None = None
+        self._choice = LeaderChoice(ctx)
         self._turns = PromotionTurns(ctx)
 
     def began(self) -> None:
@@ -96,7 +97,7 @@ class Leadership:
 
     def begin_pass(self) -> None:
         """What is counted is counted once for many sets."""
-        self._counts = None
+        self._choice.begin_pass()
         self._turns.begin_pass()
 
     def leads(self, entry: SetEntry) -> bool:
@@ -135,23 +136,18 @@ class Leadership:
             refused.clear()
             self._put_back(entry)
             return
-        chosen = min(left, key=lambda each: self._rank(entry, each))
-        counts = self._counted()
-        counts[chosen] += 1
+        chosen = self._choice.best(entry, left)
+        expected = self._choice.expected(entry, chosen)
+        self._choice.count(expected or chosen)
+        if expected:
+            self.problems[name] = f"{expected} is to lead it rather than {chosen}, and has not been heard of yet"
+            return
         if not self._turns.has_turn(chosen, name):
             self.problems[name] = f"{chosen} is to lead it, and begins with {PROMOTED_AT_ONCE} others first"
             return
         self.problems[name] = f"{chosen} is told to lead"
         cause = f"{entry.record.primary} has failed" if entry.record.generation else "the set is new"
         self._ctx.order(chosen, name, OrderKind.PROMOTE, "", cause)
-
-    def _counted(self) -> Counter[str]:
-        if self._counts is None:
-            self._counts = self._ctx.primaries()
-            for broker in self._ctx.draft.brokers:
-                if not self._ctx.is_up(broker):
-                    self._counts.pop(broker, None)
-        return self._counts
 
     def _why_wait(self, entry: SetEntry) -> str:
         begins = self._who_begins(entry)
@@ -205,7 +201,7 @@ class Leadership:
         return [
             name
             for name in (record.members if record.generation else entry.replicas)
-            if self._may_lead(entry, name) and (may_be_empty or self._position(entry, name) > (0, 0))
+            if self._may_lead(entry, name) and (may_be_empty or self._choice.position(entry, name) > (0, 0))
         ]
 
     def _others(self, entry: SetEntry, candidates: list[str]) -> list[str]:
@@ -219,21 +215,12 @@ class Leadership:
         return [
             name
             for name in entry.replicas
-            if name not in candidates and self._may_lead(entry, name) and self._position(entry, name) > (0, 0)
+            if name not in candidates and self._may_lead(entry, name) and self._choice.position(entry, name) > (0, 0)
         ]
 
     def _may_lead(self, entry: SetEntry, name: str) -> bool:
         replica = self._ctx.reports.replica(name, entry.name) if self._ctx.liveness.is_alive(name) else None
         return replica is not None and replica.state in MAY_LEAD and name in entry.replicas
-
-    def _position(self, entry: SetEntry, name: str) -> tuple[int, int]:
-        replica = self._ctx.reports.replica(name, entry.name)
-        return (0, 0) if replica is None else (replica.generation, replica.lsn)
-
-    def _rank(self, entry: SetEntry, name: str) -> tuple[object, ...]:
-        generation, lsn = self._position(entry, name)
-        should_not = name in entry.leaving or not self._ctx.may_lead(name)
-        return -generation, -lsn, should_not, name != entry.preferred, self._counted()[name], name
 
     def _why_nobody(self, entry: SetEntry) -> str:
         record = entry.record

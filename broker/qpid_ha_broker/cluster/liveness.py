@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+FIRST_REPORTS_S: Final = 0.2
+"""So long a new controller waits for the first reports of those that should lead some of what the one before it led: if
+whoever is heard of first led all of it, one broker would have twice as much to do as another from then on."""
 
 
 class BrokerLife(StrEnum):
@@ -110,6 +114,10 @@ class Liveness:
     def is_alive(self, name: str) -> bool:
         """Whether it was heard of, and is not lost since."""
         return self.life(name) is BrokerLife.ALIVE
+
+    def is_expected(self, name: str, now_s: float) -> bool:
+        """Whether a new controller hears of it in a moment, if it lives."""
+        return self.life(name) is BrokerLife.AWAITED and now_s - self._since_s[name] < FIRST_REPORTS_S
 
     def is_in_doubt(self, name: str) -> bool:
         """Whether it is about to be known if it lives: it was not heard of yet, or its connection was reset."""

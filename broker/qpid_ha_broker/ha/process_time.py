@@ -9,7 +9,10 @@ PAUSE_S: Final = 0.3
 
 
 class ProcessTime:
-    """Looked at in each tick, and before each decision for which a stop matters, by the clock that members have."""
+    """Of a broker, for its members of all sets: whoever of them looks first after a stop has noticed it for all.
+
+    Looked at in each tick, and before each decision for which a stop matters, by the clock that members have.
+    """
 
     __slots__ = ("_looked_s", "pause_s", "ran_until_s", "woke_s")
 

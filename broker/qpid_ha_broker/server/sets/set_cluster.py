@@ -464,5 +464,6 @@ def make_set_cluster(broker: SetClusterHost, writer: StoreWriter | None) -> SetC
         zone=settings.replicas.zone or "",
         version=__version__,
     )
-    hosts = SetHost(broker, Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault)), writer)
+    dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
+    hosts = SetHost(broker, dialler, broker.membership.process, writer)
     return SetCluster(broker, hosts, identity)

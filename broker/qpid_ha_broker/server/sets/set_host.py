@@ -92,8 +92,10 @@ class SetHost:
     For the listener's methods, which are about sub-channels for questions, see `peer_frames.PeerListener`.
     """
 
-    def __init__(self, broker: SetMemberHost, dialler: Dialler, writer: StoreWriter | None = None) -> None:
-        """`writer`: that of the store of `default`; the other sets' stores are written by the same."""
+    def __init__(
+        self, broker: SetMemberHost, dialler: Dialler, process: ProcessTime, writer: StoreWriter | None = None
+    ) -> None:
+        """`process`, `writer`: those of `default`; a stop shows in all sets at once, and stores are written by one."""
         self.members: dict[str, SetMember] = {}
         self.loading: dict[str, MemberSettings] = {}
         """Sets whose stores are being loaded."""
@@ -127,7 +129,7 @@ class SetHost:
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Stores that are being closed and deleted."""
         self._questions = SetQuestions(self.shared)
-        self._process = ProcessTime()
+        self._process = process
         self._services = SetServices(
             broker=broker,
             lines=SetLines(log),
