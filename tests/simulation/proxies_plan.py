@@ -29,6 +29,8 @@ class ProxiesKind(StrEnum):
     PAUSE_PRIMARY = "pause primary"
     PAUSE_ALL = "pause all"
     """For longer than clients wait for a sign of life."""
+    SPLIT = "split"
+    """The primary is cut off from all other brokers, and sometimes another one, too; others replace it meanwhile."""
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
@@ -163,6 +165,8 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
         pauses = random.Random(f"{seed}/proxies pauses of all")
         faults += [_draw_pause_of_all(pauses) for _ in range(pauses.choice((1, 2, 3)))]
+    splits = random.Random(f"{seed}/proxies splits")
+    faults += [_draw_split(splits) for _ in range(splits.choice((0, 0, 0, 1, 2)))]
     bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
     shrinking = 0 if bereft else random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2))
     if bereft:
@@ -201,6 +205,11 @@ def _draw_replicas(draw: random.Random, brokers: int) -> tuple[tuple[int, ...], 
 def _draw_fault(draw: random.Random, kind: ProxiesKind, end_s: float = FAULTS_END_S) -> ProxiesFault:
     for_s = draw.choice((0.1, 0.5, 1.0, 3.0)) * draw.uniform(0.5, 1.5)
     return ProxiesFault(kind, round(draw.uniform(end_s / 8, end_s), 3), round(for_s, 3), draw.randrange(1 << 30))
+
+
+def _draw_split(draw: random.Random) -> ProxiesFault:
+    fault = _draw_fault(draw, ProxiesKind.SPLIT)
+    return fault._replace(for_s=round(draw.uniform(1.5, 3.5), 3))
 
 
 def _draw_pause_of_all(draw: random.Random) -> ProxiesFault:
