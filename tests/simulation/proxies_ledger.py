@@ -131,8 +131,6 @@ class Ledger:
         self._deleted_s: dict[str, float] = {}
         self._left: dict[tuple[Sent, str], list[tuple[float, int]]] = {}
         """By message and client: when primaries gave it to that one, and in which generation, until it has come."""
-        self._late: dict[tuple[Sent, str], float] = {}
-        """By message and client: how long it was on its way to a proxy that passed it on, where that is too long."""
         self._given: dict[Sent, list[tuple[float, str]]] = {}
         """When primaries gave it to a client, and to which one."""
         self._reclaimed: dict[Sent, tuple[int, str]] = {}
@@ -195,11 +193,6 @@ class Ledger:
         has_first = any(not each.is_marked for each in earlier)
         if has_first and not is_marked:
             raise Violation(f"{sent} came again to {reading.client}, without a mark")
-        for each in [] if is_marked else self.handouts[sent]:
-            late_s = self._late.get((sent, each.reading.client))
-            if late_s is not None and not each.is_marked:
-                text = f"{sent} came again to {reading.client}, without a mark, and its first copy was under way"
-                raise Violation(f"{text} for {late_s:.3f} s when {each.reading.client} got it all the same")
         if self._must_be_in_order(handout):
             self._check_order(handout)
         self.handouts[sent].append(handout)
@@ -250,11 +243,12 @@ class Ledger:
         self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
 
     def comes_to_proxy(self, sent: Sent, client: str, most_s: float) -> None:
-        """The proxy of `client` is about to pass it on. What is under way for longer than `most_s` must not be that
-        which comes again as a new message, because it died with its primary."""
+        """The proxy of `client` is about to pass it on: its primary gave it no longer than `most_s` ago. Raises
+        Violation."""
         left = self._left.get((sent, client))
-        if left and self._now_s() - left[0][0] > most_s:
-            self._late[sent, client] = self._now_s() - left[0][0]
+        if left and self._now_s() - left[-1][0] > most_s:
+            late_s = self._now_s() - left[-1][0]
+            raise Violation(f"{sent} was under way for {late_s:.3f} s, and is passed on to {client} all the same")
 
     def leaves_overtaken(self, sent: Sent, client: str, generation: int) -> None:
         """A primary that was overtaken a moment ago gives it to `client`."""

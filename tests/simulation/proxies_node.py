@@ -55,6 +55,8 @@ LOOK_S = 0.1
 """So often a broker looks whether its process was stopped, and whether it has to say that it is there."""
 IDLE_S = 2.0
 """A connection on which nothing comes for so long is given up."""
+BETWEEN_BROKERS_IDLE_S = 6.0
+"""The same between brokers, where nothing else limits it."""
 EVERYBODY = parse_entries(["allow all all"]).rules
 """May do everything: addresses are no part of the simulation."""
 PROOF = "of the cluster"
@@ -113,10 +115,10 @@ class _Engines:
         return _engine(proton.Transport.SERVER)
 
 
-def _engine(mode: int | None = None) -> Engine:
+def _engine(mode: int | None = None, idle_s: float = IDLE_S) -> Engine:
     transport = proton.Transport() if mode is None else proton.Transport(mode)
     transport.max_frame_size = 64 * 1024
-    transport.idle_timeout = IDLE_S
+    transport.idle_timeout = idle_s
     return Engine(transport, proton.Connection(), WORKSPACE)
 
 
@@ -403,7 +405,7 @@ def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
 
 
 def _engine_for(_address: Address) -> Engine:
-    engine = _engine()
+    engine = _engine(idle_s=BETWEEN_BROKERS_IDLE_S)
     engine.proof = PROOF
     return engine
 

@@ -171,7 +171,7 @@ class ProxiesTrouble:
         for one in alone:
             for other in self._others(one):
                 if (other, one) not in ends_s:
-                    ends_s[one, other] = for_s = fault.for_s * draw.uniform(0.5, 1.0)
+                    ends_s[one, other] = for_s = fault.for_s * draw.uniform(0.4, 1.0)
                     for ends in ((one, other), (other, one)):
                         self._stop_bytes(*ends, for_s, has_log=True)
         for placed in self._sets:
