@@ -242,6 +242,14 @@ class Ledger:
         self._given.setdefault(sent, []).append((self._now_s(), client))
         self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
 
+    def comes_to_proxy(self, sent: Sent, client: str, most_s: float) -> None:
+        """The proxy of `client` is about to pass it on: its primary gave it no longer than `most_s` ago. Raises
+        Violation."""
+        left = self._left.get((sent, client))
+        if left and self._now_s() - left[-1][0] > most_s:
+            late_s = self._now_s() - left[-1][0]
+            raise Violation(f"{sent} was under way for {late_s:.3f} s, and is passed on to {client} all the same")
+
     def leaves_overtaken(self, sent: Sent, client: str, generation: int) -> None:
         """A primary that was overtaken a moment ago gives it to `client`."""
         self._left.setdefault((sent, client), []).append((self._now_s(), generation))

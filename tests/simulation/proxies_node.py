@@ -52,9 +52,11 @@ from simulation.virtual_time import Clock
 
 TICK_S = 0.5
 LOOK_S = 0.1
-"""So often a broker looks whether its process was stopped."""
+"""So often a broker looks whether its process was stopped, and whether it has to say that it is there."""
 IDLE_S = 2.0
 """A connection on which nothing comes for so long is given up."""
+BETWEEN_BROKERS_IDLE_S = 6.0
+"""The same between brokers, where nothing else limits it."""
 EVERYBODY = parse_entries(["allow all all"]).rules
 """May do everything: addresses are no part of the simulation."""
 PROOF = "of the cluster"
@@ -113,10 +115,10 @@ class _Engines:
         return _engine(proton.Transport.SERVER)
 
 
-def _engine(mode: int | None = None) -> Engine:
+def _engine(mode: int | None = None, idle_s: float = IDLE_S) -> Engine:
     transport = proton.Transport() if mode is None else proton.Transport(mode)
     transport.max_frame_size = 64 * 1024
-    transport.idle_timeout = IDLE_S
+    transport.idle_timeout = idle_s
     return Engine(transport, proton.Connection(), WORKSPACE)
 
 
@@ -149,6 +151,7 @@ class ProxyNode(Node):
             "ha.cluster": True,
             "ha.brokers-url": "amqp://127.0.0.1:5671,127.0.0.1:5672",
             "ha.clients": "proxy",
+            "link-heartbeat-interval": "450ms",
         }
         self._settings_in_force = BrokerSettings.from_values(own)
         self.is_in_turn = False
@@ -223,14 +226,14 @@ class ProxyNode(Node):
     def _look_at_time(self) -> None:
         self.loop.call_later(LOOK_S, self._look_at_time)
         self.process_time.look(self.clock.monotonic_s())
+        now_ms = int(self.loop.time() * 1000)
+        for connection in list(self._protocols):
+            connection.heartbeat(now_ms)
 
     def _tick_container(self) -> None:
         self.loop.call_later(TICK_S * (0.9 + 0.2 * self._draw()), self._tick_container)
         self.set_time()
         self.container.tick()
-        now_ms = int(self.loop.time() * 1000)
-        for connection in list(self._protocols):
-            connection.heartbeat(now_ms)
         if self.forwarding is not None:
             self.forwarding.work()
         self.schedule_turn()
@@ -402,7 +405,7 @@ def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
 
 
 def _engine_for(_address: Address) -> Engine:
-    engine = _engine()
+    engine = _engine(idle_s=BETWEEN_BROKERS_IDLE_S)
     engine.proof = PROOF
     return engine
 

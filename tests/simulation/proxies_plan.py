@@ -29,6 +29,8 @@ class ProxiesKind(StrEnum):
     PAUSE_PRIMARY = "pause primary"
     PAUSE_ALL = "pause all"
     """For longer than clients wait for a sign of life."""
+    SPLIT = "split"
+    """The primary is cut off from all other brokers, and sometimes another one, too; others replace it meanwhile."""
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
@@ -149,6 +151,34 @@ def draw_forwarding_plan(seed: int) -> ProxiesPlan:
     )
 
 
+def draw_split_plan(seed: int) -> ProxiesPlan:
+    """3 brokers, one set, few clients, two splits and a broker that is stopped between them: what comes late."""
+    draw = random.Random(f"{seed}/split plan")
+    pause = _draw_fault(draw, ProxiesKind.PAUSE)._replace(at_s=6.2, for_s=2.5)
+    faults = _draw_split(draw, 2.0), pause, _draw_split(draw, 8.9)
+    return ProxiesPlan(
+        seed,
+        brokers=3,
+        publishers=4,
+        consumers=5,
+        shrinking=0,
+        browsers=0,
+        transacting=0,
+        anonymous=0,
+        sessions=0,
+        bereft=0,
+        subscribers=0,
+        forking=0,
+        delay_s=draw.choice((0.0005, 0.003, 0.015)),
+        socket_bytes=1_000_000,
+        publisher_credit=draw.choice((5, 40)),
+        most_unsettled=draw.choice((30, 30_000)),
+        min_in_sync=1,
+        replicas=(),
+        faults=faults,
+    )
+
+
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
     """2 to 4 brokers, 1 to 4 sets, and 3 to 21 clients."""
     draw = random.Random(f"{seed}/proxies plan")
@@ -163,6 +193,8 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
         pauses = random.Random(f"{seed}/proxies pauses of all")
         faults += [_draw_pause_of_all(pauses) for _ in range(pauses.choice((1, 2, 3)))]
+    splits = random.Random(f"{seed}/proxies splits")
+    faults += [_draw_split(splits, splits.uniform(1.5, 9.0)) for _ in range(splits.choice((0, 0, 0, 1, 2)))]
     bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
     shrinking = 0 if bereft else random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2))
     if bereft:
@@ -201,6 +233,11 @@ def _draw_replicas(draw: random.Random, brokers: int) -> tuple[tuple[int, ...], 
 def _draw_fault(draw: random.Random, kind: ProxiesKind, end_s: float = FAULTS_END_S) -> ProxiesFault:
     for_s = draw.choice((0.1, 0.5, 1.0, 3.0)) * draw.uniform(0.5, 1.5)
     return ProxiesFault(kind, round(draw.uniform(end_s / 8, end_s), 3), round(for_s, 3), draw.randrange(1 << 30))
+
+
+def _draw_split(draw: random.Random, at_s: float) -> ProxiesFault:
+    fault = _draw_fault(draw, ProxiesKind.SPLIT)
+    return fault._replace(at_s=round(at_s, 3), for_s=round(draw.uniform(2.5, 4.0), 3))
 
 
 def _draw_pause_of_all(draw: random.Random) -> ProxiesFault:

@@ -22,6 +22,8 @@ from simulation.virtual_time import Schedule
 
 Arguments = dict[str, str | int | float | bool | None]
 LOOK_S = 0.1
+REPLACE_S = 0.9
+"""What brokers believe that others need to replace a primary that they do not hear of."""
 NOTICED_S = 0.4
 """Nobody knows sooner that a broker is stopped."""
 Member = ProxyNode | SetReplica
@@ -52,6 +54,8 @@ class PlacedSet:
         self._deleting_until_s = 0.0
         self._declared: set[str] = set()
         """Queues that were there once."""
+        self.cut_off_s: dict[str, float] = {}
+        """By broker: since when no other one hears of it."""
         self._refused: dict[str, int] = {}
         """How often each broker has refused to lead, since somebody has."""
 
@@ -61,14 +65,20 @@ class PlacedSet:
 
     @property
     def primary(self) -> Member | None:
-        """Who leads it, and is not stopped; None: nobody."""
-        return next((node for node in self.nodes if node.is_primary and not node.is_paused), None)
+        """Who leads it, and is not stopped, of several the newest; None: nobody."""
+        leading = [node for node in self.nodes if node.is_primary and not node.is_paused]
+        return max(leading, key=lambda node: node.member.status.generation, default=None)
 
     @property
     def _is_led(self) -> bool:
         """Whether somebody leads it, as far as brokers can tell that are heard of no more."""
-        since_s = self._schedule.now_s - NOTICED_S
-        return any(node.is_primary and not (node.is_paused and node.paused_s < since_s) for node in self.nodes)
+        now_s = self._schedule.now_s
+        return any(
+            not (node.is_paused and node.paused_s < now_s - NOTICED_S)
+            and self.cut_off_s.get(node.name, now_s) >= now_s - REPLACE_S
+            for node in self.nodes
+            if node.is_primary
+        )
 
     def leads(self, node: Node) -> None:
         """A node has become primary."""
@@ -81,9 +91,12 @@ class PlacedSet:
         """Now and then."""
         self._schedule.after(LOOK_S, self.look)
         healthy = [node for node in self.nodes if node.is_up and not node.is_paused]
+        healthy = [node for node in healthy if node.name not in self.cut_off_s]
         primary = self.primary
-        if primary is not None:
+        if primary is not None and self._is_led:
             primary.do(partial(self._declare, primary))
+        elif primary is not None and primary.name not in self.cut_off_s:
+            return  # it has just begun
         elif self._schedule.now_s >= self._promoting_until_s and healthy and not self._is_led:
             self._promoting_until_s = self._schedule.now_s + 1.5
             self._manager.shuffle(healthy)

@@ -62,6 +62,7 @@ class ProxiesTrouble:
             ProxiesKind.PAUSE: self._pause_any,
             ProxiesKind.PAUSE_PRIMARY: self._pause_primary,
             ProxiesKind.PAUSE_ALL: self._pause_all,
+            ProxiesKind.SPLIT: self._split,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
         }
@@ -95,7 +96,7 @@ class ProxiesTrouble:
 
     def _may_go(self, node: ProxyNode) -> bool:
         """Whether somebody else could lead, of each set, who has all that was confirmed."""
-        is_whole = all(each.is_up and not each.is_paused for each in self._nodes)
+        is_whole = not self._sets[0].cut_off_s and all(each.is_up and not each.is_paused for each in self._nodes)
         return is_whole and all(self._can_spare(placed, node.name) for placed in self._sets)
 
     def _can_spare(self, placed: PlacedSet, name: str) -> bool:
@@ -157,6 +158,27 @@ class ProxiesTrouble:
             for placed in self._sets:
                 placed.network.block(one.index, other.index)
                 self._later(for_s, partial(placed.network.unblock, one.index, other.index))
+
+    def _split(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """Each two of those that do not hear of each other do so again at another time."""
+        primary = self._primary_of(self._any_set(draw))
+        if primary is None or not self._may_go(primary):
+            return
+        alone = [primary]
+        if len(self._nodes) > 2 and draw.random() < 0.5:
+            alone.append(draw.choice(self._others(primary)))
+        ends_s = {}
+        for one in alone:
+            for other in self._others(one):
+                if (other, one) not in ends_s:
+                    ends_s[one, other] = for_s = fault.for_s * draw.uniform(0.4, 1.0)
+                    for ends in ((one, other), (other, one)):
+                        self._stop_bytes(*ends, for_s, has_log=True)
+        for placed in self._sets:
+            for node in alone:
+                last_s = max(for_s for ends, for_s in ends_s.items() if node in ends)
+                placed.cut_off_s[node.name] = self._schedule.now_s
+                self._later(last_s, partial(placed.cut_off_s.pop, node.name))
 
     # --- brokers
 

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
+from qpid_ha_broker.amqp.wire.engine import Transfer
 from qpid_ha_broker.model.sequence import Entry
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
 OVERTAKEN_S = 0.2
 """So long after a promotion, what its successor acknowledged before may still come to the primary that is overtaken."""
+LATE_S = 1.6
+"""So long a message may be on its way from a primary to a broker that relays it, and is passed on."""
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
 
@@ -129,6 +132,16 @@ class Watch:
         """A consumer's link was attached at a proxy, which was answered by the primary."""
         key = link.connection.engine.connection.remote_container or "", link.link.remote_source.address or ""
         self._relayed.setdefault(key, []).append((self._now_s(), link))
+        transfers, client = link.transfers, key[0]
+        ledger = self.ledgers_of.get(key[1], self.ledger)
+
+        def seen_transfers(batch: list[Transfer]) -> None:
+            for _, payload, _, _ in batch:
+                if _SENT.search(payload) is not None:
+                    ledger.comes_to_proxy(sent_in(payload), client, LATE_S)
+            transfers(batch)
+
+        setattr(link, "transfers", seen_transfers)  # noqa: B010 - a method, which mypy lets nobody replace
 
     def leads(self, node: Node) -> None:
         """A node has become primary."""

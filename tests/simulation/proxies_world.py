@@ -50,7 +50,7 @@ from simulation.proxies_node import ProxyNode, Terms
 from simulation.proxies_plan import ProxiesPlan
 from simulation.proxies_replica import SetReplica
 from simulation.proxies_sessions import SessionClient
-from simulation.proxies_sets import PlacedSet, ToldRegister, map_events, record_of
+from simulation.proxies_sets import REPLACE_S, PlacedSet, ToldRegister, map_events, record_of
 from simulation.proxies_subscriptions import SubscribedExchange
 from simulation.proxies_transactions import TransactingClient
 from simulation.proxies_trouble import ProxiesTrouble
@@ -68,8 +68,6 @@ QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
 QUEUES_OF_OTHERS = ("plain", "small")
 AnyClient = LinkClient | TransactingClient | SessionClient
 CHECK_S = 0.05
-REPLACE_S = 0.9
-"""What brokers believe that others need to replace a primary."""
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
 GONE_WITHIN_S = 12.0

@@ -17,6 +17,7 @@ from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
 from qpid_ha_broker.amqp.relaying.relayed_transactions import RelayedTransaction
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink
+from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding
@@ -31,7 +32,7 @@ from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.proxying import TICK_S, Proxying
 from simulation.planted import found_by
-from simulation.proxies_plan import ProxiesKind, draw_proxies_plan
+from simulation.proxies_plan import ProxiesKind, draw_proxies_plan, draw_split_plan
 from simulation.proxies_world import run_proxies
 
 PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 10)}
@@ -205,6 +206,30 @@ def test_a_stop_that_a_primary_does_not_notice_is_found(monkeypatch: pytest.Monk
 
     plans = map(draw_proxies_plan, (131, 103, 54))
     assert "gives messages to consumers as primary of generation" in found_by(monkeypatch, plans).problem
+
+
+def test_splits_in_which_a_primary_is_replaced_keep_their_promises() -> None:
+    outcomes = [run_proxies(draw_split_plan(seed)) for seed in (2, 7)]
+
+    assert [each.problem for each in outcomes] == ["", ""]
+    assert all(each.generations > 1 and each.handed_out for each in outcomes)
+
+
+def test_a_broker_that_relays_whatever_comes_of_a_primary_that_it_did_not_hear_of_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = Silence.__init__
+    monkeypatch.setattr(Silence, "__init__", lambda self, clock, limit_s: begin(self, clock, 1000.0))
+
+    plans = map(draw_split_plan, (2, 10))
+    assert "was under way for" in found_by(monkeypatch, plans).problem
+
+
+def test_a_broker_that_was_stopped_and_relays_what_it_finds_then_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Silence, "is_broken_in_time", lambda self: True)
+
+    plans = map(draw_split_plan, (7, 2))
+    assert "was under way for" in found_by(monkeypatch, plans).problem
 
 
 def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:

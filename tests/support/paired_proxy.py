@@ -17,7 +17,11 @@ from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
+from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
+
+SILENCE_S = 1.5
+"""After so long without a sign of the primary the proxy gives the connection to it up."""
 
 
 class PairedProxy:
@@ -75,7 +79,8 @@ class PairedProxy:
     def connect_upstream(self) -> None:
         """Open a connection to the primary, and attach there what has no far end."""
         self.accepted = self.primary.accept(self.user)
-        self.upstream = Upstream(broker_engine(), self.name, "primary", lambda: None, self.ended.append)
+        silence = Silence(lambda: self.proxy.container.clock(), SILENCE_S)
+        self.upstream = Upstream(broker_engine(), self.name, "primary", lambda: None, self.ended.append, silence)
         self.attach_those_left()
 
     def attach_those_left(self) -> None:

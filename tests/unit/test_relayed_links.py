@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.relay import PATH, RELAY_CAPABILITY
@@ -553,7 +554,8 @@ def test_a_client_that_calls_itself_relayed_is_a_client() -> None:
 
 def test_a_broker_that_does_not_know_relayed_links_is_given_up() -> None:
     ended: list[str] = []
-    upstream = Upstream(Engine(proton.Transport(), proton.Connection()), "proxy", "old", lambda: None, ended.append)
+    engine, silence = Engine(proton.Transport(), proton.Connection()), Silence(lambda: 0.0, 1.0)
+    upstream = Upstream(engine, "proxy", "old", lambda: None, ended.append, silence)
     older = proton.Transport(proton.Transport.SERVER)
     connection = proton.Connection()
     older.bind(connection)

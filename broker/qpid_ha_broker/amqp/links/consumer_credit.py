@@ -222,6 +222,11 @@ class CreditedConsumer(LinkEndpoint):
         """Of the far end's credit, what is not for new messages."""
         return 0
 
+    @property
+    def _may_pass_on(self) -> bool:
+        """Whether what is held is the client's, as far as is known."""
+        return True
+
     def _touch_far(self) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not say what it is attached to")
 
@@ -330,7 +335,7 @@ class CreditedConsumer(LinkEndpoint):
     def _send_backlog(self) -> None:
         """As far as the client takes it."""
         backlog, window, sender = self._backlog, self.connection.window, self._sender
-        if not backlog:
+        if not (backlog and self._may_pass_on):
             return
         if sender.credit > 0:
             self._credit.note_held(None)

@@ -652,6 +652,10 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def _still_to_come(self) -> int:
         return len(self._reclaimed)
 
+    @property
+    def _may_pass_on(self) -> bool:
+        return self.upstream is None or not self.upstream.silence.is_too_long
+
     def _return_unseen(self, delivery: Delivery) -> None:
         engine.return_with(delivery, UNSEEN)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import proton
 
+from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, RESOURCE_DELETED, AmqpError, as_told
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
@@ -59,6 +60,7 @@ class Upstream(OpenedConnection):
     """The promise: each link that was given to `attach` is told `detached` or `lost`, once, unless it was `detach`ed.
 
     `on_touched`: there is something to write. `on_ended`: the connection is of no use any more; called once, last.
+    `silence`: after which it is given up.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class Upstream(OpenedConnection):
         hostname: str,
         on_touched: Callable[[], None],
         on_ended: Callable[[str], None],
+        silence: Silence,
     ) -> None:
         self.engine = engine
+        self.silence = silence
         self.touch = on_touched
         self.is_open = False
         self.relays_sets = False
@@ -86,6 +90,8 @@ class Upstream(OpenedConnection):
         """By far link."""
         self._names = count(1)
         self._name = name
+        own_limit_s = engine.transport.idle_timeout or silence.limit_s
+        engine.transport.idle_timeout = min(own_limit_s, silence.limit_s)  # so the other one says that it is there
         connection = engine.connection
         connection.container = name
         connection.hostname = hostname
@@ -109,7 +115,11 @@ class Upstream(OpenedConnection):
             self.engine.encode()
 
     def receive(self, data: bytes) -> None:
-        super().receive(data)
+        if self.silence.is_broken_in_time() or not self.is_open:
+            super().receive(data)
+        else:
+            text = f"nothing was heard for {self.silence.limit_s:g} s, in which another broker may have begun to lead"
+            self._fail(AmqpError(CONNECTION_FORCED, text))
         self.touch()
 
     def close(self, reason: str) -> None:

@@ -18,12 +18,14 @@ from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
+from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.server.peers.peer_channels import MakeEngine
 from qpid_ha_broker.server.proxies.upstream_socket import UpstreamSocket
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.host import Host
+from qpid_ha_broker.server.runtime.member_settings import relay_silence_s
 from qpid_ha_config.addresses import Address
 
 log = logging.getLogger("proxy")
@@ -190,7 +192,8 @@ class Proxying:
             self._links[link] = socket
 
     def _connect(self, address: Address, touched: Callable[[], None], ended: Callable[[str], None]) -> Upstream:
-        return Upstream(self._make_engine(address), self.name, address.host, touched, ended)
+        silence = Silence(self._broker.container.clock, relay_silence_s(self._broker.current()))
+        return Upstream(self._make_engine(address), self.name, address.host, touched, ended, silence)
 
     def _attach(self, socket: UpstreamSocket[Upstream], upstream: Upstream, link: PlacedLink) -> None:
         self._links[link] = socket

@@ -139,8 +139,8 @@ class UpstreamSocket(Generic[Connected]):
             self._deadline = None
 
     def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of both sides."""
-        if self.upstream is not None and self._transport is not None:
+        """Keep the idle time-outs of both sides; until it is open, CONNECT_S is the limit."""
+        if self.upstream is not None and self.upstream.is_open and self._transport is not None:
             self.upstream.heartbeat(now_ms)
             self.flush()
 

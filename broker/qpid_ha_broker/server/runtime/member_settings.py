@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from qpid_ha_broker.ha.settings import MemberSettings
+from typing import Final
+
+from qpid_ha_broker.ha.settings import SILENCE_SHARE, MemberSettings
 from qpid_ha_config.addresses import show_addresses
 from qpid_ha_config.settings import BrokerSettings
 
@@ -10,6 +12,8 @@ REPLACE_HEARTBEATS = 2
 """Nobody replaces a primary that was silent for less."""
 HEARTBEATS = 3
 """A channel on which nothing came for so many heartbeat intervals is lost."""
+RELAY_SILENCE_LEAST_S: Final = 1.0
+"""Brokers look four times a second whether they have to say that they are there."""
 
 
 def member_settings(settings: BrokerSettings, instance: str, own_address: str = "") -> MemberSettings:
@@ -33,9 +37,19 @@ def member_settings(settings: BrokerSettings, instance: str, own_address: str = 
         most_in_sync=max(settings.replicas.of_default, ha.min_in_sync),
         heartbeat_interval_s=ha.link_heartbeat_interval_s,
         link_timeout_s=HEARTBEATS * ha.link_heartbeat_interval_s,
-        replace_s=min(REPLACE_HEARTBEATS * ha.link_heartbeat_interval_s, settings.replicas.failure_timeout_s),
+        replace_s=_replace_s(settings),
         tail_bytes=ha.tail_bytes,
         has_coordinator=not settings.coordinator.url.is_none,
         has_store=settings.has_store,
         auto_recover=ha.auto_recover,
     )
+
+
+def _replace_s(settings: BrokerSettings) -> float:
+    """Others need at least so long to replace a primary of which they hear nothing."""
+    return min(REPLACE_HEARTBEATS * settings.ha.link_heartbeat_interval_s, settings.replicas.failure_timeout_s)
+
+
+def relay_silence_s(settings: BrokerSettings) -> float:
+    """After so long without a sign of a primary, nothing that comes of it is passed on: see `amqp.relaying.silence`."""
+    return max(SILENCE_SHARE * _replace_s(settings), RELAY_SILENCE_LEAST_S)
