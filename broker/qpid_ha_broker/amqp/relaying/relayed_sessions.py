@@ -53,7 +53,7 @@ class RelayedSession(EachDisposition):
         request = attachment.request
         asked = SessionAsked(
             request.name, request.timeout_ms, request.must_resume, attachment.id, attachment.epoch,
-            attachment.peer,
+            attachment.peer, request.attempt,
         )  # fmt: skip
         relayed = RelayRequest(self.path, f"{id(attachment):x}", self._container, attachment.user)
         far: proton.Link = session.sender(name)
