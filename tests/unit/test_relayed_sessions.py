@@ -22,8 +22,17 @@ from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked, Sessi
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.sessions import SessionPart
 from session_clients import (
-    confirmed, consume, held, ids, numbered, open_session, publish, refusal, session_properties, status,
-)  # fmt: skip
+    confirmed,
+    consume,
+    held,
+    ids,
+    numbered,
+    open_session,
+    publish,
+    refusal,
+    session_properties,
+    status,
+)
 from session_support import FIRST, SECOND
 from several_sets import SeveralSets
 

@@ -116,7 +116,7 @@ class SessionKnowledge:
     is_unwanted: bool = False
     """A broker has said that it keeps no sessions, by not letting in who asks for one."""
     attempt: int = 0
-    """The number with which it was asked for last. What was given up may be carried out late, and then counts for less."""
+    """The number with which it was asked for last: so brokers know what was given up, and is carried out late."""
 
     @property
     def was_granted(self) -> bool:

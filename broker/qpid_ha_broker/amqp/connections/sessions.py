@@ -105,7 +105,7 @@ class ClientSessions:
     | 0 | anybody's | the open takes it, in the next epoch |
     | higher | an earlier attempt's, or somebody else's | it takes it, in the epoch of its number |
     | the same | its own: its proxy asks again, of whoever leads now | it goes on |
-    | lower | a later attempt's, or somebody else's | it is refused, and told the epoch: who hears it can have a higher number |
+    | lower | a later attempt's, or somebody else's | it is refused, and told the epoch: who hears that can ask again |
     """
 
     def __init__(self, container: SessionContainer) -> None:
