@@ -19,6 +19,7 @@ IDLE_S = 2.0
 TICK_S = 0.5
 BEGAN_MS = 1_000_000
 _ACT_WITHIN_S = 0.08
+AT_ONCE_S = 0.02
 _peek, _pop, _type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
 _wrapped_delivery: Final[Callable[[Any], Any]] = proton.Delivery.wrap
 _wrapped_link: Final[Callable[[Any], Any]] = proton.Link.wrap
@@ -212,6 +213,8 @@ class AmqpClient:
         self.talk: Talk | None = None
         self.is_stopped = False
         """It has gone for good."""
+        self.next_brokers: list[str] = []
+        """Where it connects next, without staying away before; empty: somewhere."""
         self._talks = 0
         self._opened_s = 0.0
         shop.schedule.after(draw.uniform(0.1, 1.5), self._connect)
@@ -263,7 +266,7 @@ class AmqpClient:
         if self.is_stopped or self.talk is not None:
             return
         self._talks += 1
-        broker = self.draw.choice(self.shop.brokers)
+        broker = self.next_brokers.pop(0) if self.next_brokers else self.draw.choice(self.shop.brokers)
         talk = self.talk = Talk(self, self.container_id(), broker)
         self._opened_s = self.shop.schedule.now_s
 
@@ -288,7 +291,7 @@ class AmqpClient:
         if self.talk is talk:
             self.talk = None
             self.ended(talk)
-            self.shop.schedule.after(self.away_s(), self._connect)
+            self.shop.schedule.after(AT_ONCE_S if self.next_brokers else self.away_s(), self._connect)
 
     def _act_later(self) -> None:
         self.shop.schedule.after(_ACT_WITHIN_S * (0.2 + self.draw.random()), self._act)
@@ -335,6 +338,11 @@ class AmqpClient:
                 talk.close()
             else:
                 talk.drop("the client dies")
+
+    def give_up(self) -> None:
+        """If its open is not answered: try the next broker."""
+        if self.talk is not None and not self.talk.is_open:
+            self.talk.drop("waits no longer")
 
     def note(self, text: str) -> None:
         if self.shop.trace.wanted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -12,6 +12,8 @@ FORWARDING_ENDS_S: Final = 6.0
 """Where brokers hand messages on: many short runs meet more than a few long ones."""
 _PAUSES_OF_ALL_S: Final = (1.55, 1.9), (1.55, 1.9), (2.5, 5.0)
 """Clients with sessions give up after 1 s, and a moment for their look at the clock; others, and brokers, after 2."""
+_CUT_OFF_S: Final = 1.3, 1.7
+"""Longer than clients that are cut off wait for an answer to their open, and less than brokers have patience for."""
 
 
 class ProxiesKind(StrEnum):
@@ -31,6 +33,8 @@ class ProxiesKind(StrEnum):
     """For longer than clients wait for a sign of life."""
     SPLIT = "split"
     """The primary is cut off from all other brokers, and sometimes another one, too; others replace it meanwhile."""
+    CUT_OFF = "cut off"
+    """A broker cannot reach the one that keeps sessions, for longer than clients wait that have to resume theirs."""
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
@@ -200,7 +204,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
     if bereft:
         deletions = random.Random(f"{seed}/proxies deletions")
         faults += [_draw_fault(deletions, ProxiesKind.DELETE_QUEUE) for _ in range(deletions.choice((1, 3, 5)))]
-    return ProxiesPlan(
+    plan = ProxiesPlan(
         seed,
         brokers,
         draw.randint(2, 5) + len(replicas),
@@ -221,6 +225,13 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         replicas,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
+    return _with_cuts(plan) if plan.sessions and not plan.browsers else plan
+
+
+def _with_cuts(plan: ProxiesPlan) -> ProxiesPlan:
+    draw = random.Random(f"{plan.seed}/proxies that are cut off")
+    faults = [*plan.faults, *[_draw_cut_off(draw) for _ in range(draw.choice((0, 2, 4)))]]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def _draw_replicas(draw: random.Random, brokers: int) -> tuple[tuple[int, ...], ...]:
@@ -243,3 +254,7 @@ def _draw_split(draw: random.Random, at_s: float) -> ProxiesFault:
 def _draw_pause_of_all(draw: random.Random) -> ProxiesFault:
     fault = _draw_fault(draw, ProxiesKind.PAUSE_ALL)
     return fault._replace(for_s=round(draw.uniform(*draw.choice(_PAUSES_OF_ALL_S)), 3))
+
+
+def _draw_cut_off(draw: random.Random) -> ProxiesFault:
+    return _draw_fault(draw, ProxiesKind.CUT_OFF)._replace(for_s=round(draw.uniform(*_CUT_OFF_S), 3))

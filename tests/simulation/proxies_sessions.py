@@ -1,7 +1,8 @@
 """Clients with sessions: they lose connections, come back at any broker, in time or too late, and at times twice.
 
 Checked, beside what the ledger checks: all that a link holds comes again when it is attached again, first and in its
-order, under the same ids and marked; what was confirmed does not come again; who was refused had been away too long.
+order, under the same ids and marked; what was confirmed does not come again; who was refused had been away too long;
+nobody takes a session from its client's latest attempt to have it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import proton
 
+from qpid_ha_broker.amqp.nodes.session_links import TAKEN
 from simulation.amqp_client import AmqpClient, Shop, Talk, take_message
 from simulation.node import Violation
 from simulation.proxies_ledger import ClientSession, Handout, Ledger, Reading, Sent
@@ -305,6 +307,7 @@ class SessionClient(AmqpClient):
         name = str(uuid.UUID(int=self.draw.getrandbits(128)))
         self.session = ClientSession(name, self.draw.choice((1.0, 4.0)))
         self._is_granted = self._keeps = False
+        self._attempts = 0
         self._began(self.session)
         queues = self.draw.sample(list(self._ledgers), min(2, len(self._ledgers)))
         now_s = self.shop.schedule.now_s
@@ -320,8 +323,10 @@ class SessionClient(AmqpClient):
     def open_properties(self) -> dict[Any, Any]:
         """See `AmqpClient`."""
         self._keeps = self.draw.random() < 0.3
+        self._attempts += 1
         given = {
             "qpid.session": self.session.name,
+            "qpid.session-attempt": self._attempts,
             "qpid.session-timeout": self.session.timeout_s,
             "qpid.session-resume": self._is_granted,
             "qpid.keep-session": self._keeps,
@@ -358,6 +363,8 @@ class SessionClient(AmqpClient):
                 raise Violation(f"{self.name} is refused its session {self.session.name}, which nobody has ended")
             self.lost += 1
             self._begin_anew()
+        if talk is self.talk and condition is not None and condition.description == TAKEN:
+            raise Violation(f"{self.name} is told that its session was taken, and has tried nothing later")
         super().on_gone(talk, reason)
 
     def _begin_anew(self) -> None:

@@ -13,11 +13,14 @@ from simulation.amqp_client import AmqpClient
 from simulation.proxies_clients import DELETED
 from simulation.proxies_node import ProxyNode
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
+from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import PlacedSet
 from simulation.streams import Streams
 from simulation.virtual_time import Schedule
 
 MOVES_WITHIN_S = 4.0
+GIVES_UP_S = 0.9
+"""So long clients that were cut off wait for an answer to their next open."""
 
 
 class WithClients(Protocol):
@@ -63,6 +66,7 @@ class ProxiesTrouble:
             ProxiesKind.PAUSE_PRIMARY: self._pause_primary,
             ProxiesKind.PAUSE_ALL: self._pause_all,
             ProxiesKind.SPLIT: self._split,
+            ProxiesKind.CUT_OFF: self._cut_off,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
         }
@@ -179,6 +183,21 @@ class ProxiesTrouble:
                 last_s = max(for_s for ends, for_s in ends_s.items() if node in ends)
                 placed.cut_off_s[node.name] = self._schedule.now_s
                 self._later(last_s, partial(placed.cut_off_s.pop, node.name))
+
+    def _cut_off(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """What clients with sessions ask there they give up; it is under way until nothing is blocked any more."""
+        primary = self._primary_of(self._sets[0])
+        if primary is None:
+            return
+        proxy = draw.choice(self._others(primary))
+        proxy.note_line(f"IS CUT OFF from {primary.name}")
+        for ends in ((primary, proxy), (proxy, primary)):
+            self._stop_bytes(*ends, fault.for_s, has_log=False)
+        for client in self._clients:
+            if isinstance(client, SessionClient) and client.talk is not None:
+                client.next_brokers = [proxy.name, primary.name]
+                client.talk.drop("its network is gone for a moment")
+                self._schedule.after(GIVES_UP_S, client.give_up)
 
     # --- brokers
 

@@ -194,6 +194,15 @@ def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch:
     assert "whose client has not said that it goes" in found_by(monkeypatch, [plan]).problem
 
 
+def test_an_attempt_that_was_given_up_and_takes_the_session_from_the_next_one_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ClientSessions, "_is_outdated", lambda self, attempt, session: False)
+
+    plans = map(draw_proxies_plan, (43, 32))  # where brokers are cut off from the one that keeps sessions
+    assert "is told that its session was taken" in found_by(monkeypatch, plans).problem
+
+
 def test_a_primary_that_gives_messages_although_it_was_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeadershipProof, "look", lambda self, now_s, woke_s: LeadProof.PROVEN)
 

@@ -53,6 +53,8 @@ class SessionBroker:
         self.refuses: set[object] = set()
         """What it refuses to queue."""
         self.is_up = True
+        self.attempts: list[Any] = []
+        """The numbers with which a session was asked for."""
         self._attempt = 0
         self._session: KeptSession | None = None
         self._unanswered: dict[int, QueuedBody] = {}
@@ -120,6 +122,7 @@ class SessionBroker:
         match effect:
             case ev.OpenConnection(attempt, _, properties):
                 self._attempt = attempt
+                self.attempts += [properties[name] for name in properties if name == "qpid.session-attempt"]
                 self._to_broker.append(lambda: self._open(attempt, dict(properties)))
             case ev.CutConnection():
                 self._drop()

@@ -320,6 +320,56 @@ def test_a_session_that_another_connection_has_taken_is_not_fought_for() -> None
     assert len(told(broker, ev.Connected)) == 1
 
 
+def outnumbered(broker: SessionBroker, epoch: int) -> None:
+    """The broker refuses the attempt, for the session is in a higher epoch."""
+    reason = ev.EndReason("amqp:precondition-failed", "it is in another epoch", {"qpid.session-epoch": epoch})
+    broker.feed(ev.BrokerClosed(broker.core._connection.attempt, reason))
+
+
+def test_each_attempt_has_a_higher_number_than_those_before() -> None:
+    broker = broker_of("sessions")
+    broker.is_up = False
+    broker.feed(ev.Begun())
+    for _ in range(4):
+        broker.deliver()
+        broker.answer()
+        broker.advance(1)
+    broker.is_up = True
+    broker.settle_down()
+    broker.cut()
+    broker.settle_down()
+    assert len(broker.attempts) > 2
+    assert broker.attempts == list(range(1, len(broker.attempts) + 1))
+    broker.feed(ev.BrokerClosed(broker.core._connection.attempt, ev.EndReason("amqp:not-found", "it is over")))
+    broker.feed(ev.BegunAnew("another-session", resend=True))
+    broker.settle_down()
+    assert broker.attempts[-1] == 1, "they are numbers of a session"
+
+
+def test_who_takes_the_session_of_another_process_over_begins_above_all_that_the_other_has_tried() -> None:
+    broker = broker_of("sessions", resume=True)
+    broker.feed(ev.Begun())
+    outnumbered(broker, 1007)
+    broker.settle_down()
+    assert broker.attempts[-1] == 2001
+
+
+def test_who_comes_back_to_a_session_that_another_process_has_taken_over_is_told() -> None:
+    broker = started("sessions")
+    broker.cut()
+    outnumbered(broker, 1001)
+    assert isinstance(ended_with(broker), SessionTaken)
+
+
+def test_who_comes_back_to_a_session_that_somebody_without_numbers_had_in_between_has_it_with_a_higher_one() -> None:
+    broker = started("sessions")
+    broker.cut()
+    outnumbered(broker, 7)
+    broker.settle_down()
+    assert broker.attempts[-1] == 8
+    assert broker.core.phase is ClientPhase.OPEN
+
+
 @pytest.mark.parametrize("condition", ["amqp:unauthorized-access", "amqp:invalid-field"])
 def test_what_is_refused_for_what_we_are_or_ask_is_not_tried_again(condition: str) -> None:
     broker = broker_of("sessions")

@@ -684,3 +684,59 @@ def test_a_transaction_that_ends_with_its_connection_leaves_the_session_what_it_
     client.vanish()
     again = open_session(broker)
     assert ids(again, consume(again, "q", 2)) == before
+
+
+# --- attempts that a client has given up
+
+
+def numbered_open(broker: PairedBroker, attempt: int, **more: Any) -> PairedClient:
+    return open_session(broker, properties={"qpid.session-attempt": proton.ulong(attempt)}, **more)
+
+
+def epoch_told(client: PairedClient) -> int:
+    """In the refusal of an attempt that is older than the one that has the session."""
+    condition: Any = client.connection.remote_condition
+    return int(condition.info["qpid.session-epoch"])
+
+
+def test_an_attempt_that_was_given_up_takes_the_session_from_no_later_one(broker: PairedBroker) -> None:
+    filled(broker, 2)
+    newer = numbered_open(broker, 3)
+    link = consume(newer, "q", 2)
+    for resume in (False, True):
+        older = numbered_open(broker, 2, resume=resume)
+        assert refusal(older) == "amqp:precondition-failed"
+        assert epoch_told(older) == 3
+    assert refusal(newer) is None
+    answer(newer, [delivery for delivery, _ in newer.received(link)])
+    newer.connection.close()
+    broker.settle_down()
+    assert free(broker) == []
+
+
+def test_an_attempt_that_was_given_up_does_not_get_a_session_that_waits(broker: PairedBroker) -> None:
+    numbered_open(broker, 3).vanish()
+    assert refusal(numbered_open(broker, 2)) == "amqp:precondition-failed"
+    assert status(numbered_open(broker, 4, resume=True)) == "resumed"
+
+
+def test_a_later_attempt_takes_the_session_from_an_earlier_one(broker: PairedBroker) -> None:
+    older, newer = numbered_open(broker, 5), numbered_open(broker, 7)
+    assert refusal(older) == CONNECTION_FORCED
+    assert status(newer) == "resumed"
+
+
+def test_who_does_not_number_its_attempts_takes_the_session_as_ever(broker: PairedBroker) -> None:
+    first = numbered_open(broker, 5)
+    second, third = open_session(broker), open_session(broker)
+    assert [refusal(client) for client in (first, second, third)] == [CONNECTION_FORCED, CONNECTION_FORCED, None]
+    same = numbered_open(broker, 7)
+    assert (refusal(same), epoch_told(same)) == ("amqp:precondition-failed", 7), "the third has that epoch"
+    assert status(numbered_open(broker, 8)) == "resumed", "who hears the refusal can have it"
+
+
+@pytest.mark.parametrize("attempt", [-1, True, "2", 1.5, 1 << 53])
+def test_an_attempt_is_a_number(broker: PairedBroker, attempt: Any) -> None:
+    client = open_session(broker, properties={"qpid.session-attempt": attempt})
+    assert refusal(client) == "amqp:invalid-field"
+    assert "qpid.session-attempt" in reason(client)

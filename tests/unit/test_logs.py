@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from qpid_ha_broker.server.runtime.logs import configure_logging
+from qpid_ha_broker.amqp.nodes.directory import ServerAddress
+from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
+from several_sets import BETA, SeveralSets
 
 log = logging.getLogger("broker")
 
@@ -82,3 +84,24 @@ def test_when_nothing_takes_the_lines_the_broker_goes_on_and_says_so_once_there_
     assert said.count("could not be written 2 times: No space left on device") == 1
     assert said.index("third") < said.index("fourth")
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("primary", [None, BETA])
+def test_links_that_are_sent_elsewhere_again_and_again_are_counted_by_one_line(
+    caplog: pytest.LogCaptureFixture, primary: ServerAddress | None
+) -> None:
+    caplog.set_level(logging.INFO)
+    broker, notices = SeveralSets(), NoticeLog()
+    broker.lead_elsewhere("red")
+    if primary is None:
+        del broker.directory.primaries["red"]
+    for _ in range(50):
+        client = broker.connect()
+        client.receiver("red", 1)
+        broker.settle_down()
+        client.vanish()
+        notices.log(broker.container.take_notices())
+    (record,) = [record for record in caplog.records if "red" in record.getMessage()]
+    assert record.name == "connection"
+    assert record.levelno == (logging.WARNING if primary is None else logging.INFO)
+    assert notices._elsewhere._left_out[record.levelno][0] == 49

@@ -215,6 +215,22 @@ def test_a_request_is_not_waited_for_without_end(managed: Managed, is_sent: bool
     assert not container.waiting
 
 
+def test_a_request_about_a_set_that_is_out_of_reach_is_answered_at_once_unless_it_was_sent(managed: Managed) -> None:
+    managed.publish_red("a")
+    managed.there.set("red").resources.default.log.add_witness(WITNESS)
+    managed.desk.ask(1, "PURGE")
+    for link in list(managed.links):
+        link.out_of_reach()
+    assert managed.desk.answers() == []
+    managed.cut()
+    assert [(number, status) for number, status, _ in managed.desk.answers()] == [(1, 503)]
+    managed.desk.ask(2, "PURGE")
+    for link in list(managed.links):
+        link.out_of_reach()
+    assert [(number, status) for number, status, _ in managed.desk.answers()] == [(2, 307)]
+    assert managed.sets_asked() == []
+
+
 def test_what_a_client_asked_that_has_gone_is_nobodys(managed: Managed) -> None:
     managed.there.set("red").resources.default.log.add_witness(WITNESS)
     managed.desk.ask(1, "PURGE")

@@ -21,7 +21,18 @@ from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest, read_answe
 from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked, SessionGranted, read_asked, read_granted
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.sessions import SessionPart
-from session_clients import confirmed, consume, held, ids, numbered, open_session, publish, refusal, status
+from session_clients import (
+    confirmed,
+    consume,
+    held,
+    ids,
+    numbered,
+    open_session,
+    publish,
+    refusal,
+    session_properties,
+    status,
+)
 from session_support import FIRST, SECOND
 from several_sets import SeveralSets
 
@@ -68,6 +79,7 @@ def settle(client: PairedClient, delivery: Any, outcome: int = ACCEPTED) -> None
     [
         SessionAsked(FIRST, None, False, 0, 0, "::1"),
         SessionAsked(SECOND, 60_000, True, (1 << 64) - 1, 7, "127.0.0.1:5"),
+        SessionAsked(FIRST, None, False, 0, 0, "::1", 12),
     ],
 )
 def test_what_a_proxy_asks_comes_as_it_was(asked: SessionAsked) -> None:
@@ -100,6 +112,75 @@ def test_what_makes_no_sense_is_refused(fields: Any) -> None:
             read({name: fields})
     with pytest.raises(AmqpError, match=INVALID_FIELD):
         read_request({"qpid.relay-path": ["a"], "qpid.relay-session": fields or []})
+
+
+def test_a_broker_of_an_older_release_can_read_what_is_asked_with_a_number() -> None:
+    properties = SessionAsked(FIRST, None, False, 0, 0, "::1", 12).properties()
+    assert len(properties["qpid.relay-session-asked"]) == 6
+    for attempt in (-1, "2"):
+        with pytest.raises(AmqpError, match=INVALID_FIELD):
+            read_asked(properties | {"qpid.relay-session-attempt": attempt})
+
+
+# --- attempts that a client has given up
+
+
+def attempted(broker: PairedProxy, attempt: int, **more: Any) -> PairedClient:
+    return opened(broker, properties={"qpid.session-attempt": attempt}, **more)
+
+
+def given_up(proxied: PairedProxy, attempt: int) -> bytes:
+    """What the proxy has said of an attempt that its client gave up, and what has not come to the primary yet."""
+    assert proxied.upstream is not None
+    client = PairedClient(
+        proxied.proxy, session_properties(FIRST) | {proton.symbol("qpid.session-attempt"): proton.ulong(attempt)}
+    )
+    proxied.proxy.settle_alone()
+    late = proxied.upstream.take_output()
+    client.vanish()
+    return late
+
+
+def test_an_attempt_that_was_under_way_when_its_client_gave_it_up_takes_nothing_from_the_next_one(
+    proxied: PairedProxy, second: PairedProxy
+) -> None:
+    late = given_up(proxied, 1)
+    newer = attempted(second, 2)
+    assert status(newer) == "new"
+    assert proxied.accepted is not None
+    proxied.accepted.receive(late)
+    proxied.settle_down()
+    second.settle_down()
+    assert refusal(newer) is None
+    assert registered(second).epoch == 2
+    assert registered(second).is_attached
+
+
+def test_an_attempt_that_was_given_up_comes_too_late_also_at_a_primary_that_was_not_told_of_the_next_one_yet(
+    proxied: PairedProxy, second: PairedProxy
+) -> None:
+    late = given_up(proxied, 1)
+    newer = attempted(second, 2)
+    second.cut()
+    assert proxied.accepted is not None
+    proxied.accepted.receive(late)
+    proxied.settle_down()
+    second.connect_upstream()
+    assert refusal(newer) is None
+    assert registered(second).epoch == 2
+
+
+def test_an_attempt_that_is_asked_for_once_more_is_no_older_one(proxied: PairedProxy) -> None:
+    client = attempted(proxied, 1)
+    client.vanish()
+    with proxied.held_up():
+        again = attempted(proxied, 4, resume=True)
+        proxied._under_way = bytearray()  # the answer is lost with the primary
+    assert status(again) is None
+    proxied.cut()
+    proxied.connect_upstream()
+    assert status(again) == "resumed"
+    assert registered(proxied).epoch == 4
 
 
 # --- who keeps it is lost

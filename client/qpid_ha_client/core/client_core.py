@@ -5,7 +5,8 @@ What becomes of messages is in `links`; here is decided which broker is tried, a
 
 1. The broker says where to go (`amqp:connection:redirect`, or a refusal with an address; `amqp:link:redirect` of a
    link): there, at once.
-2. Another connection has our session: the end, for whoever reconnects would fight over it.
+2. Another client has our session: the end, for whoever reconnects would fight over it. Our own earlier attempts cannot
+   have it: brokers know them by their numbers.
 3. The session is gone: the application is told what is in doubt, and decides.
 4. The login, or what we ask for, is refused: the end, with the reason. Trying again would not change that. A broker
    that nobody gave us, and that refuses our login, is left out from then on.
@@ -48,6 +49,10 @@ TAKEN_TEXT: Final = "the session was resumed on another connection"
 CONNECTION_REDIRECT, CONNECTION_FORCED = "amqp:connection:redirect", "amqp:connection:forced"
 LINK_REDIRECT, NOT_FOUND = "amqp:link:redirect", "amqp:not-found"
 NOT_IMPLEMENTED: Final = "amqp:not-implemented"
+PRECONDITION_FAILED: Final = "amqp:precondition-failed"
+SESSION_EPOCH: Final = "qpid.session-epoch"
+ATTEMPTS: Final = 1000
+"""Who takes the session of another process over begins at a multiple of this: above all that the other has given up."""
 REFUSALS: Final = ("amqp:unauthorized-access", "amqp:invalid-field", "amqp:not-allowed")
 PASSING: Final = (
     "", "amqp:resource-locked", "amqp:internal-error", "amqp:link:detach-forced", "amqp:connection:forced",
@@ -110,6 +115,13 @@ class SessionKnowledge:
     """As granted; 0: it was not yet."""
     is_unwanted: bool = False
     """A broker has said that it keeps no sessions, by not letting in who asks for one."""
+    attempt: int = 0
+    """The number with which it was asked for last: so brokers know what was given up, and is carried out late."""
+
+    @property
+    def was_granted(self) -> bool:
+        """To this client, and not only to another process of which it is resumed."""
+        return self.timeout_s > 0
 
 
 @dataclass
@@ -214,8 +226,10 @@ class ClientCore:
         self.phase, state.deadline_s = ClientPhase.CONNECTING, self._now_s + self.settings.connect_timeout_s
         properties: dict[str, object] = {}
         if self.settings.session_timeout_s > 0 and not self.session.is_unwanted:
+            self.session.attempt += 1
             properties = {
                 "qpid.session": self.session.id,
+                "qpid.session-attempt": self.session.attempt,
                 "qpid.session-timeout": self.settings.session_timeout_s,
                 "qpid.session-resume": self.session.is_established,
                 "qpid.keep-session": self.settings.keep_session,
@@ -291,6 +305,8 @@ class ClientCore:
             return self._end(None)
         if reason.name == CONNECTION_FORCED and TAKEN_TEXT in reason.description:
             return [ev.CutConnection(event.attempt), *self._end(SessionTaken(reason.description))]
+        if reason.name == PRECONDITION_FAILED and (epoch := _epoch_in(reason)):
+            return self._outnumbered(event, epoch)
         if reason.name == NOT_FOUND and self.session.is_established:
             return [ev.CutConnection(event.attempt), *self._session_gone()]
         if reason.name == NOT_IMPLEMENTED and self.phase is ClientPhase.CONNECTING:
@@ -304,6 +320,15 @@ class ClientCore:
         if reason.name in (CONNECTION_REDIRECT, CONNECTION_FORCED):
             self._redirect(reason)
         return self._leave(f"{reason.name}: {reason.description}")
+
+    def _outnumbered(self, event: ev.BrokerClosed, epoch: int) -> list[Effect]:
+        """Somebody else has had the session, up to that number: before us, so that we take it over, or from us."""
+        session = self.session
+        is_taken_over = epoch // ATTEMPTS > session.attempt // ATTEMPTS
+        if session.was_granted and is_taken_over:
+            return [ev.CutConnection(event.attempt), *self._end(SessionTaken(event.reason.description))]
+        session.attempt = epoch if session.was_granted else (epoch // ATTEMPTS + 1) * ATTEMPTS
+        return self._leave(f"{event.reason.name}: {event.reason.description}")
 
     def _address_in(self, reason: EndReason) -> BrokerAddress | None:
         broker = self._connection.broker
@@ -418,3 +443,9 @@ class ClientCore:
         if self._connection.broker is not None:
             self.brokers.learn_anew(read_hosts(event.hosts, self._connection.broker.scheme))
         return []
+
+
+def _epoch_in(reason: EndReason) -> int:
+    """Of the session that is asked for with too low a number; 0: the refusal is about something else."""
+    epoch = {str(name): value for name, value in reason.info.items()}.get(SESSION_EPOCH)
+    return int(epoch) if isinstance(epoch, int) else 0

@@ -267,6 +267,12 @@ class ConnectionRelay:
         self.pending.pop(link.link._impl, None)
         self.links.pop(link, None)
 
+    def has_nothing(self, container: Container, links: LinkTable) -> bool:
+        """Whether none of the client's links is to a node of a set that is led here, or is attached where it is led."""
+        led = [hosted for hosted in container.sets.values() if not hosted.read_only]
+        is_served = any(endpoint in hosted.links for hosted in led for endpoint in links)
+        return not (is_served or any(link.is_attached for link in self.links))
+
     def is_relayed(self, set_name: str) -> bool:
         """Whether links in that set are relayed: what is led here by now, is for their client led elsewhere still.
 

@@ -26,6 +26,11 @@ class ConnectionLog:
         source = "connection" if self.is_let_in else "handshake"
         self._container.notices.append(LogNotice(level, source, f"{self._peer} {text}"))
 
+    def write_elsewhere(self, level: str, text: str) -> None:
+        """A link belongs where another broker leads, or nobody: it may be tried as often as it likes, which is counted
+        with all others of the kind."""
+        self._container.notices.append(LogNotice(level, "elsewhere", f"{self._peer} {text}"))
+
     def note(self, level: str, text: str) -> None:
         """A line that the client can cause as often as it likes."""
         self._noted += 1

@@ -80,7 +80,8 @@ class ContainerSettings:
 class LogNotice(NamedTuple):
     """Something an operator may want to read; the driver logs it. `source`: connection, configuration or memory.
 
-    Or handshake: of a connection that was not let in (yet), so that whoever can reach the port can cause it at will.
+    Or handshake: of a connection that was not let in (yet), so that whoever can reach the port can cause it at will. Or
+    elsewhere: of a link that is tried again and again, until somebody leads its set.
     """
 
     level: str

@@ -9,6 +9,7 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.nodes.directory import SET_INFO
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -203,7 +204,13 @@ class LinkTable:
 
     def _note(self, link: proton.Link, outcome: str, error: AmqpError) -> None:
         """To be sent elsewhere is how clients of many sets find theirs: nothing that an operator has to look at."""
-        self._log.note("info" if error.name == LINK_REDIRECT else "warning", f"link {link.name} {outcome}: {error}")
+        text = f"link {link.name} {outcome}: {error}"
+        if error.name == LINK_REDIRECT:
+            self._log.write_elsewhere("info", text)
+        elif SET_INFO in (error.info or ()):
+            self._log.write_elsewhere("warning", text)
+        else:
+            self._log.note("warning", text)
 
     def _close(self, link: proton.Link, error: AmqpError) -> None:
         link.condition = error.as_condition(self._engine.peer_frame_bytes)

@@ -17,6 +17,8 @@ from functools import partial
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
+import proton
+
 from qpid_ha_broker.amqp.nodes.directory import SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.live_producers import LiveProducers
@@ -29,13 +31,14 @@ from qpid_ha_broker.amqp.wire.conditions import (
     LINK_STOLEN,
     NOT_FOUND,
     NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
     RESOURCE_LIMIT,
     RESOURCE_LOCKED,
     UNAUTHORIZED_ACCESS,
     AmqpError,
     as_amqp,
 )
-from qpid_ha_broker.amqp.wire.session_request import SESSIONS_CAPABILITY
+from qpid_ha_broker.amqp.wire.session_request import EPOCH, SESSIONS_CAPABILITY
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.access import Subject
 from qpid_ha_broker.model.budget import Clock
@@ -91,7 +94,19 @@ class SessionContainer(Protocol):
 
 
 class ClientSessions:
-    """The promise: a session is one connection's at a time, and nobody is told what it has before that is committed."""
+    """The promise: a session is one connection's at a time, and nobody is told what it has before that is committed.
+
+    A client that numbers its attempts (`SessionRequest.attempt`) loses its session to none of its own that it has given
+    up: such an open may be carried out long after the next one, where a broker or its network was frozen. Its number is
+    the epoch that it gets, so the log says it, and whoever leads next knows it:
+
+    | number | the session is, by its epoch | |
+    | --- | --- | --- |
+    | 0 | anybody's | the open takes it, in the next epoch |
+    | higher | an earlier attempt's, or somebody else's | it takes it, in the epoch of its number |
+    | the same | its own: its proxy asks again, of whoever leads now | it goes on |
+    | lower | a later attempt's, or somebody else's | it is refused, and told the epoch: who hears that can ask again |
+    """
 
     def __init__(self, container: SessionContainer) -> None:
         self._container = container
@@ -201,9 +216,14 @@ class ClientSessions:
         if asking.epoch and (session is None or (session.id, session.epoch) != (asking.id, asking.epoch)):
             is_taken = session is not None and session.id == asking.id and session.epoch > asking.epoch
             return AmqpError(LINK_STOLEN, TAKEN) if is_taken else _gone()
+        if session is not None and not asking.epoch and self._is_outdated(request.attempt, session):
+            text = f"the session is in its epoch {session.epoch}, and this is the attempt {request.attempt} to have it"
+            return AmqpError(PRECONDITION_FAILED, text, {EPOCH: proton.ulong(session.epoch)})
         if session is not None:
             self._end_older(session)
-            asking.id, asking.epoch, asking.status = session.id, asking.epoch or session.epoch + 1, RESUMED
+            is_same = request.attempt == session.epoch
+            epoch = asking.epoch or (session.epoch if is_same else max(session.epoch + 1, request.attempt))
+            asking.id, asking.epoch, asking.status = session.id, epoch, RESUMED
             self._write(ev.SessionResumed(session.id, asking.epoch, asking.timeout_ms, now_ms))
         elif request.must_resume:
             return _gone()
@@ -216,9 +236,18 @@ class ClientSessions:
             except ModelError as error:
                 return as_amqp(error)
             event = ev.SessionStarted(request.name, asking.user, asking.timeout_ms, now_ms)
-            asking.id, asking.epoch, asking.status = self._write(event), 1, NEW
+            asking.id, asking.epoch, asking.status = self._write(event), max(1, request.attempt), NEW
+            if asking.epoch > 1:
+                self._write(ev.SessionResumed(asking.id, asking.epoch, asking.timeout_ms, now_ms))
         self._attached[asking.id] = asking
         return None
+
+    def _is_outdated(self, attempt: int, session: Session) -> bool:
+        """Whether that number is none with which the session can be had: see the class."""
+        if attempt != session.epoch:
+            return 0 < attempt < session.epoch
+        holder = self._attached.get(session.id)
+        return holder is not None and holder.request.attempt != attempt  # it came to this epoch without a number
 
     def _elsewhere(self) -> AmqpError:
         """Another broker leads `default`, which has the sessions."""

@@ -38,7 +38,7 @@ from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT, REQUEST_BY
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.nodes.terminus import read_filters, read_terminus
 from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
-from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere
+from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere, unreachable
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -226,6 +226,12 @@ class RelayedLink(LinkEndpoint):
         self.relayer.forget(self, closed=False)
         self.connection.relay.forget(self)
         self.wait.ready()
+
+    def out_of_reach(self) -> None:
+        """A client that has something here all the same stays for that."""
+        connection = self.connection
+        if not connection.is_admin and connection.relay.has_nothing(connection.container, connection.links):
+            connection.send_away(unreachable(self.relayer.name, self.set_name))
 
     def abandon(self) -> None:
         """The client does not wait for the answer any more. If it has not said so, it may come back to what it had: a

@@ -104,8 +104,15 @@ class _FarEnd:
         self.upstream = None
         self.management.end_lost(self)
 
+    @property
+    def is_attached(self) -> bool:
+        return self.upstream is not None
+
     def look_again(self) -> None:
         """There is no attach of a client that would wait for this one."""
+
+    def out_of_reach(self) -> None:
+        self.management.out_of_reach()
 
     def open_far(self, session: Any, name: str) -> proton.Link:
         raise NotImplementedError(f"{type(self).__name__} does not say which link it is")
@@ -271,6 +278,14 @@ class FarManagement:
         if self._open:
             self._relayer.attach_again(end)
         else:
+            self._let_go()
+
+    def out_of_reach(self) -> None:
+        """What has not been sent is answered: another broker may be asked."""
+        for number, asked in list(self._open.items()):
+            if not asked.is_sent:
+                self._fail(number, asked.elsewhere)
+        if not self._open:
             self._let_go()
 
     def refused(self, error: AmqpError) -> None:

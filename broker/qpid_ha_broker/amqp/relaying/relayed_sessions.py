@@ -12,7 +12,7 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
-from qpid_ha_broker.amqp.relaying.relayer import Relayer, is_elsewhere
+from qpid_ha_broker.amqp.relaying.relayer import Relayer, is_elsewhere, unreachable
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, AmqpError
 from qpid_ha_broker.amqp.wire.engine import EachDisposition, remote_properties_of
@@ -37,7 +37,7 @@ class RelayedSession(EachDisposition):
         self._attachment = attachment
         self._relayer = relayer
         self._container = container
-        self._is_attached = False
+        self.is_attached = False
         self._has_left = False
         self._ends = False
         """The client has closed its connection, and the session with it."""
@@ -53,7 +53,7 @@ class RelayedSession(EachDisposition):
         request = attachment.request
         asked = SessionAsked(
             request.name, request.timeout_ms, request.must_resume, attachment.id, attachment.epoch,
-            attachment.peer,
+            attachment.peer, request.attempt,
         )  # fmt: skip
         relayed = RelayRequest(self.path, f"{id(attachment):x}", self._container, attachment.user)
         far: proton.Link = session.sender(name)
@@ -65,7 +65,7 @@ class RelayedSession(EachDisposition):
     def attached(self, upstream: Upstream, far: proton.Link) -> RelayedSession:
         """It is the client's. Raises AmqpError for an answer that makes no sense."""
         granted = read_granted(remote_properties_of(far))
-        self._is_attached = True
+        self.is_attached = True
         attachment = self._attachment
         if self._has_left:
             self._relayer.forget(self, closed=self._ends)
@@ -81,7 +81,7 @@ class RelayedSession(EachDisposition):
 
     def detached(self, error: AmqpError) -> None:
         """The session is not the client's, or is not any more; or somebody else leads `default`."""
-        self._is_attached = False
+        self.is_attached = False
         if is_elsewhere(error) and not (self._has_left and not self._ends):
             self._relayer.attach_again(self)
             return
@@ -94,7 +94,7 @@ class RelayedSession(EachDisposition):
 
     def lost(self) -> None:
         """The connection to the broker that leads `default` is gone: the session waits there, or is told again."""
-        self._is_attached = False
+        self.is_attached = False
         if self._has_left and not self._ends:
             self._relayer.forget(self)
         else:
@@ -103,6 +103,12 @@ class RelayedSession(EachDisposition):
     def look_again(self) -> None:
         """There is no attach of a client that would wait for this one."""
 
+    def out_of_reach(self) -> None:
+        """Who has its session goes by what becomes of its links: it keeps the session while another set has any."""
+        attachment = self._attachment
+        if not (attachment.is_granted or self._has_left):
+            attachment.end(unreachable(self._relayer.name, self.set_name))
+
     # --- the near end
 
     def left(self, *, ends: bool) -> None:
@@ -110,5 +116,5 @@ class RelayedSession(EachDisposition):
         if self._has_left:
             return
         self._has_left, self._ends = True, ends
-        if self._is_attached or not (ends and self._attachment.is_granted):
+        if self.is_attached or not (ends and self._attachment.is_granted):
             self._relayer.forget(self, closed=ends)

@@ -320,8 +320,15 @@ class FarCoordinator(EachDisposition):
         else:
             self._let_go()
 
+    @property
+    def is_attached(self) -> bool:
+        return self.upstream is not None
+
     def look_again(self) -> None:
         """There is no attach of a client that would wait for this one."""
+
+    def out_of_reach(self) -> None:
+        """The links say it on which the client does something in its transactions."""
 
     def _left(self) -> None:
         self.upstream = self._sender = None

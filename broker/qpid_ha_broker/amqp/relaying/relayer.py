@@ -24,8 +24,15 @@ class PlacedLink(UpstreamLink, Protocol):
     path: tuple[str, ...]
     """The brokers that it comes by."""
 
+    @property
+    def is_attached(self) -> bool:
+        """Its far end is."""
+
     def look_again(self) -> None:
         """Let the client's attach be looked at again."""
+
+    def out_of_reach(self) -> None:
+        """Its set is: another broker may reach who leads it, so have the client go there, if it can tell it that."""
 
 
 class Relayer(Protocol):
@@ -51,6 +58,12 @@ class Relayer(Protocol):
 
     def give_producer_back(self, producer: Producer) -> None:
         """All that was sent under it is answered."""
+
+
+def unreachable(broker: str, set_name: str) -> AmqpError:
+    """For the connection of a client of `broker`, which gets nothing there."""
+    text = f"broker {broker} does not reach the one that leads the resource set {set_name}: try another broker"
+    return AmqpError(CONNECTION_FORCED, text)
 
 
 def is_elsewhere(error: AmqpError) -> bool:

@@ -18,6 +18,8 @@ SESSION_NODE: Final = "$relay/session"
 """Address of the link."""
 ASKED: Final = "qpid.relay-session-asked"
 GRANTED: Final = "qpid.relay-session-granted"
+ATTEMPT: Final = "qpid.relay-session-attempt"
+"""A property by itself: a broker of an older release reads the list with its six fields alone."""
 _MAX: Final = 1 << 64
 
 
@@ -35,18 +37,21 @@ class SessionAsked(NamedTuple):
     """The same."""
     peer: str
     """Where the client is connected from."""
+    attempt: int = 0
+    """As the client numbers its opens; 0: it does not."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
-        name, timeout_ms, must_resume, session, epoch, peer = self
+        name, timeout_ms, must_resume, session, epoch, peer, attempt = self
         timeout = None if timeout_ms is None else proton.ulong(timeout_ms)
         fields = [name, timeout, must_resume, proton.ulong(session), proton.ulong(epoch), peer]
-        return {proton.symbol(ASKED): fields}
+        numbered = {proton.symbol(ATTEMPT): proton.ulong(attempt)} if attempt else {}
+        return {proton.symbol(ASKED): fields, **numbered}
 
     @property
     def request(self) -> SessionRequest:
         """What the client has said in its open."""
-        return SessionRequest(self.name, self.timeout_ms, self.must_resume)
+        return SessionRequest(self.name, self.timeout_ms, self.must_resume, attempt=self.attempt)
 
 
 class SessionGranted(NamedTuple):
@@ -71,7 +76,8 @@ def read_asked(properties: object) -> SessionAsked:
             0 <= (timeout_ms or 0) < _MAX and 0 <= session < _MAX and 0 <= epoch < _MAX
         ):
             timeout = None if timeout_ms is None else int(timeout_ms)
-            return SessionAsked(str(name), timeout, must_resume, int(session), int(epoch), str(peer))
+            attempt = _attempt(properties)
+            return SessionAsked(str(name), timeout, must_resume, int(session), int(epoch), str(peer), attempt)
     raise AmqpError(
         INVALID_FIELD,
         f"link property {ASKED}: expected a session's UUID, timeout, whether it must be there, id, epoch, and its peer",
@@ -84,6 +90,15 @@ def read_granted(properties: object) -> SessionGranted:
         case [int(session), int(epoch), int(timeout_ms), str(status)] if session > 0 and epoch > 0 and timeout_ms >= 0:
             return SessionGranted(int(session), int(epoch), int(timeout_ms), str(status))
     raise AmqpError(INVALID_FIELD, f"link property {GRANTED}: expected a session's id, epoch, timeout and status")
+
+
+def _attempt(properties: object) -> int:
+    match _found(properties, ATTEMPT):
+        case None:
+            return 0
+        case int(attempt) if 0 <= attempt < _MAX:
+            return int(attempt)
+    raise AmqpError(INVALID_FIELD, f"link property {ATTEMPT}: expected the number of a client's attempt")
 
 
 def _found(properties: object, name: str) -> object:

@@ -20,6 +20,9 @@ SESSION: Final = "qpid.session"
 TIMEOUT: Final = "qpid.session-timeout"
 RESUME: Final = "qpid.session-resume"
 KEEP: Final = "qpid.keep-session"
+ATTEMPT: Final = "qpid.session-attempt"
+EPOCH: Final = "qpid.session-epoch"
+"""In the info of the refusal of an attempt that is older than the one that has the session: the epoch of that."""
 STATUS: Final = "qpid.session-status"
 CONFIRMED: Final = "qpid.session-confirmed"
 """Of an attach: the highest number accepted of the session's producer of that link."""
@@ -27,15 +30,17 @@ REFUSED: Final = "qpid.session-refused"
 """Of an attach: numbers below that which were refused; missing where there are none."""
 HELD: Final = "qpid.session-held"
 """Of an attach: how many messages come first, which the session holds."""
+_PROPERTIES: Final = (SESSION, TIMEOUT, RESUME, KEEP, ATTEMPT)
 MAX_LINK_BYTES: Final = 91
 """Of a link's name: with the session's UUID before it, it is the name of a producer."""
 
 _UUID_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_NUMBERS: Final = (
-    int, float, proton.ulong, proton.uint, proton.ushort, proton.ubyte, proton.int32, proton.short, proton.byte,
-    proton.float32,
+_INTEGERS: Final = (
+    int, proton.ulong, proton.uint, proton.ushort, proton.ubyte, proton.int32, proton.short, proton.byte,
 )  # fmt: skip
 """Exactly these: a boolean, a timestamp and a character are numbers to Python."""
+_NUMBERS: Final = (*_INTEGERS, float, proton.float32)
+_ATTEMPTS_MAX: Final = 1 << 53
 
 
 class SessionRequest(NamedTuple):
@@ -48,18 +53,21 @@ class SessionRequest(NamedTuple):
     must_resume: bool = False
     is_kept: bool = False
     """A clean close keeps it."""
+    attempt: int = 0
+    """How the client numbers its opens of this session, each higher than all before; 0: it does not."""
 
 
 def read_session(properties: object) -> SessionRequest | None:
     """The session in the properties of an open; None: there is none. Raises AmqpError."""
     if not isinstance(properties, dict):
         return None
-    given = {str(name): value for name, value in properties.items() if str(name) in (SESSION, TIMEOUT, RESUME, KEEP)}
+    given = {str(name): value for name, value in properties.items() if str(name) in _PROPERTIES}
     if SESSION not in given:
         if given:
             raise AmqpError(INVALID_FIELD, f"connection property {next(iter(given))} goes with {SESSION}")
         return None
-    return SessionRequest(_uuid(given[SESSION]), _timeout(given), _truth(given, RESUME), _truth(given, KEEP))
+    must_resume, is_kept = _truth(given, RESUME), _truth(given, KEEP)
+    return SessionRequest(_uuid(given[SESSION]), _timeout(given), must_resume, is_kept, _attempt(given))
 
 
 def granted_properties(name: str, timeout_ms: int, status: str) -> dict[str, Any]:
@@ -99,6 +107,13 @@ def _timeout(given: Mapping[str, object]) -> int | None:
     if type(value) not in _NUMBERS or not isinstance(value, int | float) or not 0 <= value < 1 << 53:
         raise _wrong(TIMEOUT, "seconds, a number from 0 on", value)
     return int(value * 1000)
+
+
+def _attempt(given: Mapping[str, object]) -> int:
+    value = given.get(ATTEMPT, 0)
+    if type(value) not in _INTEGERS or not isinstance(value, int) or not 0 <= value < _ATTEMPTS_MAX:
+        raise _wrong(ATTEMPT, "a number from 1 on", value)
+    return int(value)
 
 
 def _truth(given: Mapping[str, object], name: str) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from itertools import chain
 from typing import Final, Protocol
 
 import proton
@@ -18,6 +19,7 @@ from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
+from qpid_ha_broker.amqp.relaying.set_contact import SetContact
 from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.server.peers.peer_channels import MakeEngine
@@ -89,6 +91,7 @@ class Proxying:
         """Those that are attached again before the next tick."""
         self._again_s = AGAIN_S
         """The pause before they are."""
+        self._contact = SetContact()
         self._is_stopped = False
 
     # --- clients
@@ -247,8 +250,16 @@ class Proxying:
                 self._place(link)
         self._broker.schedule_turn()
 
+    def _look_who_is_out_of_reach(self, now_s: float) -> None:
+        """Links of sets that are led by nobody who is reached from here have their clients go elsewhere."""
+        out_of_reach = self._contact.look(chain(self._links, self._trying), now_s)
+        for link in [link for link in chain(self._links, self._trying) if link.set_name in out_of_reach]:
+            if link in self._links or link in self._trying:  # else its client is gone by now
+                link.out_of_reach()
+
     def _tick(self, now_s: float) -> None:
         self._look()
+        self._look_who_is_out_of_reach(now_s)
         used = {socket for socket in self._links.values() if socket is not None}
         for socket in list(self._sockets.values()):
             socket.heartbeat(int(now_s * 1000))

@@ -25,6 +25,8 @@ from qpid_ha_config.errors import SettingsError
 
 NOTES_AT_ONCE = 300
 """Lines about clients that are let in, after a quiet time; then one a second."""
+ELSEWHERE_S = 60.0
+"""Between two lines about links that belong where another broker leads, or nobody."""
 BUGS_LOGGED = 100
 """Places in the code of which a bug is logged with its traceback: a peer can have it come up as often as it likes."""
 _LONGEST_MESSAGE = 4000
@@ -156,18 +158,25 @@ def configure_logging(level: str, file: Path | None = None) -> None:
 
 
 class RateLimitedLog:
-    """For what any peer can cause as often as it likes: one line a second at most, with a count of those left out.
+    """For what any peer can cause as often as it likes: one line in `every_s` at most, with a count of those left out.
 
-    `burst`: so many lines may come at once after as many quiet seconds. `clock`: seconds, never jumps. Each level is
+    `burst`: so many lines may come at once after as many times `every_s` that were quiet. `clock`: seconds, never jumps. Each level is
     counted for itself: a flood of notes hides no warning.
     """
 
-    def __init__(self, log: logging.Logger, burst: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log: logging.Logger,
+        burst: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = 1.0,
+    ) -> None:
         self._log = log
         self._burst = burst
+        self._every_s = every_s
         self._clock = clock
         self._allowed: dict[int, tuple[float, float]] = {}
-        """By level: lines that may be written, a second and a line each, and as of when."""
+        """By level: lines that may be written, one more after each `every_s`, and as of when."""
         self._left_out: dict[int, tuple[int, str]] = {}
         """By level: how many lines, and the newest of them."""
 
@@ -186,7 +195,7 @@ class RateLimitedLog:
         now_s = self._clock()
         for level, (count, text) in list(self._left_out.items()):
             allowed, as_of_s = self._allowed.get(level, (self._burst, now_s))
-            allowed = min(allowed + now_s - as_of_s, self._burst)
+            allowed = min(allowed + (now_s - as_of_s) / self._every_s, self._burst)
             if allowed >= 1:
                 more = f" (and {count - 1} others since the last line)" if count > 1 else ""
                 self._log.log(level, "%s", text + more)
@@ -202,9 +211,14 @@ class NoticeLog:
         self.refusals = RateLimitedLog(logging.getLogger("connection"))
         """For what everybody can cause who reaches a port."""
         self._connections = RateLimitedLog(logging.getLogger("connection"), burst=NOTES_AT_ONCE)
+        self._elsewhere = RateLimitedLog(logging.getLogger("connection"), every_s=ELSEWHERE_S)
+        """For links that are sent to where their set is led, or wait for somebody to lead it: they come again and again
+        while nobody does, which is in the cluster's own log."""
         self.bugs_total = 0
         """Of ours, that came up while the bytes of a peer were worked on, and ended a link or a connection."""
         self._seen: dict[str, None] = {}
+        self._limited = {"handshake": self.refusals, "connection": self._connections, "elsewhere": self._elsewhere}
+        """By what notices say that they come from."""
 
     def fault(self, error: Exception) -> None:
         """A bug that has ended a link or a connection: with its traceback once, then as a line that is counted."""
@@ -229,7 +243,7 @@ class NoticeLog:
         """Write them, or have them counted by the next line."""
         for level, source, text in notices:
             number = logging.getLevelNamesMapping()[level.upper()]
-            limited = {"handshake": self.refusals, "connection": self._connections}.get(source)
+            limited = self._limited.get(source)
             if limited is not None:
                 limited.log(number, text)
             else:
@@ -237,5 +251,5 @@ class NoticeLog:
 
     def flush(self) -> None:
         """Write what is due; to be called now and then."""
-        self.refusals.flush()
-        self._connections.flush()
+        for limited in self._limited.values():
+            limited.flush()
