@@ -157,6 +157,7 @@ class EpochRecorder:
     def _look_around(self) -> None:
         """Who has another coordinator is not in this record, and may lead."""
         self._looked_s = self._ctx.clock_s
+        self._ctx.was_asked_by_stranger = False
         if not self._ctx.settings.cluster:
             self._ctx.ask(Topic.STATUS, self._own())
 

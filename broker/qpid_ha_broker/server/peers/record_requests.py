@@ -30,7 +30,7 @@ LIMIT_S = 5.0
 HANGING_AT_MOST = 4
 """Calls that a file server does not let go of: a primary asks again and again, and no more threads than that wait."""
 
-LOOK_S = 5.0
+LOOK_S = 10.0
 """Between two looks at which coordinator it is: it changes when its data are lost, or were put back from a copy."""
 LOOK_AGAIN_S = 1.0
 """After one that failed."""
