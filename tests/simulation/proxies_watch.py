@@ -177,6 +177,12 @@ class Watch:
         endpoint = self._browsing_here.get(client)
         return endpoint is not None and bool(endpoint.hosted.resources.default.read_only)
 
+    def is_acquired(self, sent: Sent) -> bool:
+        """See there."""
+        queues = [queue for node in self._nodes if node.is_primary for queue in node.resources.catalog.queues.values()]
+        entries = [entry for queue in queues if queue.name == sent.queue for entry in queue.messages]
+        return any(entry.holder is not None and sent_in(entry.resident_body()) == sent for entry in entries)
+
     def has_left(self, reading: Reading) -> bool:
         """See there."""
         found = self._relayed.get((reading.client, reading.queue), [])

@@ -46,6 +46,9 @@ class Generations:
     def is_its_own(self, handout: Handout) -> bool:
         return self.have_all_come_in_time
 
+    def is_acquired(self, sent: Sent) -> bool:
+        return False
+
     def has_left(self, reading: Reading) -> bool:
         return False
 
