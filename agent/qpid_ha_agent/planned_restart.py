@@ -119,7 +119,7 @@ class PlannedRestart:
         self._is_answering = is_due or is_back
         return self._is_answering
 
-    def answer(self, note: str, hindrance: str) -> str:
+    def answer(self, note: str, hindrance: Callable[[], str]) -> str:
         """Take the request, or refuse it because of `hindrance` or of what is installed here; or say that we are back
         after it. A line for the log; empty: somebody else was faster. Blocks. Raises CoordinatorError."""
         try:
@@ -133,7 +133,7 @@ class PlannedRestart:
                 return (
                     "" if not self._replace(note, request, Stage.BACK, __version__) else f"back after {request.cause}"
                 )
-            why_not = hindrance or self.why_not_startable(request.version)
+            why_not = hindrance() or self.why_not_startable(request.version) or hindrance()  # which may have come since
             if not why_not and datetime.now(UTC) >= request.until:
                 why_not = "it took too long to find out whether the broker would start again"
             if not self._replace(note, request, Stage.REFUSED if why_not else Stage.TAKEN, why_not):

@@ -391,7 +391,7 @@ class Runner:
 
     async def _answer_restart(self, note: str) -> None:
         try:
-            line = await asyncio.to_thread(self._restart.answer, note, self._why_no_restart())
+            line = await asyncio.to_thread(self._restart.answer, note, self._why_no_restart)
         except CoordinatorError as error:
             self._complain(error)
         else:
@@ -401,7 +401,7 @@ class Runner:
         self._wake.set()
 
     def _why_no_restart(self) -> str:
-        """Empty: there is no reason."""
+        """Empty: there is no reason. Called from a thread, too: it looks, and changes nothing."""
         state = self._talk.view.state
         if self._paused or self._stopping:
             return self._paused or "this agent stops"

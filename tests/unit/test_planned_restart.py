@@ -33,6 +33,11 @@ class UncertainCoordinator(FileCoordinator):
         raise CoordinatorError("no answer")
 
 
+def nothing() -> str:
+    """Stands in the way."""
+    return ""
+
+
 def startable(version: str) -> str:
     """2.0 is installed."""
     return "" if version in ("", "2.0") else f"2.0 is installed there, and not {version}"
@@ -104,21 +109,24 @@ def test_a_request_is_taken_once_and_the_next_agent_says_that_it_is_back(planned
     note = ask(planned)
     assert planned.begin_answer(note, State.READY, NOW)
     assert not planned.begin_answer(note, State.READY, NOW)
-    assert "a restart by root on n1" in planned.answer(note, "")
+    assert "a restart by root on n1" in planned.answer(note, nothing)
     assert planned.cause == "a restart by root on n1"
     assert stage_of(planned) == (Stage.TAKEN, "")
     assert not planned.begin_answer(note_of(planned), State.READY, NOW)
 
     following = PlannedRestart("a", planned.coordinator, startable)
     assert following.begin_answer(note_of(planned), State.READY, NOW)
-    assert following.answer(note_of(planned), "")
+    assert following.answer(note_of(planned), nothing)
     assert stage_of(planned) == (Stage.BACK, __version__)
     assert following.cause == ""
 
 
 def test_it_is_refused_where_something_stands_in_its_way(planned: PlannedRestart) -> None:
-    planned.answer(ask(planned), "paused by root")
+    planned.answer(ask(planned), lambda: "paused by root")
     assert stage_of(planned) == (Stage.REFUSED, "paused by root")
+    came_since = iter(["", "its broker is catchup"])
+    planned.answer(ask(planned), lambda: next(came_since))
+    assert stage_of(planned) == (Stage.REFUSED, "its broker is catchup")
     assert planned.cause == ""
 
 
@@ -126,7 +134,7 @@ def test_it_is_refused_where_something_stands_in_its_way(planned: PlannedRestart
 def test_an_upgrade_is_refused_where_another_version_is_installed(
     planned: PlannedRestart, version: str, stage: Stage
 ) -> None:
-    planned.answer(ask(planned, REQUEST._replace(version=version)), "")
+    planned.answer(ask(planned, REQUEST._replace(version=version)), nothing)
     assert stage_of(planned)[0] is stage
     assert ("2.0 is installed there, and not 3.0" in stage_of(planned)[1]) is (stage is Stage.REFUSED)
 
@@ -134,21 +142,21 @@ def test_an_upgrade_is_refused_where_another_version_is_installed(
 def test_a_request_that_was_taken_back_meanwhile_is_not_carried_out(planned: PlannedRestart) -> None:
     note = ask(planned)
     planned.coordinator.replace_note(RESTART_NOTE, note, "")
-    assert planned.answer(note, "") == ""
+    assert planned.answer(note, nothing) == ""
     assert planned.cause == ""
 
 
 def test_one_whose_time_ended_while_it_was_looked_at_is_refused(planned: PlannedRestart) -> None:
-    planned.answer(ask(planned, REQUEST._replace(until=datetime.now(UTC))), "")
+    planned.answer(ask(planned, REQUEST._replace(until=datetime.now(UTC))), nothing)
     assert stage_of(planned)[0] is Stage.REFUSED
     assert planned.cause == ""
 
 
 def test_a_hand_over_that_comes_to_nothing_refuses_it(planned: PlannedRestart) -> None:
-    planned.answer(ask(planned), "")
+    planned.answer(ask(planned), nothing)
     planned.give_up("there is no backup")
     assert planned.begin_answer(note_of(planned), State.PRIMARY, NOW)
-    planned.answer(note_of(planned), "")
+    planned.answer(note_of(planned), nothing)
     assert stage_of(planned) == (Stage.REFUSED, "there is no backup")
 
 
@@ -156,9 +164,9 @@ def test_when_nobody_knows_whether_it_was_taken_it_was_not(planned: PlannedResta
     note = ask(planned)
     sound, planned.coordinator = planned.coordinator, UncertainCoordinator(tmp_path)
     with pytest.raises(CoordinatorError):
-        planned.answer(note, "")
+        planned.answer(note, nothing)
     assert (planned.cause, stage_of(planned)[0]) == ("", Stage.TAKEN)
     planned.coordinator = sound
     assert planned.begin_answer(note_of(planned), State.READY, NOW)
-    planned.answer(note_of(planned), "")
+    planned.answer(note_of(planned), nothing)
     assert stage_of(planned)[0] is Stage.REFUSED

@@ -145,6 +145,24 @@ def test_an_agent_that_refuses_ends_it_with_the_reason(
     assert [(request.node, request.version) for request in asked] == [("n2", __version__)]
 
 
+def test_a_request_is_taken_back_when_another_broker_dies_before_the_agent_has_taken_it(
+    directory: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restart_command, "TAKEN_WITHIN_S", 30.0)
+
+    def die() -> None:
+        request = request_in(directory)
+        if request is not None:
+            brokers.rows[2] |= {"state": "unreachable"}
+
+    brokers.asked = die
+    done = qpid_ha("restart", "n2")
+    assert done.exit_code == 1
+    assert "n2: the request is taken back: n3 does not answer" in done.stdout
+    assert "n3 does not answer" in done.stderr
+    assert request_in(directory) is None
+
+
 @pytest.mark.parametrize("stage", [Stage.ASKED, Stage.TAKEN])
 def test_a_second_one_at_the_same_time_is_refused(directory: Path, brokers: Brokers, stage: Stage) -> None:
     other = RestartRequest("1", "n3", "root on n9", datetime.now(UTC) + timedelta(minutes=1), stage=stage)
@@ -198,6 +216,18 @@ def test_a_broker_that_is_away_is_called_as_the_controller_calls_it(directory: P
     done = qpid_ha("restart", "n2")
     assert "n3 does not answer" in done.stderr
     assert "n3 does not answer" in qpid_ha("restart", "n3", "--force").stderr
+
+
+def test_a_request_is_taken_back_by_a_command_that_fails_or_is_interrupted(directory: Path, brokers: Brokers) -> None:
+    for error, code in ((CliFailure("no answer", 4), 4), (KeyboardInterrupt(), 1)):
+
+        def fail(error: BaseException = error) -> None:
+            if request_in(directory) is not None:
+                raise error
+
+        brokers.asked = fail
+        done = qpid_ha("restart", "n2")
+        assert (done.exit_code, request_in(directory)) == (code, None), done.output
 
 
 def test_an_upgrade_of_brokers_that_run_the_version_does_nothing(directory: Path, brokers: Brokers) -> None:

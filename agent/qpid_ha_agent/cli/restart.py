@@ -218,10 +218,12 @@ class _Rolling:
         from qpid_ha_broker.coordination.coordinator import CoordinatorError
 
         try:
-            self._run()
+            try:
+                self._run()
+            finally:
+                with suppress(CoordinatorError):
+                    self._withdraw()
         except KeyboardInterrupt:
-            with suppress(CoordinatorError):
-                self._withdraw()
             raise CliFailure(f"interrupted{self._what_goes_on()}", NO) from None
         except CoordinatorError as error:
             raise CliFailure(f"the coordinator does not answer: {error}{self._what_goes_on()}", UNREACHABLE) from None
@@ -248,8 +250,7 @@ class _Rolling:
                 return self._finish()
             if step.kind is StepKind.RESTART:
                 self._note_back()
-                if self._ask(step.node, note):
-                    self._await_answer(step.node)
+                if self._ask(step.node, note) and self._await_answer(step.node):
                     began_s = time.monotonic()
             elif step.kind is StepKind.REFUSE:
                 if now_s - refused_since_s >= SETTLE_S:
@@ -306,8 +307,8 @@ class _Rolling:
         self._say(f"{node}: its agent is asked{_leads_text(self._facts, node)}")
         return True
 
-    def _await_answer(self, node: str) -> None:
-        """Until the agent has taken it. Raises CliFailure."""
+    def _await_answer(self, node: str) -> bool:
+        """Whether the agent has taken it; not if it is safe no more, and was taken back. Raises CliFailure."""
         deadline_s = time.monotonic() + TAKEN_WITHIN_S
         while True:
             note = self.coordinator.read_note(RESTART_NOTE)
@@ -325,9 +326,16 @@ class _Rolling:
                     f" is its clock right? By hand, on {node}: systemctl restart qpid-ha. {self._how_to_go_on()}",
                     NO,
                 )
-            time.sleep(LOOK_S / 5)
+            step = next_step(self._gather(request), self.plan)
+            if (step.kind, step.node) != (StepKind.RESTART, node):
+                if self.coordinator.replace_note(RESTART_NOTE, note, ""):
+                    self._say(f"{node}: the request is taken back: {step.why or 'it is the turn of another one'}")
+                    return False
+            else:
+                time.sleep(LOOK_S / 5)
         self.plan = replace(self.plan, done=self.plan.done | {node}, awaited=Awaited(node, 0.0))
         self._say(f"{node}: its agent hands over, stops it, and begins anew")
+        return True
 
     def _own(self, note: str) -> RestartRequest | None:
         """Our request as it stands; None: another one has its place."""

@@ -363,7 +363,7 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
     versions = sorted({each.figures.version for each in facts.brokers if each.figures.version})
     if len(versions) > 1:
         text = ", ".join(f"{each.name} runs {each.figures.version}" for each in facts.brokers if each.figures.version)
-        yield Finding("versions-differ", "", text, ("qpid-ha query --all",))
+        yield Finding("versions-differ", "", text, ("qpid-ha query --all", "qpid-ha upgrade --all"))
 
 
 def _queues(facts: DiagnosisFacts) -> Iterator[Finding]:

@@ -229,7 +229,7 @@ class _Gathering:
             with closing(open_coordinator(settings)) as opened:
                 record = opened.read()
                 notes.state = CoordinatorState(url, "", record, "" if pointer is None else pointer.url)
-                for name in (PAUSE_NOTE, "priorities", "history"):
+                for name in (PAUSE_NOTE, "restart", "priorities", "history"):
                     notes.notes[name] = opened.read_note(name)
         except (SettingsError, CoordinatorError) as error:
             notes.state = notes.state._replace(problem=str(error))
