@@ -132,6 +132,8 @@ class Watch:
         """A consumer's link was attached at a proxy, which was answered by the primary."""
         key = link.connection.engine.connection.remote_container or "", link.link.remote_source.address or ""
         self._relayed.setdefault(key, []).append((self._now_s(), link))
+        if link.needs_sessions:
+            return  # what goes to a session is its own, and committed, however often it is sent
         transfers, client = link.transfers, key[0]
         ledger = self.ledgers_of.get(key[1], self.ledger)
 

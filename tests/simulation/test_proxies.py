@@ -6,6 +6,7 @@ The checkers find what they are there for: bugs are planted in what relays, and 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from qpid_ha_broker.amqp.connections import connection
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.links import relayed_links
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
+from qpid_ha_broker.amqp.links.paced_consumer import PacedConsumer
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
 from qpid_ha_broker.amqp.relaying.relayed_transactions import RelayedTransaction
@@ -239,6 +241,13 @@ def test_a_broker_that_was_stopped_and_relays_what_it_finds_then_is_found(monkey
 
     plans = map(draw_split_plan, (7, 2))
     assert "was under way for" in found_by(monkeypatch, plans).problem
+
+
+def test_a_drain_that_does_not_wait_for_what_a_new_primary_took_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PacedConsumer, "_hides_what_was_there", False)
+
+    plans = [replace(draw_split_plan(seed), consumers=1, browsers=6, most_unsettled=30_000) for seed in (0, 1)]
+    assert "has drained" in found_by(monkeypatch, plans).problem
 
 
 def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:

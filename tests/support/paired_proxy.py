@@ -19,6 +19,7 @@ from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
+from qpid_ha_broker.model.budget import Clock
 
 SILENCE_S = 1.5
 """After so long without a sign of the primary the proxy gives the connection to it up."""
@@ -56,6 +57,8 @@ class PairedProxy:
         """Why connections to the primary were given up."""
         self.accepted: Connection | None = None
         """The primary's end of the connection."""
+        self.silence_clock: Clock = lambda: 0.0
+        """By that the primary is silent; it stands still, unless a test is about that: heartbeats come then."""
         self.is_held_back = False
         """New far links wait for `attach_those_left`."""
         self._producers: list[Producer] = []
@@ -79,7 +82,7 @@ class PairedProxy:
     def connect_upstream(self) -> None:
         """Open a connection to the primary, and attach there what has no far end."""
         self.accepted = self.primary.accept(self.user)
-        silence = Silence(lambda: self.proxy.container.clock(), SILENCE_S)
+        silence = Silence(lambda: self.silence_clock(), SILENCE_S)
         self.upstream = Upstream(broker_engine(), self.name, "primary", lambda: None, self.ended.append, silence)
         self.attach_those_left()
 

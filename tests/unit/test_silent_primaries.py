@@ -32,7 +32,7 @@ def proxied(clock: Clock) -> PairedProxy:
     """With a queue that a consumer at the proxy may read."""
     proxied = PairedProxy()
     proxied.primary.container.default.configuration.declare_queue("q", {})
-    proxied.proxy.container.clock = clock
+    proxied.silence_clock = clock
     proxied.cut()
     proxied.connect_upstream()
     proxied.ended.clear()
