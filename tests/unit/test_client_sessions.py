@@ -10,11 +10,11 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import PairedBroker, PairedClient, take_from
 from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED
+from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED, RELEASED
 from session_clients import (
     confirmed,
     consume,
@@ -740,3 +740,26 @@ def test_an_attempt_is_a_number(broker: PairedBroker, attempt: Any) -> None:
     client = open_session(broker, properties={"qpid.session-attempt": attempt})
     assert refusal(client) == "amqp:invalid-field"
     assert "qpid.session-attempt" in reason(client)
+
+
+@pytest.mark.parametrize("seen_before", [False, True], ids=["by nobody", "by somebody else"])
+def test_what_never_left_the_broker_comes_again_with_the_mark_that_it_had(seen_before: bool) -> None:
+    broker = PairedBroker()
+    filled(broker, 1)
+    if seen_before:
+        other = broker.connect()
+        link = other.receiver("q", 1)
+        answer(other, [delivery for delivery, _ in other.received(link)], RELEASED)
+        other.connection.close()
+        broker.settle_down()
+    client = open_session(broker)
+    link = consume(client, "q")
+    link.flow(1)
+    client.peer.receive(take_from(client.transport))
+    broker.turn()
+    client.vanish()  # before anything of what was sent has begun to leave
+    again = open_session(broker, resume=True)
+    link = consume(again, "q", 5)
+    assert held(link) == 1
+    ((_, message),) = again.received(link)
+    assert message.first_acquirer is not seen_before

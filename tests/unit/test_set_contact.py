@@ -12,7 +12,7 @@ from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.relaying.set_contact import APART_S, TRIES_S, SetContact
 from qpid_ha_broker.server.proxies.proxying import Proxying
-from session_clients import consume, open_session, session_properties, status
+from session_clients import consume, numbered, open_session, session_properties, status
 from session_support import FIRST
 
 LOOK_S = 0.05
@@ -133,6 +133,21 @@ def test_an_open_with_a_session_that_nobody_can_answer_is_refused_soon_where_tha
     assert status(open_session(cast(PairedBroker, proxied))) == "new"
 
 
+@pytest.mark.parametrize("has_session", [False, True], ids=["plain", "with a session"])
+def test_who_has_published_what_is_not_answered_stays_unless_its_session_knows_it_anywhere(has_session: bool) -> None:
+    proxied = Lonely()
+    client = open_session(cast(PairedBroker, proxied)) if has_session else proxied.client()
+    link = client.sender("q", "out")
+    proxied.cut()
+    sent = client.send(link, numbered(1) if has_session else proton.Message("m1"))
+    proxied.settle_down()
+    proxied.pass_time(TOO_LONG_S)
+    assert went_away(client) is has_session
+    proxied.connect_upstream()
+    if not has_session:
+        assert sent.remote_state == proton.Delivery.ACCEPTED
+
+
 def test_a_client_that_has_something_here_stays() -> None:
     proxied = Lonely()
     client = proxied.client()
@@ -153,4 +168,5 @@ class Elsewhere(Link):
 
     def __init__(self) -> None:
         super().__init__("another", is_attached=True)
+        self.is_in_doubt = False
         self.link: Any = None

@@ -340,7 +340,7 @@ class SessionResumed(NamedTuple):
 
     session: int
     epoch: int
-    """How many connections it has had: what an earlier one says of the session counts no more."""
+    """Higher with each connection that it has had: what an earlier one says of the session counts no more."""
     timeout_ms: int
     since_ms: int
 

@@ -55,7 +55,7 @@ class Session(NamedTuple):
     user: str
     timeout_ms: int
     epoch: int
-    """How many connections it has had."""
+    """Higher with each connection that it has had."""
     is_attached: bool
     since_ms: int
     """When its client came, or was lost."""

@@ -104,6 +104,10 @@ class Relayed(AnsweredElsewhere, Protocol):
     link: proton.Link
     """The client's."""
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """If the client's connection ended now, nobody could tell the client whether what it has sent is queued."""
+
 
 class Relays(Relayer, Protocol):
     """Who has links of clients relayed to the brokers that lead their sets."""
@@ -268,10 +272,11 @@ class ConnectionRelay:
         self.links.pop(link, None)
 
     def has_nothing(self, container: Container, links: LinkTable) -> bool:
-        """Whether none of the client's links is to a node of a set that is led here, or is attached where it is led."""
+        """Whether none of the client's links is to a node of a set that is led here, or is attached where it is led, or
+        has sent what it could not be told of anywhere else."""
         led = [hosted for hosted in container.sets.values() if not hosted.read_only]
         is_served = any(endpoint in hosted.links for hosted in led for endpoint in links)
-        return not (is_served or any(link.is_attached for link in self.links))
+        return not (is_served or any(link.is_attached or link.is_in_doubt for link in self.links))
 
     def is_relayed(self, set_name: str) -> bool:
         """Whether links in that set are relayed: what is led here by now, is for their client led elsewhere still.

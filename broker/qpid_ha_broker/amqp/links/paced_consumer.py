@@ -228,7 +228,11 @@ class PacedConsumer(Consumer, LinkEndpoint):
         if lost or self._sender.take_back(deliveries):
             unsent = [self._unsettled.pop(delivery) for delivery in deliveries]
             self._container.held.unsettled_bytes -= sum([size for _, _, size in unsent])
-            self._take_unseen([entry for entry, _, _ in unsent if entry.holder is self])
+            self._take_unseen([entry for entry, _, _ in unsent if self._still_holds(entry)])
+
+    def _still_holds(self, entry: Entry) -> bool:
+        """What this link got: nobody has taken it away."""
+        return entry.holder is self
 
     def _take_unseen(self, entries: list[Entry]) -> None:
         """They never left; a session's are its own still."""

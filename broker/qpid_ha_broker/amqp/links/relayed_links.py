@@ -128,6 +128,11 @@ class RelayedLink(LinkEndpoint):
         """The primary has answered."""
         return self.far is not None
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """If the client's connection ended now, nobody could tell the client whether what it has sent is queued."""
+        return False
+
     def request(self) -> RelayRequest:
         """What the primary is told of the link."""
         connection = self.connection
@@ -300,6 +305,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        return bool(self._kept) and self.connection.session is None
 
     def request(self) -> RelayRequest:
         return super().request()._replace(producer=self._producer)

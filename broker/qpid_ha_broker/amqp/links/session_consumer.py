@@ -50,6 +50,8 @@ class SessionConsumer(OutgoingLink):
         self._again: deque[Entry] = deque()
         """Held since before, and not sent on this link yet."""
         self._is_sending_again = False
+        self._marked: set[Entry] = set()
+        """Of what is not answered, and of little more: what was marked before it was sent here."""
         super().__init__(connection, link, hosted, queue, browsing=False, filters=filters, relay=relay)
         if relay is None:
             held = self._take_over()
@@ -154,12 +156,20 @@ class SessionConsumer(OutgoingLink):
             delivery, tag = self._sender.send(payload, entry.id if is_relayed else None)
             self._unsettled[delivery] = (entry, tag, len(payload))
             self._container.held.unsettled_bytes += len(payload)
+            if entry.acquired_before:
+                self._marked.add(entry)
             entry.acquired_before = True
         self._newest.note(len(entries))
+        if len(self._marked) > 2 * len(self._unsettled) + AGAIN_LENGTH:
+            self._marked.intersection_update([entry for entry, _, _ in self._unsettled.values()])
+
+    def _still_holds(self, entry: Entry) -> bool:
+        return self._is_held(entry)
 
     def _take_unseen(self, entries: list[Entry]) -> None:
+        """Their mark is what it was before they were sent: others may have seen them."""
         for entry in entries:
-            entry.acquired_before = False
+            entry.acquired_before = entry in self._marked
         self._again.extendleft(reversed(entries))  # they come before what waits
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:

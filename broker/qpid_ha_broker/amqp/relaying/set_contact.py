@@ -51,7 +51,8 @@ class SetContact:
         if slept_s > SLEPT_S:
             self._tried_s.clear()
             self._apart_s = {name: since_s + slept_s for name, since_s in self._apart_s.items()}
-        attached, waiting = set(), set()
+        attached: set[str] = set()
+        waiting: set[str] = set()
         for link in links:
             (attached if link.is_attached else waiting).add(link.set_name)
         waiting -= attached

@@ -160,8 +160,8 @@ def configure_logging(level: str, file: Path | None = None) -> None:
 class RateLimitedLog:
     """For what any peer can cause as often as it likes: one line in `every_s` at most, with a count of those left out.
 
-    `burst`: so many lines may come at once after as many times `every_s` that were quiet. `clock`: seconds, never jumps. Each level is
-    counted for itself: a flood of notes hides no warning.
+    `burst`: so many lines may come at once after as many times `every_s` that were quiet. `clock`: seconds, never
+    jumps. Each level is counted for itself: a flood of notes hides no warning.
     """
 
     def __init__(
