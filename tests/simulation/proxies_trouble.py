@@ -81,7 +81,7 @@ class ProxiesTrouble:
         for undo in list(self._undo):
             undo()
 
-    def _later(self, for_s: float, undo: Callable[[], None]) -> None:
+    def _later(self, for_s: float, undo: Callable[[], object]) -> None:
         def once() -> None:
             if self._undo.pop(once, self) is None:
                 undo()
