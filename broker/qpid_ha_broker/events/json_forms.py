@@ -15,7 +15,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -133,7 +132,7 @@ def sequence(element: Check, most: int | None = None) -> Check:
             raise ValueError(f"expected a list, found {_shown(value)}")
         if most is not None and len(value) > most:
             raise ValueError(f"expected at most {most} lines, found {len(value)}")
-        return tuple([element(each) for each in value])
+        return tuple([element(inner) for inner in value])
 
     return check
 
@@ -144,7 +143,7 @@ def line(*elements: Check, made: Callable[..., Any] | None = None) -> Check:
     def check(value: Any) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(elements):
             raise ValueError(f"expected a list of {len(elements)}, found {_shown(value)}")
-        values = [element(each) for element, each in zip(elements, value, strict=True)]
+        values = [element(inner) for element, inner in zip(elements, value, strict=True)]
         return tuple(values) if made is None else made(*values)
 
     return check
@@ -208,23 +207,21 @@ class JsonForm:
 # --- lists, by what is annotated
 
 
-@cache
-def checks_of(made: Any) -> Mapping[str, Check]:
+def checks_of(made: type[Any]) -> Mapping[str, Check]:
     """The checks of a named tuple's fields. Raises TypeError, KeyError for a type that no list can have."""
     return {name: _check_of(hint) for name, hint in get_type_hints(made).items()}
 
 
-@cache
-def listed(made: Any) -> Check:
+def listed(made: type[Any]) -> Check:
     """A named tuple."""
-    fields = list(checks_of(made).items())
-    needed = len(fields) - len(made._field_defaults)
+    checks = checks_of(made)
+    needed = len(checks) - len(made._field_defaults)
 
     def check(value: Any) -> Any:
         if not isinstance(value, list) or len(value) < needed:
-            raise ValueError(f"expected a list of {', '.join(checks_of(made))}; found {_shown(value)}")
-        pairs = zip(fields, value, strict=False)
-        return made(*[in_field(name, field, each) for (name, field), each in pairs])
+            raise ValueError(f"expected a list of {', '.join(checks)}; found {_shown(value)}")
+        pairs = zip(checks.items(), value, strict=False)
+        return made(*[in_field(name, field, given) for (name, field), given in pairs])
 
     return check
 
