@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -109,7 +109,7 @@ def test_any_body_has_one_spelling_or_is_refused(body: bytes) -> None:
         ("word", None),
     ],
 )
-def test_a_value_that_cannot_be_written_is_refused_by_the_name_of_its_field(field: str, value: object) -> None:
+def test_a_value_that_cannot_be_written_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
     assert PARCEL.refusal(EXAMPLE._replace(**{field: value})).startswith(f"{field}: ")
 
 
