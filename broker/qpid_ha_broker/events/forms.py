@@ -50,7 +50,7 @@ class Form:
                     self.fields[name].write(given)
             except REFUSALS as error:
                 return f"{name}: {error}"
-        return "no field is to blame alone"
+        return "fields: none is to blame alone"
 
     def _plain(self) -> tuple[Callable[[Any], Pieces], Callable[..., Any]]:
         """Numbers alone, in the order of the named tuple."""
