@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpid_ha_broker.events import types
+from qpid_ha_broker.events import layout, types
+from qpid_ha_broker.events.bodies import FORMS, READERS, WRITERS
 from qpid_ha_broker.events.codec import MAX_RECORD_BYTES, Fault, LogRecord, decode, encode
-from qpid_ha_broker.events.fields import MAX_ARGUMENTS_BYTES
+from qpid_ha_broker.events.fields import MAX_ARGUMENTS_BYTES, UNREADABLE
 from qpid_ha_broker.events.layout import HEADER_BYTES, RecordKind
 from qpid_ha_broker.events.types import (
     Acquired,
@@ -175,6 +176,28 @@ def test_a_large_payload_and_many_ids_come_back() -> None:
     message = Enqueued(tuple(range(65_535)), bytes(1_000_000), True, 4, 0, "k" * 65_535)
     gone = Dequeued(1, tuple(range(100_000)), DequeueReason.PURGED)
     assert decode(encode(1, message) + encode(2, gone)).records == [(1, message, False), (2, gone, False)]
+
+
+@given(
+    st.builds(Dequeued, st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**64 - 1)).map(tuple),
+              st.sampled_from(DequeueReason))
+)  # fmt: skip
+def test_the_short_way_of_a_dequeued_is_its_row_of_the_table(event: Dequeued) -> None:
+    body, payload = FORMS[Dequeued].write(event)
+    assert WRITERS[Dequeued][1](event) == (body, payload)
+    assert READERS[RecordKind.DEQUEUED](memoryview(body)) == FORMS[Dequeued].read(memoryview(body)) == event
+
+
+@given(st.binary(max_size=40), st.integers(0, 7), st.integers(0, 3))
+def test_the_short_way_of_a_dequeued_refuses_what_its_row_does(noise: bytes, reason: int, count: int) -> None:
+    for body in (noise, layout.IDS.pack(1, reason, count) + noise):
+        outcomes: list[object] = []
+        for read in (READERS[RecordKind.DEQUEUED], FORMS[Dequeued].read):
+            try:
+                outcomes.append(read(memoryview(body)))
+            except UNREADABLE:
+                outcomes.append("refused")
+        assert outcomes[0] == outcomes[1]
 
 
 # --- what no record can hold -----------------------------------------------------------------------------------------

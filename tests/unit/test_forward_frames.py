@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.ha import forward_frames as ff
 from qpid_ha_broker.ha.forward_frames import ForwardCode, ForwardFrame, ForwardKind, decode, encode
-from qpid_ha_broker.ha.frame_codec import FrameKind, seal
+from qpid_ha_broker.ha.frame_codec import FrameKind
 from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.ha.sealed_frames import note
 
 VECTORS = Path(__file__).parent / "vectors" / "forwards.json"
 EXAMPLES: dict[str, ForwardFrame] = {
@@ -37,6 +38,10 @@ FRAMES: st.SearchStrategy[ForwardFrame] = st.one_of(
     st.builds(ff.ForwardDone, U64),
     st.builds(ff.ForwardRefused, U64, st.sampled_from(ForwardCode), TEXT),
 )  # fmt: skip
+
+
+def seal(kind: int, head: bytes, data: bytes) -> bytes:
+    return note(kind, head, len(data)) + head + data
 
 
 def vectors() -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.frame_codec import MAX_FRAME_BYTES, FrameKind, decode, encode
+from qpid_ha_broker.ha.frame_codec import FrameKind, decode, encode
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
+from qpid_ha_broker.ha.sealed_frames import MAX_FRAME_BYTES
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.message_clock import LAST_MS
 

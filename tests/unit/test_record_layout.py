@@ -18,8 +18,8 @@ BROKER, PIPELINE = ROOT / "broker" / "qpid_ha_broker", ROOT / "pipeline" / "qpid
 WITH_RECORDS = (BROKER / "events", BROKER / "model", BROKER / "store", BROKER / "ha", PIPELINE / "journal")
 LAYOUT = BROKER / "events" / "layout.py"
 FRAMES = {BROKER / "ha" / "frame_codec.py", BROKER / "ha" / "bundles.py", BROKER / "ha" / "forward_frames.py"}
-# These pack something else: single values, blocks and headers of files, frames between brokers.
-MAY_PACK = {LAYOUT, BROKER / "events" / "fields.py", BROKER / "store" / "blocks.py", *FRAMES}
+# Single values. Blocks and headers of files, and frames between brokers, are tables.
+MAY_PACK = {LAYOUT, BROKER / "events" / "fields.py"}
 # These have numbers of their own that look like kinds: of frames, and of AMQP's types in a payload.
 OTHER_KINDS = {
     LAYOUT,

@@ -1,7 +1,8 @@
 """Events to bytes and back: the one form in which they are journalled, replicated and analysed.
 
-A record is like a sealed envelope: outside how large it is and what its seal is, inside who it is from and what it
-says. Whoever holds a pile of them, cut off anywhere, can tell how many are whole, and of the first that is not, why.
+A record begins with its size and the checksum of what follows; then its LSN and kind, and a body by the table of
+`events.bodies`. Of records that are cut off anywhere it can be told how many are whole, and of the first that is not,
+why.
 
 `decode` is total: any bytes give records, and at most one named problem with the offset of the record that has it.
 Both directions are exact: decode(encode(x)) is x, and whatever decodes encodes to the same bytes.
@@ -16,8 +17,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from .bodies import READERS, WRITERS
-from .fields import explain
+from .bodies import FORMS, READERS, WRITERS
+from .fields import REFUSALS, U64, UNREADABLE
 from .layout import HEAD, HEADER, HEADER_BYTES, PART, PLAIN, PLAIN_HEAD, SEAL, VERSION, RecordKind
 from .types import Enqueued, Event
 
@@ -81,14 +82,22 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
         body, payload = write(event)
         head = HEAD.pack(lsn, kind, PART if part else 0, VERSION)
         checksum = crc32(payload, crc32(body, crc32(head)))
-    except (struct.error, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(explain(lsn, event)) from error
+    except REFUSALS as error:
+        raise ValueError(f"{type(event).__name__}.{_refusal(lsn, event)}") from error
     size = HEADER_BYTES + len(body) + len(payload)
     if size > MAX_RECORD_BYTES:
         raise ValueError(f"{type(event).__name__}: expected at most {MAX_RECORD_BYTES} bytes of record, found {size}")
     if part and kind == RecordKind.TRANSACTION_COMMITTED:
         raise ValueError("part: what closes a transaction is not a part of it")
     return b"".join((SEAL.pack(size, checksum), head, body, payload))
+
+
+def _refusal(lsn: int, event: Event) -> str:
+    try:
+        U64.write(lsn)
+    except REFUSALS as error:
+        return f"lsn: {error}"
+    return FORMS[type(event)].refusal(event)
 
 
 def encode_all(records: Iterable[LogRecord]) -> bytes:
@@ -156,7 +165,7 @@ def decode(
         stop, lsn, kind, flags = header
         try:
             event = READERS[kind](view[offset + HEADER_BYTES : stop])
-        except (ValueError, struct.error) as error:
+        except UNREADABLE as error:
             return Decoded(records, offset, Problem(Fault.BODY, offset, f"{RecordKind(kind).name}: {error}"))
         records.append(LogRecord(lsn, event, flags == PART))
         offset = stop

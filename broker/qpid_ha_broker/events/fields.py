@@ -1,8 +1,9 @@
-"""How single values lie in a record: integers, text, lists of ids, arguments. Little-endian throughout.
+"""How single values lie in bytes: integers, texts, lists, arguments. Little-endian throughout.
 
-Each kind of value has one writer and one reader, and the reader takes only what the writer would have written: there is
+A `FieldType` has one writer and one reader, and the reader takes only what the writer would have written: there is
 one spelling for each value, so two logs that say the same are the same bytes. A reader first compares a length or count
-with what is left of the body and only then makes anything of that size. Readers raise ValueError or struct.error.
+with what is left and only then makes anything of that size. A writer raises one of `REFUSALS`, a reader one of
+`UNREADABLE`, both without the field's name, which `events.forms` puts before it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
-from .layout import BODIES, ID
-from .types import Arguments, DequeueReason, Event, Scalar
+from .layout import ID, Layout
+from .types import Arguments, Scalar
 
 MAX_TEXT_BYTES: Final = 0xFFFF
 """Of a name or a key, in UTF-8."""
@@ -22,24 +23,146 @@ MAX_TEXT_BYTES: Final = 0xFFFF
 MAX_ARGUMENTS_BYTES: Final = 0xFFFF
 """Of the arguments as JSON. Parsing makes small objects out of few bytes; this bounds what a bad record can cost."""
 
-MAX_QUEUES: Final = 0xFFFF
-"""That one message may join at once."""
-
 MIN_ARGUMENT_INTEGER: Final = -(2**63)
 MAX_ARGUMENT_INTEGER: Final = 2**64 - 1
 """AMQP's long and ulong: no client can send, and not every reader could hold, more."""
 
-_U16: Final = struct.Struct("<H")
+UNREADABLE: Final = (ValueError, struct.error)
+"""What a reader raises for bytes that its writer would not have written."""
+REFUSALS: Final = (*UNREADABLE, TypeError, AttributeError)
+"""What a writer raises for a value of another type or range."""
+
 _U32: Final = struct.Struct("<I")
-_BYTES: Final = {name: struct.calcsize("<" + form) for body in BODIES.values() for name, form in body.fields.items()}
-"""Of the fields that are integers; the LSN is not among them and has 8."""
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
+Check = Callable[[Any], Any]
+"""From a value to the same value as its field has it. Raises ValueError."""
 
-def expect_end(body: memoryview, at: int) -> None:
-    """Raise ValueError unless the body ends at `at`: a byte that nobody reads is a byte nobody understood."""
-    if len(body) != at:
-        raise ValueError(f"expected {at} bytes of body, found {len(body)}")
+
+class FieldType(NamedTuple):
+    """How a value lies among others. `write` gives its bytes."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[memoryview, int], tuple[Any, int]]
+    """The value that begins at a place, and where the next one begins."""
+    form: str = ""
+    """As in `struct`, of a value that always takes as many bytes; neighbours that have one are packed together."""
+    convert: Check | None = None
+    """To the value from such a number that was read, if that is not the same."""
+
+
+def fixed(form: str, convert: Check | None = None) -> FieldType:
+    """A number of that form."""
+    number = Layout({"": form})
+
+    def read(body: memoryview, at: int) -> tuple[Any, int]:
+        (value,) = number.unpack_from(body, at)
+        return value if convert is None else convert(value), at + number.size
+
+    return FieldType(number.pack, read, form, convert)
+
+
+def sized(form: str, noun: str, to_bytes: Callable[[Any], bytes], from_bytes: Callable[[memoryview], Any]) -> FieldType:
+    """A value as bytes, and before them their number."""
+    length = struct.Struct(f"<{form}")
+    most = 256**length.size - 1
+
+    def write(value: Any) -> bytes:
+        encoded = to_bytes(value)
+        if len(encoded) > most:
+            raise ValueError(f"expected at most {most} bytes of {noun}, found {len(encoded)}")
+        return length.pack(len(encoded)) + encoded
+
+    def read(body: memoryview, at: int) -> tuple[Any, int]:
+        (size,) = length.unpack_from(body, at)
+        start, stop = at + length.size, at + length.size + size
+        if stop > len(body):
+            raise ValueError(f"expected {size} bytes of {noun}, found {len(body) - start}")
+        return from_bytes(body[start:stop]), stop
+
+    return FieldType(write, read)
+
+
+def list_of(form: str, element: FieldType, most: int | None = None) -> FieldType:
+    """How many there are, `most` at most, and each."""
+    length = struct.Struct(f"<{form}")
+    largest = 256**length.size - 1 if most is None else most
+
+    def bounded(count: int) -> int:
+        if count > largest:
+            raise ValueError(f"expected at most {largest}, found {count}")
+        return count
+
+    def write(values: Any) -> bytes:
+        return length.pack(bounded(len(values))) + b"".join([element.write(value) for value in values])
+
+    def read(body: memoryview, at: int) -> tuple[Any, int]:
+        (count,), at = length.unpack_from(body, at), at + length.size
+        values = []
+        for _ in range(bounded(count)):
+            value, at = element.read(body, at)
+            values.append(value)
+        return tuple(values), at
+
+    return FieldType(write, read)
+
+
+def tuple_of(*elements: FieldType) -> FieldType:
+    """A tuple of as many values, one after the other."""
+
+    def write(values: Any) -> bytes:
+        return b"".join([element.write(value) for element, value in zip(elements, values, strict=True)])
+
+    def read(body: memoryview, at: int) -> tuple[Any, int]:
+        values = []
+        for element in elements:
+            value, at = element.read(body, at)
+            values.append(value)
+        return tuple(values), at
+
+    return FieldType(write, read)
+
+
+def pairs_to_end(check: Check | None = None) -> FieldType:
+    """Pairs of 64-bit numbers, as many as there is room for: the last field. `check` gets them one after the other."""
+
+    def write(pairs: Any) -> bytes:
+        if not all(len(pair) == 2 for pair in pairs):
+            raise ValueError("expected pairs of numbers")
+        numbers = tuple([number for pair in pairs for number in pair])
+        return write_ids(numbers if check is None else check(numbers))
+
+    def read(body: memoryview, at: int) -> tuple[Any, int]:
+        left = len(body) - at
+        if left % 16:
+            raise ValueError(f"expected pairs of 16 bytes to the end, found {left} bytes")
+        numbers = read_ids(body, at, left // 8)
+        if check is not None:
+            check(numbers)
+        return tuple(zip(numbers[::2], numbers[1::2], strict=True)), len(body)
+
+    return FieldType(write, read)
+
+
+def bytes_to_end(least: int, most: int) -> FieldType:
+    """So many bytes, as many as there are: the last field."""
+
+    def bounded(value: bytes | memoryview) -> bytes:
+        if not least <= len(value) <= most:
+            raise ValueError(f"expected {least} to {most} bytes, found {len(value)}")
+        return bytes(value)
+
+    return FieldType(bounded, lambda body, at: (bounded(body[at:]), len(body)))
+
+
+def checked(inner: FieldType, check: Check) -> FieldType:
+    """The same bytes, but not all values; `check` is asked in both directions."""
+
+    def read(body: memoryview, at: int) -> tuple[Any, int]:
+        value, end = inner.read(body, at)
+        return check(value), end
+
+    return FieldType(lambda value: inner.write(check(value)), read)
 
 
 def write_ids(values: tuple[int, ...]) -> bytes:
@@ -58,61 +181,20 @@ def read_ids(body: bytes | memoryview, at: int, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}Q", body, at)
 
 
-def write_list_of_ids(values: tuple[int, ...]) -> bytes:
-    """How many there are, and each."""
+def _write_list_of_ids(values: tuple[int, ...]) -> bytes:
     return _U32.pack(len(values)) + write_ids(values)
 
 
-def read_list_of_ids(body: memoryview, at: int) -> tuple[tuple[int, ...], int]:
-    """The values, and where the next field begins."""
+def _read_list_of_ids(body: memoryview, at: int) -> tuple[tuple[int, ...], int]:
     (count,) = _U32.unpack_from(body, at)
     at += _U32.size
     return read_ids(body, at, count), at + ID.size * count
 
 
-def write_text(value: str) -> bytes:
-    """Length and UTF-8."""
-    encoded = value.encode()
-    return _U16.pack(len(encoded)) + encoded
-
-
-def read_text(body: memoryview, at: int) -> tuple[str, int]:
-    """Like every reader here: the value, and where the next one begins.
-
-    UTF-8 has one spelling for each text, and Python refuses every other: nothing to compare.
-    """
-    (length,) = _U16.unpack_from(body, at)
-    start, stop = at + 2, at + 2 + length
-    if stop > len(body):
-        raise ValueError(f"expected {length} bytes of text, found {len(body) - start}")
-    return str(body[start:stop], "utf-8"), stop
-
-
-def write_texts(values: tuple[str, ...]) -> bytes:
-    """How many there are, and each."""
-    return _U16.pack(len(values)) + b"".join([write_text(value) for value in values])
-
-
-def read_texts(body: memoryview, at: int) -> tuple[tuple[str, ...], int]:
-    """The values, and where the next field begins."""
-    (count,) = _U16.unpack_from(body, at)
-    at, values = at + _U16.size, []
-    for _ in range(count):
-        value, at = read_text(body, at)
-        values.append(value)
-    return tuple(values), at
-
-
-def write_counts(values: tuple[int, ...]) -> bytes:
-    """How many numbers of 16 bits there are, and each."""
-    return _U16.pack(len(values)) + struct.pack(f"<{len(values)}H", *values)
-
-
-def read_counts(body: memoryview, at: int) -> tuple[tuple[int, ...], int]:
-    """The values, and where the next field begins."""
-    (count,) = _U16.unpack_from(body, at)
-    at += _U16.size
-    return struct.unpack_from(f"<{count}H", body, at), at + 2 * count
+def _truth(number: int) -> bool:
+    if number > 1:
+        raise ValueError(f"expected 0 or 1, found {number}")
+    return number == 1
 
 
 def write_arguments(arguments: Arguments) -> bytes:
@@ -123,39 +205,20 @@ def write_arguments(arguments: Arguments) -> bytes:
     encoded = _JSON.encode(dict(arguments)).encode()
     if len(encoded) > MAX_ARGUMENTS_BYTES:
         raise ValueError(f"expected at most {MAX_ARGUMENTS_BYTES} bytes of JSON, found {len(encoded)}")
-    return _U32.pack(len(encoded)) + encoded
+    return encoded
 
 
-def read_arguments(body: memoryview, at: int) -> tuple[dict[str, Scalar], int]:
+def _read_arguments(encoded: memoryview) -> dict[str, Scalar]:
     """Canonical is what comes out the same when it is written again; that covers types, ranges and duplicates, too."""
-    (length,) = _U32.unpack_from(body, at)
-    start, stop = at + 4, at + 4 + length
-    if length > MAX_ARGUMENTS_BYTES:
-        raise ValueError(f"expected at most {MAX_ARGUMENTS_BYTES} bytes of arguments, found {length}")
-    if stop > len(body):
-        raise ValueError(f"expected {length} bytes of arguments, found {len(body) - start}")
-    arguments = _parse_object(str(body[start:stop], "utf-8"))
-    if write_arguments(arguments) != body[at:stop]:
-        raise ValueError("arguments are JSON, but not the canonical form: sorted keys, no spaces, shortest numbers")
-    return arguments, stop
-
-
-def explain(lsn: int, event: Event) -> str:
-    """Which field of an event that could not be encoded is to blame, and why."""
-    for name, value in zip(("lsn", *event._fields), (lsn, *event), strict=True):
-        wrong = _wrong(name, value)
-        if wrong:
-            return f"{type(event).__name__}.{name}: {wrong}"
-    return f"{type(event).__name__}: no field is to blame alone"
-
-
-def _parse_object(text: str) -> dict[str, Scalar]:
-    # It may be any JSON: writing it again, which the caller does, refuses what is no object of scalars.
+    if len(encoded) > MAX_ARGUMENTS_BYTES:
+        raise ValueError(f"expected at most {MAX_ARGUMENTS_BYTES} bytes of arguments, found {len(encoded)}")
     try:
-        parsed: dict[str, Scalar] = json.loads(text)
+        arguments: dict[str, Scalar] = json.loads(str(encoded, "utf-8"))
     except RecursionError:
         raise ValueError("arguments are nested; expected a flat object") from None
-    return parsed
+    if write_arguments(arguments) != encoded:
+        raise ValueError("arguments are JSON, but not the canonical form: sorted keys, no spaces, shortest numbers")
+    return arguments
 
 
 def _wrong_arguments(arguments: object) -> str | None:
@@ -182,64 +245,30 @@ def _wrong_scalar(value: object) -> str | None:
     return f"expected text, a number, a truth value or nothing, found {type(value).__name__}"
 
 
-def _wrong(name: str, value: object) -> str | None:
-    """What is wrong with the value of the field `name`, over all event types: a name means the same in each."""
-    match name:
-        case "queues" | "ids":
-            return _wrong_ids(value, MAX_QUEUES if name == "queues" else 2**32 - 1)
-        case "payload":
-            return None if isinstance(value, bytes) else f"expected bytes, found {type(value).__name__}"
-        case "producer":
-            is_short = isinstance(value, bytes) and len(value) <= MAX_TEXT_BYTES
-            return None if is_short else f"expected at most {MAX_TEXT_BYTES} bytes, found {value!r:.80}"
-        case "reason":
-            return None if type(value) is DequeueReason else f"expected a DequeueReason, found {value!r:.80}"
-        case "durable" | "failed" | "forced" | "messages" | "up" | "draining" | "claimed" | "deleting":
-            return None if type(value) is bool else f"expected a truth value, found {type(value).__name__}"
-        case "name" | "kind" | "key" | "owner" | "primary" | "cluster" | "cause":
-            return _wrong_text(value)
-        case "user" | "link" | "uuid" | "address" | "clients_url" | "zone" | "version" | "preferred" | "set":
-            return _wrong_text(value)
-        case "members" | "replicas" | "leaving" | "patterns":
-            return next((wrong for each in _as_tuple(value) if (wrong := _wrong_text(each))), None)
-        case "counts":
-            return next((wrong for each in _as_tuple(value) if (wrong := _wrong_integer(each, 2**16 - 1))), None)
-        case "arguments":
-            return _refusal(value)
-    return _wrong_integer(value, 256 ** _BYTES.get(name, 8) - 1)
+def _as_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError(f"expected bytes, found {type(value).__name__}")
+    return value
 
 
-def _as_tuple(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
+def _as_text(part: memoryview) -> str:
+    """UTF-8 has one spelling for each text, and Python refuses every other: nothing to compare."""
+    return str(part, "utf-8")
 
 
-def _wrong_integer(value: object, most: int) -> str | None:
-    if isinstance(value, int) and 0 <= value <= most:
-        return None
-    return f"expected an integer from 0 to {most}, found {value!r:.80}"
-
-
-def _wrong_ids(value: object, most: int) -> str | None:
-    if not isinstance(value, tuple):
-        return f"expected a tuple of ids, found {type(value).__name__}"
-    if len(value) > most:
-        return f"expected at most {most} ids, found {len(value)}"
-    return next((wrong for each in value if (wrong := _wrong_integer(each, 2**64 - 1))), None)
-
-
-def _wrong_text(value: object) -> str | None:
-    if not isinstance(value, str):
-        return f"expected text, found {type(value).__name__}"
-    try:
-        length = len(value.encode())
-    except UnicodeEncodeError as error:
-        return f"expected text that UTF-8 can hold: {error.reason} at {error.start}"
-    return None if length <= MAX_TEXT_BYTES else f"expected at most {MAX_TEXT_BYTES} bytes of UTF-8, found {length}"
-
-
-def _refusal(arguments: object) -> str | None:
-    try:
-        write_arguments(arguments)  # type: ignore[arg-type]  # anything may have been passed; that is the question
-    except ValueError as error:
-        return str(error)
-    return None
+U8: Final = fixed("B")
+U16: Final = fixed("H")
+U32: Final = fixed("I")
+U64: Final = fixed("Q")
+TRUTH: Final = fixed("?", _truth)
+"""0 or 1; written from any truth value."""
+BYTES: Final = sized("H", "a name", _as_bytes, bytes)
+SHORT_TEXT: Final = sized("B", "text", str.encode, _as_text)
+TEXT: Final = sized("H", "text", str.encode, _as_text)
+TEXTS: Final = list_of("H", TEXT)
+COUNTS: Final = list_of("H", U16)
+IDS: Final = FieldType(_write_list_of_ids, _read_list_of_ids)
+"""As `list_of("I", U64)`, faster."""
+ARGUMENTS: Final = sized("I", "arguments", write_arguments, _read_arguments)
+"""Canonical JSON."""
+FIXED: Final = {field_type.form: field_type for field_type in (U8, U16, U32, U64, TRUTH)}

@@ -91,6 +91,7 @@ class Layout:
         self.end: Final = start + reader.size
         self.offsets: Final = dict(zip(fields, accumulate(sizes, initial=start), strict=False))
         self.pack: Final[Callable[..., bytes]] = writer.pack
+        self.unpack: Final[Callable[..., tuple[Any, ...]]] = reader.unpack
         self.unpack_from: Final[Callable[..., tuple[Any, ...]]] = reader.unpack_from
 
     def __add__(self, following: Layout) -> Layout:
@@ -147,13 +148,13 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.DEQUEUED: _IDS,
         RecordKind.ACQUIRED: _IDS,
         RecordKind.RELEASED: _IDS,
-        RecordKind.PRODUCER_ADVANCED: {"sequence": "Q", "kept": "I", "producer_bytes": "H"},
+        RecordKind.PRODUCER_ADVANCED: {"sequence": "Q", "kept": "I"},
         RecordKind.SESSION_ACQUIRED: {"queue": "Q", "session": "Q"},
         RecordKind.NUMBERS_REFUSED: {"sequences": "H", "producer_bytes": "H"},
         RecordKind.HANDED_OUT: {"queue": "Q", "upto": "Q"},
         RecordKind.TRANSACTION_COMMITTED: {"parts": "I"},
         RecordKind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
-        RecordKind.IN_SYNC_CHANGED: {"epoch": "Q", "members": "H"},
+        RecordKind.IN_SYNC_CHANGED: {"epoch": "Q"},
         RecordKind.TRANSIENTS_LOST: {"before": "Q"},
         RecordKind.BROKER_REGISTERED: {},
         RecordKind.BROKER_CHANGED: {"up": "?", "draining": "?", "since_ms": "Q"},

@@ -1,8 +1,7 @@
 """Everything that changes broker state, as values.
 
-An event is to the broker what an entry is to a ledger: nothing happened unless it is written there, and whoever reads
-the ledger from the top arrives at the same books. The same event goes to the journal, to the backups and to Spark,
-encoded once by `events.codec`.
+Nothing happened unless an event says so, and whoever applies the events of a log from the first one on arrives at the
+same state. The same event goes to the journal, to the backups and to Spark, encoded once by `events.codec`.
 
 Identity: an object's id is the log sequence number (LSN) of the event that made it. A queue's id is the LSN of its
 `QueueDeclared`, a message's id that of its `Enqueued`: both are unique within a resource set, and an object that was

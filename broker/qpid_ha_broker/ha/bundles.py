@@ -4,20 +4,21 @@ A *bundle* is all that one broker has for the other at the end of a turn: sub-ch
 them (`frames`, or those of another conversation: what is in one is nobody's business here). An empty bundle says that
 the broker is there. The entries are in the head, under its checksum; the frames follow as they are.
 
-`decode_bundle` is total: any bytes give entries or FrameError. docs/protocol.md, "Shared connections", has the table.
+The form of the whole is that of a frame (`sealed_frames`). `decode_bundle` is total: any bytes give entries or
+FrameError. docs/protocol.md, "Shared connections", has the table.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
-from zlib import crc32
+from typing import Any, Final, NamedTuple
 
-from qpid_ha_broker.ha.frame_codec import MAX_FRAME_BYTES, Buffer
-from qpid_ha_broker.ha.frame_fields import MAX_NAME, MAX_TEXT
+from qpid_ha_broker.events.fields import SHORT_TEXT, TEXT, U8, U32, UNREADABLE, tuple_of
+from qpid_ha_broker.events.layout import Layout
+from qpid_ha_broker.ha.frame_codec import MAX_TEXT, NAME, SENTENCE
 from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.ha.sealed_frames import MAX_FRAME_BYTES, Buffer, note, unseal
 
 BUNDLE: Final = 0x70
 """The first byte. No frame of a peer channel has it: see `frame_codec.FrameKind`."""
@@ -70,101 +71,79 @@ class SubChannelStopped(NamedTuple):
 Entry = SubChannelOpened | SubChannelFrame | SubChannelClosed | SubChannelStopped
 
 _OPENED, _FRAME, _CLOSED, _STOPPED, _GOES_ON = range(1, 6)
-_SIZES: Final = struct.Struct("<BII")
-_NOTE: Final = struct.Struct("<BIII")
-_U32: Final = struct.Struct("<I")
-_ENTRY: Final = struct.Struct("<BI")
-_FRAME_ENTRY: Final = struct.Struct("<BII")
-_OPENED_ENTRY: Final = struct.Struct("<BIBB")
-_CLOSED_ENTRY: Final = struct.Struct("<BIH")
+_CHANNEL: Final = tuple_of(U8, U32)
+_FIELDS: Final = {
+    _OPENED: tuple_of(U8, U32, U8, SHORT_TEXT),
+    _CLOSED: tuple_of(U8, U32, TEXT),
+    _STOPPED: _CHANNEL,
+    _GOES_ON: _CHANNEL,
+}
+"""Kind, sub-channel, and what else there is: of an Opened purpose and set, of a Closed the reason."""
+_FRAME_ENTRY: Final = Layout({"kind": "B", "channel": "I", "length": "I"})
+"""Nearly every entry is a frame."""
 
 
 def encode_bundle(entries: Sequence[Entry]) -> bytes:
     """The bytes of one bundle. Raises ValueError for a value that none can hold."""
-    head, data, length = [], [], 0
+    head, frames, length = [], [], 0
     try:
         for entry in entries:
             if type(entry) is SubChannelFrame:
                 head.append(_FRAME_ENTRY.pack(_FRAME, entry.channel, len(entry.frame)))
-                data.append(entry.frame)
+                frames.append(entry.frame)
                 length += len(entry.frame)
             else:
-                head.append(_write_entry(entry))
-        note = b"".join(head)
-        sizes = _SIZES.pack(BUNDLE, len(note), length)
-    except struct.error as error:
+                kind, *values = _values_of(entry)
+                head.append(_FIELDS[kind].write((kind, *values)))
+        entered = b"".join(head)
+        return b"".join((note(BUNDLE, entered, length, MAX_BUNDLE_BYTES), entered, *frames))
+    except UNREADABLE as error:
         raise ValueError(f"no bundle can hold that: {error}") from error
-    if _NOTE.size + len(note) + length > MAX_BUNDLE_BYTES:
-        raise ValueError(f"{len(note) + length} bytes, a bundle has {MAX_BUNDLE_BYTES}")
-    return b"".join((sizes, _U32.pack(crc32(note, crc32(sizes))), note, *data))
-
-
-def _write_entry(entry: Entry) -> bytes:
-    if isinstance(entry, SubChannelOpened):
-        name = entry.set.encode()
-        return _OPENED_ENTRY.pack(_OPENED, entry.channel, entry.purpose, len(name)) + name
-    if isinstance(entry, SubChannelClosed):
-        reason = entry.reason[:MAX_TEXT].encode()
-        return _CLOSED_ENTRY.pack(_CLOSED, entry.channel, len(reason)) + reason
-    if isinstance(entry, SubChannelStopped):
-        return _ENTRY.pack(_STOPPED if entry.stopped else _GOES_ON, entry.channel)
-    raise ValueError(f"{type(entry).__name__} is no entry of a bundle")
 
 
 def decode_bundle(bundle: Buffer) -> list[Entry]:
     """The entries of `bundle`, which is all of it. Raises FrameError. Each frame is copied once."""
-    view = memoryview(bundle).cast("B")
-    if len(view) < _NOTE.size:
-        raise FrameError(f"expected a bundle of {_NOTE.size} bytes or more, found {len(view)}")
-    kind, head_bytes, data_bytes, checksum = _NOTE.unpack_from(view)
+    kind, head, data = unseal(bundle, MAX_BUNDLE_BYTES)
     if kind != BUNDLE:
         raise FrameError(f"expected a bundle ({BUNDLE:#04x}), found kind {kind:#04x}: is the other broker newer?")
-    at, stop = _NOTE.size, _NOTE.size + head_bytes
-    if stop + data_bytes != len(view) or len(view) > MAX_BUNDLE_BYTES:
-        raise FrameError(f"expected a bundle of {stop + data_bytes} bytes, found {len(view)}")
-    found = crc32(view[at:stop], crc32(view[: _SIZES.size]))
-    if found != checksum:
-        raise FrameError(f"expected CRC-32 {checksum:#010x}, found {found:#010x}: damaged on its way")
-    head, data_at = view[:stop], stop
     entries: list[Entry] = []
+    at = data_at = 0
     try:
-        while at < stop:
+        while at < len(head):
             if head[at] == _FRAME:
                 _, channel, length = _FRAME_ENTRY.unpack_from(head, at)
                 at += _FRAME_ENTRY.size
-                if data_at + length > len(view):
-                    raise FrameError(f"expected a frame of {length} bytes, found {len(view) - data_at}")
-                entries.append(SubChannelFrame(channel, bytes(view[data_at : data_at + length])))
+                if data_at + length > len(data):
+                    raise ValueError(f"expected a frame of {length} bytes, found {len(data) - data_at}")
+                entries.append(SubChannelFrame(channel, bytes(data[data_at : data_at + length])))
                 data_at += length
             else:
                 entry, at = _read_entry(head, at)
                 entries.append(entry)
-    except (struct.error, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise FrameError(f"entry {len(entries) + 1} of a bundle: {error}") from error
-    if data_at != len(view):
-        raise FrameError(f"expected {data_at - stop} bytes of frames, found {data_bytes}")
+    if data_at != len(data):
+        raise FrameError(f"expected {data_at} bytes of frames, found {len(data)}")
     return entries
 
 
+def _values_of(entry: Entry) -> tuple[Any, ...]:
+    match entry:
+        case SubChannelOpened(channel, set_name, purpose):
+            return _OPENED, channel, purpose, set_name
+        case SubChannelClosed(channel, reason):
+            return _CLOSED, channel, reason[:MAX_TEXT]
+        case SubChannelStopped(channel, stopped):
+            return _STOPPED if stopped else _GOES_ON, channel
+    raise ValueError(f"{type(entry).__name__} is no entry of a bundle")
+
+
 def _read_entry(head: memoryview, at: int) -> tuple[Entry, int]:
-    kind, channel = _ENTRY.unpack_from(head, at)
+    if head[at] not in _FIELDS:
+        raise ValueError(f"expected a kind of entry that this release knows, found {head[at]}: is the other one newer?")
+    (kind, channel, *more), at = _FIELDS[head[at]].read(head, at)
     if kind == _OPENED:
-        _, _, purpose, length = _OPENED_ENTRY.unpack_from(head, at)
-        name, at = _read_text(head, at + _OPENED_ENTRY.size, length, MAX_NAME)
-        return SubChannelOpened(channel, name, purpose), at
+        return SubChannelOpened(channel, NAME(more[1]), more[0]), at
     if kind == _CLOSED:
-        _, _, length = _CLOSED_ENTRY.unpack_from(head, at)
-        reason, at = _read_text(head, at + _CLOSED_ENTRY.size, length, MAX_TEXT)
-        return SubChannelClosed(channel, reason), at
-    if kind in (_STOPPED, _GOES_ON):
-        return SubChannelStopped(channel, kind == _STOPPED), at + _ENTRY.size
-    raise FrameError(f"expected a kind of entry that this release knows, found {kind}: is the other broker newer?")
-
-
-def _read_text(head: memoryview, at: int, length: int, most: int) -> tuple[str, int]:
-    if at + length > len(head):
-        raise FrameError(f"expected {length} bytes of text, found {len(head) - at}")
-    text = str(head[at : at + length], "utf-8")
-    if len(text) > most:
-        raise FrameError(f"expected at most {most} characters of text, found {len(text)}")
-    return text, at + length
+        return SubChannelClosed(channel, SENTENCE(more[0])), at
+    return SubChannelStopped(channel, kind == _STOPPED), at

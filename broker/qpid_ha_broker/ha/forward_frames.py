@@ -1,19 +1,16 @@
 """What travels on a sub-channel on which a broker hands messages on to the primary of a set.
 
-The form of a frame is that of `frame_codec`. `decode` is total: any bytes give a frame or FrameError. docs/protocol.md,
-"Forwarded messages", has the table.
+The form of a frame is that of `sealed_frames`. docs/protocol.md, "Forwarded messages", has the table.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from enum import IntEnum, StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from qpid_ha_broker.events.fields import read_text, read_texts, write_text, write_texts
-from qpid_ha_broker.ha.frame_codec import Buffer, seal, unseal
-from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.events.fields import BYTES, TEXT, TEXTS, TRUTH, U8, U64, bytes_to_end, checked
+from qpid_ha_broker.events.forms import Form
+from qpid_ha_broker.ha.sealed_frames import FrameTable
 
 MAX_PRODUCER_BYTES: Final = 0xFFFF
 
@@ -84,97 +81,29 @@ class ForwardRefused(NamedTuple):
 
 ForwardFrame = ForwardBegin | ForwardMessage | ForwardSkip | ForwardDone | ForwardRefused
 
-_MESSAGE: Final = struct.Struct("<QBBQQH")
-_U64: Final = struct.Struct("<Q")
+_NUMBER: Final = {"number": U64}
+_FRAMES: Final[FrameTable[ForwardFrame]] = FrameTable(
+    "a frame about forwarded messages",
+    {
+        ForwardKind.BEGIN: Form(ForwardBegin, {"producer": bytes_to_end(1, MAX_PRODUCER_BYTES)}),
+        ForwardKind.MESSAGE: Form(
+            ForwardMessage,
+            {
+                "number": U64,
+                "durable": TRUTH,
+                "priority": U8,
+                "expires_at_ms": U64,
+                "sequence": U64,
+                "producer": BYTES,
+                "queues": TEXTS,
+            },
+            payload="payload",
+        ),
+        ForwardKind.SKIP: Form(ForwardSkip, _NUMBER),
+        ForwardKind.DONE: Form(ForwardDone, _NUMBER),
+        ForwardKind.REFUSED: Form(ForwardRefused, {**_NUMBER, "code": checked(TEXT, ForwardCode), "text": TEXT}),
+    },
+)
 
-
-def encode(frame: ForwardFrame) -> bytes:
-    """The bytes of one frame. Raises ValueError for a value that no frame can hold."""
-    try:
-        kind, write, _ = _FORMS[type(frame)]
-        return seal(kind, write(frame), frame.payload if isinstance(frame, ForwardMessage) else b"")
-    except (struct.error, ValueError) as error:
-        raise ValueError(f"{type(frame).__name__}: {error}") from error
-
-
-def decode(data: Buffer) -> ForwardFrame:
-    """The frame that `data` is, all of it. Raises FrameError."""
-    kind, head, payload = unseal(data)
-    read = _READERS.get(kind)
-    if read is None:
-        raise FrameError(f"expected a frame about forwarded messages, found {kind:#04x}: is the other broker newer?")
-    if len(payload) and kind != ForwardKind.MESSAGE:
-        raise FrameError(f"{ForwardKind(kind).name}: expected no data, found {len(payload)} bytes")
-    try:
-        return read(head, payload)
-    except (struct.error, ValueError) as error:
-        raise FrameError(f"{ForwardKind(kind).name}: {error}") from error
-
-
-def _write_begin(frame: ForwardBegin) -> bytes:
-    if not 0 < len(frame.producer) <= MAX_PRODUCER_BYTES:
-        raise ValueError(f"a producer has 1 to {MAX_PRODUCER_BYTES} bytes, found {len(frame.producer)}")
-    return frame.producer
-
-
-def _read_begin(head: memoryview, _: memoryview) -> ForwardBegin:
-    if not 0 < len(head) <= MAX_PRODUCER_BYTES:
-        raise FrameError(f"expected a producer of 1 to {MAX_PRODUCER_BYTES} bytes, found {len(head)}")
-    return ForwardBegin(bytes(head))
-
-
-def _write_message(frame: ForwardMessage) -> bytes:
-    number, queues, durable, priority, expires_at_ms, producer, sequence, _ = frame
-    fixed = _MESSAGE.pack(number, durable, priority, expires_at_ms, sequence, len(producer))
-    return fixed + producer + write_texts(queues)
-
-
-def _read_message(head: memoryview, payload: memoryview) -> ForwardMessage:
-    number, durable, priority, expires_at_ms, sequence, size = _MESSAGE.unpack_from(head)
-    at = _MESSAGE.size + size
-    queues, end = read_texts(head, at)
-    if end != len(head):
-        raise FrameError(f"expected a head of {end} bytes, found {len(head)}")
-    if durable > 1:
-        raise FrameError(f"expected durable to be 0 or 1, found {durable}")
-    producer = bytes(head[_MESSAGE.size : at])
-    return ForwardMessage(
-        number, queues, bool(durable), priority, expires_at_ms, producer, sequence, bytes(payload)
-    )  # fmt: skip
-
-
-def _write_number(frame: ForwardSkip | ForwardDone) -> bytes:
-    return _U64.pack(frame.number)
-
-
-def _read_skip(head: memoryview, _: memoryview) -> ForwardSkip:
-    return ForwardSkip(*_U64.unpack(head))
-
-
-def _read_done(head: memoryview, _: memoryview) -> ForwardDone:
-    return ForwardDone(*_U64.unpack(head))
-
-
-def _write_refused(frame: ForwardRefused) -> bytes:
-    return _U64.pack(frame.number) + write_text(frame.code.value) + write_text(frame.text)
-
-
-def _read_refused(head: memoryview, _: memoryview) -> ForwardRefused:
-    (number,) = _U64.unpack_from(head)
-    code, at = read_text(head, _U64.size)
-    text, end = read_text(head, at)
-    if end != len(head):
-        raise FrameError(f"expected a head of {end} bytes, found {len(head)}")
-    return ForwardRefused(number, ForwardCode(code), text)
-
-
-_FORMS: Final[dict[type, tuple[ForwardKind, Callable[[Any], bytes], Any]]] = {
-    ForwardBegin: (ForwardKind.BEGIN, _write_begin, _read_begin),
-    ForwardMessage: (ForwardKind.MESSAGE, _write_message, _read_message),
-    ForwardSkip: (ForwardKind.SKIP, _write_number, _read_skip),
-    ForwardDone: (ForwardKind.DONE, _write_number, _read_done),
-    ForwardRefused: (ForwardKind.REFUSED, _write_refused, _read_refused),
-}
-_READERS: Final[dict[int, Callable[[memoryview, memoryview], ForwardFrame]]] = {
-    kind: read for kind, _, read in _FORMS.values()
-}
+encode: Final = _FRAMES.encode
+decode: Final = _FRAMES.decode

@@ -1,8 +1,8 @@
 """Headers and blocks: the form of every file in the journal and among the snapshots. Pure.
 
-A file is like a bound logbook: the first page says whose it is and which volume, and each entry that follows is sealed,
-bears the volume's number, and notes up to which entry the book was already locked away when it was written. So a
-reader can tell an entry that was cut short when the pen stopped from one that somebody tore out later.
+A file begins with a header that says whose it is and which number it has. Each block that follows has a checksum, the
+file's number, and how many bytes of the file were on disk when it was written: so a block that was cut short when the
+machine stopped is told from one that was lost later.
 
 The layout, byte for byte, is in docs/protocol.md.
 """
@@ -10,12 +10,11 @@ The layout, byte for byte, is in docs/protocol.md.
 from __future__ import annotations
 
 import json
-import struct
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from qpid_ha_broker.events.layout import is_local_lsn
+from qpid_ha_broker.events.layout import Layout, is_local_lsn
 
 from .errors import BlockError, NewerFormat
 
@@ -29,15 +28,22 @@ Buffer = bytes | bytearray | memoryview
 _LETTERS: Final = {"journal": b"J", "snapshot": b"S"}
 _KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 _FILE_MAGIC: Final = b"QPIDHA"
-_FILE_START: Final = struct.Struct("<6sc x HH")
-"""Magic, letter, zero, version, length of the JSON. The checksum follows, then the JSON."""
+_FILE_START: Final = Layout({"magic": "6s", "letter": "cx", "version": "H", "json_bytes": "H"})
+"""The checksum follows, then the JSON."""
 _JSON_AT: Final = 16
 
 _MAGIC: Final = b"QhBk"
-_BLOCK: Final = struct.Struct("<4sI I IIB3xIIQQQQ")
-"""Magic, file number, checksum of what follows it; then of the data length and checksum; kind to synced as in Block."""
-_SEALED: Final = struct.Struct("<IIB3xIIQQQQ")
-_SEALED_AT: Final = 12
+_SEAL: Final = Layout({"magic": "4s", "number": "I", "checksum": "I"})
+"""`checksum`: of the file's number and what follows."""
+_SEALED: Final = Layout(
+    {
+        "data_bytes": "I", "data_checksum": "I", "kind": "B3x", "left_out": "I", "age_ms": "I",
+        "first_lsn": "Q", "last_lsn": "Q", "committed_lsn": "Q", "synced": "Q",
+    },
+    _SEAL.end,
+)  # fmt: skip
+"""Of what follows, and of Block."""
+_BLOCK: Final = _SEAL + _SEALED
 BLOCK_HEADER_BYTES: Final = _BLOCK.size
 MAX_DATA_BYTES: Final = 0xFFFFFFFF
 MAX_AGE_MS: Final = 0xFFFFFFFF
@@ -242,7 +248,7 @@ def read_block(
     magic, low, sealed, length, checksum, kind, left_out, age, first, last, committed, synced = _BLOCK.unpack(at)
     if magic != _MAGIC:
         return BlockProblem(BlockFault.MAGIC, start, f"expected a block or zeros, found {bytes(at[:8]).hex(' ')}")
-    found = crc32(at[_SEALED_AT:], low)
+    found = crc32(at[_SEALED.start :], low)
     if found != sealed:
         return BlockProblem(BlockFault.HEADER, start, f"expected CRC-32 {sealed:#010x}, found {found:#010x}")
     if low != number & 0xFFFFFFFF:
