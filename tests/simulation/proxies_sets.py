@@ -85,6 +85,10 @@ class PlacedSet:
         self.generations += 1
         self.watch.leads(node)
 
+    def is_heard_of(self, name: str) -> None:
+        """A broker that was cut off from all others is so no more."""
+        self.cut_off_s.pop(name, None)
+
     # --- who promotes, and who declares queues
 
     def look(self) -> None:

@@ -182,7 +182,7 @@ class ProxiesTrouble:
             for node in alone:
                 last_s = max(for_s for ends, for_s in ends_s.items() if node in ends)
                 placed.cut_off_s[node.name] = self._schedule.now_s
-                self._later(last_s, partial(placed.cut_off_s.pop, node.name))
+                self._later(last_s, partial(placed.is_heard_of, node.name))
 
     def _cut_off(self, fault: ProxiesFault, draw: random.Random) -> None:
         """What clients with sessions ask there they give up; it is under way until nothing is blocked any more."""
