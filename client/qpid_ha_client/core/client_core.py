@@ -75,8 +75,8 @@ class ClientSettings:
     resume: bool = False
     """The session is there already, and must be: of another process, or of an earlier life of this one."""
     first_attempt: int = 0
-    """This process numbers its attempts to have a session from above this on. Two processes with the same session have no
-    number in common: brokers take the same number for the same attempt."""
+    """Attempts to have a session are numbered from above this on. Two processes with the same session have no number in
+    common: brokers take the same number for the same attempt."""
     connect_timeout_s: float = 5.0
     link_retry_s: float = 0.2
     backoff: Backoff = field(default_factory=Backoff)
