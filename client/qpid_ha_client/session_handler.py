@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import secrets
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from proton import Handler, Message
 
 from qpid_ha_client.core import events as ev
 from qpid_ha_client.core.addresses import BrokerAddress, parse_addresses
-from qpid_ha_client.core.client_core import ClientCore, ClientSettings
+from qpid_ha_client.core.client_core import ATTEMPTS, ClientCore, ClientSettings
 from qpid_ha_client.core.errors import ClientError, LinkUnusable, MessageRefused, SessionLost
 from qpid_ha_client.proton_driver import ConnectOptions, OutgoingMessage, ProtonDriver
 
@@ -99,6 +100,7 @@ class SessionHandler(Handler):
         `settings`: of `ClientSettings`. Raises ValueError.
         """
         super().__init__()
+        settings = {"first_attempt": secrets.randbelow(1 << 32) * ATTEMPTS, **settings}
         wanted = ClientSettings(parse_addresses(addresses), resume=session is not None, **settings)
         name = str(uuid.uuid4() if session is None else uuid.UUID(session))
         self.core = ClientCore(wanted, name, random.random)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from random import Random
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from qpid_ha_client.core import events as ev
 from qpid_ha_client.core.addresses import Backoff, parse_addresses
-from qpid_ha_client.core.client_core import ClientPhase, ClientSettings
+from qpid_ha_client.core.client_core import ATTEMPTS, ClientPhase, ClientSettings
 from qpid_ha_client.core.consuming import ConsumerCore
 from qpid_ha_client.core.errors import (
     ClientError,
@@ -21,6 +22,7 @@ from qpid_ha_client.core.errors import (
 )
 from qpid_ha_client.core.events import Guarantee
 from qpid_ha_client.core.publishing import PublisherCore
+from qpid_ha_client.session_handler import SessionHandler
 from session_broker import TIMEOUT_S, SessionBroker
 
 ADDRESSES = parse_addresses("amqp://a:1,b:2,c:3")
@@ -352,6 +354,17 @@ def test_who_takes_the_session_of_another_process_over_begins_above_all_that_the
     outnumbered(broker, 1007)
     broker.settle_down()
     assert broker.attempts[-1] == 2001
+
+
+def test_two_processes_number_their_attempts_at_one_session_apart() -> None:
+    session = str(uuid.uuid4())
+    first, second = (SessionHandler(str(ADDRESSES[0]), session=session).core.settings for _ in range(2))
+    assert first.first_attempt % ATTEMPTS == 0
+    assert first.first_attempt != second.first_attempt
+    broker = broker_of("sessions", first_attempt=7000)
+    broker.feed(ev.Begun())
+    broker.settle_down()
+    assert broker.attempts == [7001]
 
 
 def test_who_comes_back_to_a_session_that_another_process_has_taken_over_is_told() -> None:

@@ -74,6 +74,9 @@ class ClientSettings:
     """The brokers keep the session also after a close."""
     resume: bool = False
     """The session is there already, and must be: of another process, or of an earlier life of this one."""
+    first_attempt: int = 0
+    """Attempts to have a session are numbered from above this on. Two processes with the same session have no number in
+    common: brokers take the same number for the same attempt."""
     connect_timeout_s: float = 5.0
     link_retry_s: float = 0.2
     backoff: Backoff = field(default_factory=Backoff)
@@ -148,7 +151,7 @@ class ClientCore:
     def __init__(self, settings: ClientSettings, session: str, draw: Callable[[], float]) -> None:
         """`session`: new, or the one to resume. `draw`: numbers from 0 to 1."""
         self.settings = settings
-        self.session = SessionKnowledge(session, is_established=settings.resume)
+        self.session = SessionKnowledge(session, settings.resume, attempt=settings.first_attempt)
         self.phase = ClientPhase.IDLE
         self.error: ClientError | None = None
         """Why it has ended."""
@@ -376,7 +379,7 @@ class ClientCore:
     def _begun_anew(self, event: ev.BegunAnew) -> list[Effect]:
         if self.phase is not ClientPhase.SESSION_GONE:
             return []
-        self.session = SessionKnowledge(event.session)
+        self.session = SessionKnowledge(event.session, attempt=self.settings.first_attempt)
         effects = self.links.begin_anew(event.session, resend=event.resend)
         self.brokers.served()
         return effects + self._connect_next()
