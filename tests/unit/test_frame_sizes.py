@@ -13,6 +13,7 @@ from paired_engines import PairedBroker, PairedClient
 from paired_proxy import paired_broker
 from paired_remote import PairedRemote
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
+from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Engine
@@ -134,7 +135,11 @@ def test_messages_are_cut_into_frames_that_the_peer_takes() -> None:
     assert max(client.sizes) <= SMALLEST
 
 
-@pytest.mark.parametrize("made", [Upstream, RemoteConnection])
+def open_upstream(*arguments: Any) -> Upstream:
+    return Upstream(*arguments, Silence(lambda: 0.0, 1.0))
+
+
+@pytest.mark.parametrize("made", [open_upstream, RemoteConnection])
 def test_an_open_of_ours_is_within_what_every_peer_takes(made: Any) -> None:
     """Before it has said more: section 2.7.1."""
     engine = Engine(proton.Transport(), proton.Connection())
