@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Engine, Workspace
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member

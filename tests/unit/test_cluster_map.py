@@ -12,7 +12,7 @@ from catchup_support import Pair
 from kept_core import KeptCore, durable_picture, recovered
 from map_events import PLACED, map_event
 from model_support import Core, picture, replicated_picture
-from qpid_ha_broker.cluster.map import Changes, ClusterMap
+from qpid_ha_broker.cluster_map import Changes, ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.layout import is_local_lsn

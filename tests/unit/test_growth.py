@@ -22,7 +22,7 @@ from paired_remote import TARGET, PairedRemote
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.links.bridges import InboundBridge, OutboundBridge
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from session_clients import open_session
 from session_support import FIRST
 from several_sets import SeveralSets

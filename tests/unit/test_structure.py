@@ -107,6 +107,19 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles({module: imports(module, tree) for module, tree in modules().items()}) == set()
 
 
+def room_of(module: str) -> str:
+    """The part of the broker that a module is in; elsewhere its whole package."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "qpid_ha_broker" else parts[0]
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    graph = defaultdict[str, set[str]](set)
+    for module, tree in modules().items():
+        graph[room_of(module)] |= {room_of(imported) for imported in imports(module, tree)} - {room_of(module)}
+    assert circles(graph) == set()
+
+
 def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
     """A resource set does both; the short way of a publisher and the change of a queue's level say why they do it."""
     appending = {

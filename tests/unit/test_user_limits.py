@@ -14,7 +14,7 @@ from paired_proxy import PairedProxy, paired_broker
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
 from qpid_ha_broker.amqp.wire.conditions import MESSAGE_SIZE, RESOURCE_LIMIT
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import LimitReached
 from qpid_ha_broker.model.rate_limit import BURST_S

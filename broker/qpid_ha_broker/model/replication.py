@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from qpid_ha_broker.cluster.map import PlacedQueue
+from qpid_ha_broker.cluster_map import PlacedQueue
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.notices import NOTICE_EXCHANGE

@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 
 from qpid_ha_broker.cluster.directory import DirectoryDifference, KeptQueues, SetLeader, compare, conditions_of
-from qpid_ha_broker.cluster.map import Changes, ClusterMap, PlacedQueue
 from qpid_ha_broker.cluster.messages import DeclaredQueues, KeptQueue, UnplacedQueue
+from qpid_ha_broker.cluster_map import Changes, ClusterMap, PlacedQueue
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import InUse, ModelError

@@ -18,8 +18,8 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster.control_frames import Ordered, RecordTold
 from qpid_ha_broker.cluster.controller import Controller
-from qpid_ha_broker.cluster.map import Changes, SetEntry
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
+from qpid_ha_broker.cluster_map import Changes, SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.effects import (
     Answered,
