@@ -363,7 +363,7 @@ class ProxyNode(Node):
         self.set_time()
         (_, batch), *others = self.container.turn()
         self.resources.sets.local_log.take_parts()
-        rest = self.resources.default.log.take_batch()  # what the turn's last steps have written
+        rest = self.resources.replicated.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
         self.is_in_turn = True

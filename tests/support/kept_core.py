@@ -61,8 +61,8 @@ class KeptCore(Core):
             self.disk, IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
             clock=lambda: self.now_ms, segment_bytes=SEGMENT_BYTES, status=self.status,
         )  # fmt: skip
-        self.resources.default.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
-        self.resources.default.write(InSyncChanged(1, ("alpha",)))
+        self.resources.replicated.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
+        self.resources.replicated.write(InSyncChanged(1, ("alpha",)))
         self.keep()
 
     def keep(self) -> None:
@@ -208,10 +208,10 @@ class AnyCommands:
 
     def change_map(self) -> None:
         there = self.core.catalog
-        self.core.resources.default.write(map_event(self.random, there.map, {*there.queues, *there.exchanges}))
+        self.core.resources.replicated.write(map_event(self.random, there.map, {*there.queues, *there.exchanges}))
 
     def change_session(self) -> None:
-        self.core.resources.default.write(session_event(self.random, self.core.state.sessions))
+        self.core.resources.replicated.write(session_event(self.random, self.core.state.sessions))
 
     def purge(self) -> None:
         self.core.purge(self._queue())
@@ -258,7 +258,7 @@ def recovered(disk: Disk, *, apply_all: bool = True) -> tuple[Resources, Recover
 
 def durable_picture(sets: ResourceSets) -> dict[str, object]:
     """All that a restart must bring back."""
-    catalog, state = sets.catalog, sets.default.state
+    catalog, state = sets.catalog, sets.replicated.state
     return {
         "queues": {queue.name: _queue_picture(queue) for queue in catalog.queues.values()},
         "exchanges": {

@@ -89,7 +89,7 @@ class PairedBroker:
         self.container = Container(
             settings or ContainerSettings("test", "0"), lambda: str(next(numbers)), log_acquisitions=log_acquisitions
         )
-        self.container.default.resources.default.declare_standard_exchanges()
+        self.container.default.resources.replicated.declare_standard_exchanges()
         self.container.now_ms = START_MS
         self.connections = Connections(self.container, attach)
         self.connections.is_proof = lambda proof: proof == PROOF

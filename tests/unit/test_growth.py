@@ -249,7 +249,7 @@ def test_a_session_that_is_refused_or_stolen_or_times_out_leaves_nothing_behind(
             broker.container.now_ms += 100_000
             broker.container.tick()
         world.settle_down()
-        assert not world.primary.container.default.resources.default.state.sessions.by_id
+        assert not world.primary.container.default.resources.replicated.state.sessions.by_id
 
     world.primary.container.default.configuration.declare_queue("q", {})
     assert growth(each, ROUNDS) == {}

@@ -149,7 +149,7 @@ def test_the_same_commands_write_the_same_log() -> None:
 def replay(events: Sequence[tuple[Event, bool]]) -> Catalog:
     sets = ResourceSets()
     for lsn, (event, part) in enumerate(events, start=1):
-        sets.default.state.replay(LogRecord(lsn, event, part))
+        sets.replicated.state.replay(LogRecord(lsn, event, part))
     return sets.catalog
 
 

@@ -87,7 +87,7 @@ def test_a_broker_that_is_started_again_knows_the_times_from_its_journal() -> No
     core.publish(queue, "a")
     core.keep()
     resources, facts = recovered(core.disk)
-    times = resources.default.log.write_times
+    times = resources.replicated.log.write_times
     asked_ms = (declared_ms, declared_ms + 1, core.now_ms, core.now_ms + 1)
     assert [times.last_before(each) for each in asked_ms] == [0, declared_lsn, declared_lsn, facts.last_lsn]
 

@@ -43,8 +43,8 @@ class LevelChange:
 
     def __init__(self, sets: ResourceSets, *, log_acquisitions: bool) -> None:
         self._catalog = sets.catalog
-        self._state = sets.default.state
-        self._log = sets.default.log
+        self._state = sets.replicated.state
+        self._log = sets.replicated.log
         self._local_log = sets.local.log
         self._log_acquisitions = log_acquisitions
 

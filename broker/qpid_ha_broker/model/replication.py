@@ -35,7 +35,7 @@ def is_local(thing: Queue | Exchange) -> bool:
 
 
 def has_replicated_messages(queue: Queue) -> bool:
-    """Whether its messages are in the log of `default`."""
+    """Whether its messages are in the log that others follow."""
     return queue.replication is Replicate.MESSAGES
 
 

@@ -217,32 +217,33 @@ class ResourceSets:
         log = Log()
         self.local_log = LocalLog(log)
         """That of `local`, which a store keeps in its order beside the other."""
-        self.default = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self.local_log))
+        self.replicated = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self.local_log))
+        """The one that has a name in its cluster: others follow its log."""
         self.local = ResourceSet(LOCAL_SET, self.local_log, SetState(self.local_log, self.catalog))
 
     def __iter__(self) -> Iterator[ResourceSet]:
-        return iter((self.default, self.local))
+        return iter((self.replicated, self.local))
 
     @property
     def written(self) -> CommitToken:
         """What to wait for so that all that was written in both logs is committed."""
         local = self.local_log
         if local.committed_lsn == local.last_lsn:
-            return self.default.written
-        return CommitToken(local, local.last_lsn, self.default.written)
+            return self.replicated.written
+        return CommitToken(local, local.last_lsn, self.replicated.written)
 
     @property
     def log_ends(self) -> tuple[int, int]:
-        """The last LSNs of `default` and of `local`."""
-        return self.default.log.last_lsn, self.local_log.last_lsn
+        """The last LSNs of both logs."""
+        return self.replicated.log.last_lsn, self.local_log.last_lsn
 
     def holding(self, queue: Queue) -> ResourceSet:
         """The set in whose log the messages of `queue` are."""
-        return self.default if has_replicated_messages(queue) else self.local
+        return self.replicated if has_replicated_messages(queue) else self.local
 
     def of(self, lsn: int) -> ResourceSet:
         """The set in whose log an event has that LSN."""
-        return self.local if is_local_lsn(lsn) else self.default
+        return self.local if is_local_lsn(lsn) else self.replicated
 
 
 def _ids(entries: Sequence[Entry]) -> tuple[int, ...]:

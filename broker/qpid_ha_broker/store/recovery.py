@@ -158,7 +158,7 @@ class _Recovery:
         self._loader.end_snapshot(end)
         self._last_lsn = end.last_lsn
         self._committed = max(self._committed, end.last_lsn, end.counts_lsn)
-        self._sets.default.log.write_times.note(part.written_ms, end.last_lsn)
+        self._sets.replicated.log.write_times.note(part.written_ms, end.last_lsn)
         self._sets.local.log.write_times.note(part.written_ms, end.local_lsn)
 
     def _load_replicated(self, part: Part) -> None:
@@ -174,7 +174,7 @@ class _Recovery:
                 raise StoreDamaged(path, block.offset, text)
             self._load(part._replace(limit=counting))
             self._last_lsn = max(self._last_lsn, min(block.last_lsn, counting))
-            self._sets.default.log.write_times.note(written_ms, self._last_lsn)
+            self._sets.replicated.log.write_times.note(written_ms, self._last_lsn)
         first, last = max(block.first_lsn, upto + 1, after + 1), min(block.last_lsn, limit)
         if first <= last:
             records = [record for record in part.records() if first <= record.lsn <= last]
@@ -208,7 +208,7 @@ class _Recovery:
         found, sets, base = self._survey, self._sets, self._reader.base
         local_lsn = max(base.local_lsn, found.segments[-1].local_lsn) if found.segments else base.local_lsn
         journal_lsn = (found.segments[-1].last_lsn if found.segments else 0) or base.last_lsn
-        sets.default.log.reset(self._last_lsn)
+        sets.replicated.log.reset(self._last_lsn)
         sets.local.log.reset(local_lsn)
         for queue in sets.catalog.queues.values():
             queue.redelivered_below = queue.log.last_lsn

@@ -59,7 +59,7 @@ def read_end(block: Block) -> SnapshotEnd:
 
 def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> Iterator[tuple[int, ev.Event]]:
     """All but the messages, in an order in which it can be applied; each with its LSN, or that of now."""
-    default, catalog = sets.default.state, sets.catalog
+    default, catalog = sets.replicated.state, sets.catalog
     yield from default.generations
     yield last_lsn, default.in_sync
     for exchange_id in sorted(catalog.exchanges_by_id):

@@ -76,7 +76,7 @@ class SetCluster:
 
     def __init__(self, broker: SetClusterHost, hosts: SetHost, identity: BrokerIdentity) -> None:
         default = broker.container.default
-        resource_set = default.resources.default
+        resource_set = default.resources.replicated
         self.map = resource_set.state.map
         self.hosts = hosts
         self._broker = broker
