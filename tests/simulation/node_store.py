@@ -402,7 +402,7 @@ class NodeStore:
 
     def persist_local(self) -> None:
         """The broker's own log, before the turn's batch of the other one is handed over."""
-        self._store.persist_local(self._process.resources.sets.local_log.take_parts())
+        self._store.persist_local(self._process.resources.sets.take_local_parts())
 
     def clean_end(self, uuid: str) -> None:
         """Write all that is left, and close in order. Raises PowerCut or ProcessEnds."""

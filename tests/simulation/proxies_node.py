@@ -362,7 +362,7 @@ class ProxyNode(Node):
         self._turn_waits = False
         self.set_time()
         (_, batch), *others = self.container.turn()
-        self.resources.sets.local_log.take_parts()
+        self.resources.sets.take_local_parts()
         rest = self.resources.replicated.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)

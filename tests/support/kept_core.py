@@ -267,7 +267,7 @@ def durable_picture(sets: ResourceSets) -> dict[str, object]:
         },
         "generations": state.generations,
         "in sync": state.in_sync,
-        "producers": [each.state.producers.items() for each in sets],
+        "producers": [each.state.producers.items() for each in sets.all],
         "sessions": sorted(state.sessions.by_id.values()),
         "held": durable_held(sets),
         "map": list(state.map.events(0)),

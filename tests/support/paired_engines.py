@@ -115,7 +115,7 @@ class PairedBroker:
         """The broker's move; what it wrote to the replicated log is kept in `batches`."""
         (_, batch), *others = self.container.turn()
         self.visits.update(hosted.name for hosted, _ in others)
-        self.container.default.resources.sets.local_log.take_parts()
+        self.container.default.resources.sets.take_local_parts()
         if batch is not None:
             self.batches.append(batch)
         self.connections.take_touched()

@@ -102,7 +102,7 @@ class Owner:
 
     def turn(self) -> bool:
         """Hand over what was written; whether all of the replicated log is certain at once."""
-        self.store.persist_local(self.resources.sets.local_log.take_parts())
+        self.store.persist_local(self.resources.sets.take_local_parts())
         batch = self.resources.replicated.log.take_batch()
         if batch is None:
             return True

@@ -211,7 +211,7 @@ def test_a_catch_up_that_came_to_nothing_is_not_for_nothing() -> None:
 
 def write_locally(core: Core, event: ev.Event) -> int:
     """What a broker keeps for itself."""
-    return core.resources.local.write(event)
+    return core.resources.sets.local.write(event)
 
 
 def local_message(core: Core, queue_id: int, text: str) -> None:

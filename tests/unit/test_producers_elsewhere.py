@@ -173,7 +173,7 @@ def test_a_snapshot_has_the_numbers_whoever_made_it_in_the_order_of_their_events
 
 
 def check_numbers(core: KeptCore, *names: bytes) -> None:
-    default, local = (each.state.producers for each in recovered(core.disk)[0].sets)
+    default, local = (each.state.producers for each in recovered(core.disk)[0].sets.all)
     assert [name for name, _ in default.items()] == list(names)
     assert default.items() == core.state.producers.items()
     assert local.items() == core.sets.local.state.producers.items() != []

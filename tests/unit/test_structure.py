@@ -134,6 +134,25 @@ def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
     assert appending == {f"qpid_ha_broker.model.{name}" for name in ("resource_set", "resources", "level_change")}
 
 
+def test_which_log_a_number_is_of_is_asked_where_bytes_are_read_and_written() -> None:
+    """In memory a queue knows its log, and a set what is its own: only files and frames have nothing but numbers."""
+    asking = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and any(alias.name in ("LOCAL_BASE", "is_local_lsn") for alias in node.names)
+    }
+    reading = (
+        "qpid_ha_broker.store.",
+        "qpid_ha_broker.server.stores.",
+        "qpid_ha_broker.ha.objects",
+        "qpid_ha_pipeline.",
+    )
+    beginning = {"qpid_ha_broker.model.local_log", "qpid_ha_broker.model.resource_set"}
+    assert {module for module in asking if not module.startswith(reading)} == beginning
+
+
 def test_a_disk_is_waited_for_where_it_is_known() -> None:
     """Dead letters of a deleted queue, a change of level, both sides of a catch-up, a snapshot, a move in portions of a
     read or two: nothing that serves."""

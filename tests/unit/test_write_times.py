@@ -103,6 +103,6 @@ def test_a_turn_ends_with_the_time_at_which_all_of_it_was_written(is_marked: boo
     declared = container.default.resources.sets.log_ends
     container.now_ms = 2_000
     container.turn()
-    logs = [each.log for each in container.default.resources.sets]
+    logs = [each.log for each in container.default.resources.sets.all]
     assert [log.write_times.last_before(1_001) for log in logs] == list(declared)
     assert [log.write_times.last_before(1_000) for log in logs] == [0, 0]

@@ -59,7 +59,7 @@ class Configuration:
         self._is_default = resources.name == DEFAULT_SET
         self._resources = resources
         self._catalog = resources.catalog
-        self._replicated, self._local = resources.replicated, resources.local
+        self._replicated, self._sets = resources.replicated, resources.sets
         self._changes: list[ConfigurationChange] = []
         self._deletions: dict[Queue, Deletion] = {}
         """Those that go on."""
@@ -429,7 +429,7 @@ class Configuration:
 
     def _write(self, event: ev.Event, *, local: bool = False) -> int:
         self._check_record(event)
-        return (self._local if local else self._replicated).write(event)
+        return (self._sets.local if local else self._replicated).write(event)
 
     @staticmethod
     def _check_record(event: ev.Event) -> None:

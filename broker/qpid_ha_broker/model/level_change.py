@@ -14,9 +14,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import is_local, is_local_binding
@@ -42,11 +42,15 @@ class LevelChange:
     """The promise: who follows the replicated log holds, before and after, what its level says of every object."""
 
     def __init__(self, sets: ResourceSets, *, log_acquisitions: bool) -> None:
+        self._sets = sets
         self._catalog = sets.catalog
         self._state = sets.replicated.state
         self._log = sets.replicated.log
-        self._local_log = sets.local.log
         self._log_acquisitions = log_acquisitions
+
+    @property
+    def _local_log(self) -> Log:
+        return self._sets.local_log
 
     def obstacle(self, queue: Queue, level: Replicate, most: int | None = None) -> str:
         """Why `queue` cannot have `level` now; empty: it can. `most`: messages and bindings that may be moved."""
@@ -84,7 +88,7 @@ class LevelChange:
             self._state.set_replication(queue, level)
             self._copy_messages_to_local(queue)
         else:
-            copies = self._copies(queue, queue.id, self._log.last_lsn + 2)
+            copies = self._copies(queue, self._log, self._log.last_lsn + 2)
             lsns = self._log.append_unit([ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history])
             self._state.set_replication(queue, level)
             self._came_into_the_log(queue, copies, lsns[1:])
@@ -129,7 +133,7 @@ class LevelChange:
         """
         if not self._local_log.is_witnessed:
             return
-        copies = self._copies(queue, queue.id, self._local_log.last_lsn + 1)
+        copies = self._copies(queue, self._local_log, self._local_log.last_lsn + 1)
         lsns = [self._local_log.append(event) for event in (*copies.enqueued, *copies.history)]
         _renumber(self._catalog, queue, copies, lsns)
 
@@ -148,7 +152,7 @@ class LevelChange:
         if level is Replicate.CONFIGURATION:
             self._log.append_unit(events)
         else:
-            copies = self._copies(queue, queue.id, self._log.last_lsn + 1 + len(events))
+            copies = self._copies(queue, self._log, self._log.last_lsn + 1 + len(events))
             lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
             self._came_into_the_log(queue, copies, lsns[len(events) :])
         for each in ours:  # after the declaration that they name
@@ -175,25 +179,25 @@ class LevelChange:
         exchange.bind(binding._replace(queue=queue.id))
         return ev.Bound(exchange.id, queue.id, binding.key, binding.arguments)
 
-    def _copies(self, queue: Queue, queue_id: int, first_lsn: int) -> _Copies:
-        """What to write so that a reader of the log holds the messages of `queue`, the first under `first_lsn`."""
+    def _copies(self, queue: Queue, log: Log, first_lsn: int) -> _Copies:
+        """What to write so that a reader of `log` holds the messages of `queue`, the first under `first_lsn`."""
         entries = sorted(queue.messages, key=attrgetter("id"))
         bodies = load_bodies(entries)
         enqueued = [
-            entry.enqueued(body)._replace(queues=(queue_id,)) for entry, body in zip(entries, bodies, strict=True)
+            entry.enqueued(body)._replace(queues=(queue.id,)) for entry, body in zip(entries, bodies, strict=True)
         ]
         lsns = {entry: lsn for lsn, entry in enumerate(entries, start=first_lsn)}
         history: list[ev.Event] = []
         for failures in range(1, max((entry.delivery_count for entry in entries), default=0) + 1):
             ids = [lsn for entry, lsn in lsns.items() if entry.delivery_count >= failures]
-            history += [ev.Released(queue_id, part, True) for part in _parts(ids)]
+            history += [ev.Released(queue.id, part, True) for part in _parts(ids)]
         if self._log_acquisitions:
             ids = [lsn for entry, lsn in lsns.items() if entry.holder is not None]
-            history += [ev.Acquired(queue_id, part) for part in _parts(ids)]
-        if self._state.marks.is_told and not is_local_lsn(first_lsn):
+            history += [ev.Acquired(queue.id, part) for part in _parts(ids)]
+        if self._state.marks.is_told and log is self._log:
             highest = max(queue.mark.highest, queue.redelivered_below)
             marked = max((lsn for entry, lsn in lsns.items() if entry.id <= highest), default=0)
-            history.append(ev.HandedOut(queue_id, marked))
+            history.append(ev.HandedOut(queue.id, marked))
         return _Copies(entries, enqueued, history)
 
 

@@ -1,26 +1,28 @@
 """A resource set: a log, and the state that follows from it. It knows nothing of other sets but what they share.
 
 `default` is what the brokers of a cluster share: one of them writes its log, the others follow; and so is any other set
-that has a name of its own. `local` is what a broker keeps for itself beside it: queues and bindings that are not
-replicated, and the messages of queues of which only the configuration is.
+that has a name of its own. `local` is what a broker keeps for itself beside `default`: queues and bindings that are not
+replicated, and the messages of queues of which only the configuration is. Beside other sets there is none: their queues
+are replicated with their messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
-from qpid_ha_broker.events.layout import is_local_lsn
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.following import take_over_queues
-from qpid_ha_broker.model.local_log import LocalLog
+from qpid_ha_broker.model.local_log import LocalLog, LocalPart
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken, Log
 from qpid_ha_broker.model.next_mark import next_mark
 from qpid_ha_broker.model.plan import Departure
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.state import SetState
@@ -210,40 +212,74 @@ class ResourceSet(WriteAdmission):
 
 
 class ResourceSets:
-    """A replicated set and what a broker keeps for itself beside it, and what the two share."""
+    """A set that others follow, beside `default` what a broker keeps for itself, and what the two share."""
 
     def __init__(self, name: str = DEFAULT_SET) -> None:
         self.catalog = Catalog()
         log = Log()
-        self.local_log = LocalLog(log)
-        """That of `local`, which a store keeps in its order beside the other."""
-        self.replicated = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self.local_log))
+        self._local_log = LocalLog(log) if name == DEFAULT_SET else None
+        self.replicated = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self._local_log))
         """The one that has a name in its cluster: others follow its log."""
-        self.local = ResourceSet(LOCAL_SET, self.local_log, SetState(self.local_log, self.catalog))
+        self.all: tuple[ResourceSet, ...] = (self.replicated,)
+        """That one, and `local` where there is one."""
+        if self._local_log is not None:
+            state = SetState(self._local_log, self.catalog, level=Replicate.NONE)
+            self.all += (ResourceSet(LOCAL_SET, self._local_log, state),)
 
-    def __iter__(self) -> Iterator[ResourceSet]:
-        return iter((self.replicated, self.local))
+    @property
+    def has_local(self) -> bool:
+        """Whether the broker keeps something for itself beside this set."""
+        return self._local_log is not None
+
+    @property
+    def local(self) -> ResourceSet:
+        """What the broker keeps for itself. Raises KeyError beside another set than `default`."""
+        if self._local_log is None:
+            raise KeyError(f"nothing is local beside {self.replicated.name}")
+        return self.all[1]
+
+    @property
+    def local_log(self) -> LocalLog:
+        """The log of `local`. Raises KeyError beside another set than `default`."""
+        if self._local_log is None:
+            raise KeyError(f"nothing is local beside {self.replicated.name}")
+        return self._local_log
+
+    def take_local_parts(self) -> list[LocalPart]:
+        """What a store has to keep of the local log, with its places: see `LocalLog.take_parts`."""
+        return [] if self._local_log is None else self._local_log.take_parts()
 
     @property
     def written(self) -> CommitToken:
         """What to wait for so that all that was written in both logs is committed."""
-        local = self.local_log
-        if local.committed_lsn == local.last_lsn:
+        local = self._local_log
+        if local is None or local.committed_lsn == local.last_lsn:
             return self.replicated.written
         return CommitToken(local, local.last_lsn, self.replicated.written)
 
+    def written_since(self, ends: tuple[int, int]) -> CommitToken:
+        """What to wait for so that what was written since `log_ends` was that is committed: of both logs, unless only
+        the local one has gone on."""
+        local = self._local_log
+        if local is not None and self.replicated.log.last_lsn == ends[0] and local.last_lsn != ends[1]:
+            return local.written
+        return self.written
+
     @property
     def log_ends(self) -> tuple[int, int]:
-        """The last LSNs of both logs."""
-        return self.replicated.log.last_lsn, self.local_log.last_lsn
+        """The last LSNs of both logs; where nothing is local that of a local log in which nothing is."""
+        local = self._local_log
+        return self.replicated.log.last_lsn, LOCAL_BASE if local is None else local.last_lsn
+
+    def reset(self, last_lsn: int, local_lsn: int) -> None:
+        """The logs end there: see `Log.reset`."""
+        self.replicated.log.reset(last_lsn)
+        if self._local_log is not None:
+            self._local_log.reset(local_lsn)
 
     def holding(self, queue: Queue) -> ResourceSet:
         """The set in whose log the messages of `queue` are."""
         return self.replicated if has_replicated_messages(queue) else self.local
-
-    def of(self, lsn: int) -> ResourceSet:
-        """The set in whose log an event has that LSN."""
-        return self.local if is_local_lsn(lsn) else self.replicated
 
 
 def _ids(entries: Sequence[Entry]) -> tuple[int, ...]:

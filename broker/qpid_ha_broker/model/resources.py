@@ -47,7 +47,8 @@ class Resources:
         self.name = name
         """Of the replicated set."""
         self.sets = ResourceSets(name)
-        self.replicated, self.local = self.sets.replicated, self.sets.local
+        self.replicated = self.sets.replicated
+        """The set of whose objects and messages these are the commands, and of those that are local beside it."""
         self.catalog = self.sets.catalog
         self.catalog.reader = reader
         self.replicated.became_read_only = self._finish_work
@@ -63,7 +64,7 @@ class Resources:
         self._shrinking = Shrinking(self.sets, self.work)
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
-        self.deduplication = Deduplication(self.replicated.state.producers, self.local.state.producers)
+        self.deduplication = Deduplication([each.state.producers for each in self.sets.all])
         self.is_gated = False
         """Nobody is given anything but those who only look: others may come for what they have had already."""
         self.lead_proof = LeadProof.PROVEN
@@ -153,25 +154,23 @@ class Resources:
 
     def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
         """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
-        replicated, local = self.replicated, self.local
-        before = replicated.log.last_lsn, local.log.last_lsn
+        replicated, before, sets = self.replicated, self.sets.log_ends, self.sets.all
         # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
         # For the same reason the unit comes last after which the numbers of its messages are known.
         replicated_first = plan.events and (departures or not plan.advances)
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
-        for each in (replicated, local) if replicated_first else (local, replicated):
+        for each in sets if replicated_first else reversed(sets):
             leaving = [departure for departure in departures if departure.queue.log is each.log]
             events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused]
-            events = plan.written_to(log_is_local=each is local)
-            advances = plan.local_advances if each is local else plan.advances
+            events = plan.written_to(log_is_local=each is not replicated)
+            advances = plan.advances if each is replicated else plan.local_advances
             if advances:
-                room = self.deduplication.room_for(advances, is_local=each is local)
+                room = self.deduplication.room_for(advances, each.state.producers)
                 events = [*room, *events, *self.deduplication.take_refused(advances)]
             for queue, older in each.commit(events, leaving):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
-        only_local = replicated.log.last_lsn == before[0] and local.log.last_lsn != before[1]
-        token = local.written if only_local else self.written
+        token = self.sets.written_since(before)
         self.outranked_total += plan.outranked
         self.overrun |= plan.overrun
         for queue, entries in outdated.items():
@@ -223,7 +222,7 @@ class Resources:
 
     def _write_use(self, queue: Queue, owner: str) -> None:
         """Tell backups what clients will expect of them after a failover."""
-        (self.local if is_local(queue) else self.replicated).write(ev.QueueUsed(queue.id, owner))
+        (self.sets.local if is_local(queue) else self.replicated).write(ev.QueueUsed(queue.id, owner))
 
     def hand_out(self, now_ms: int, limit: int, budget: Budget = UNLIMITED) -> list[Handout]:
         """Up to `limit` messages for each consumer that can take some. Call again while `has_work`.
@@ -485,7 +484,7 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
     ]
     deduplication = resources.deduplication
     advances = [
-        *deduplication.room_for({producer: sequence}, is_local=False),
+        *deduplication.room_for({producer: sequence}, resources.replicated.state.producers),
         ev.ProducerAdvanced(producer, sequence, deduplication.producers),
     ]
     lsns = queue.log.append_unit([*events, *advances])

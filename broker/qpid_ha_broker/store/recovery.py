@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.write_times import WriteTimes
 
 from .blocks import BlockKind
 from .errors import StoreDamaged
@@ -121,6 +122,7 @@ class _Recovery:
         self._apply_all = apply_all
         self._progress = progress
         self._unloading = unloading
+        self._local_times = sets.local_log.write_times if sets.has_local else WriteTimes()
         self._loader = Loader(sets)
         self._reader = JournalReader(disk, found)
         self._held: list[HeldBatch] = []
@@ -141,7 +143,7 @@ class _Recovery:
                 self._load(part)
             elif part.block.is_local:
                 self._load(part)
-                self._sets.local.log.write_times.note(part.written_ms, part.block.last_lsn)
+                self._local_times.note(part.written_ms, part.block.last_lsn)
             else:
                 self._load_replicated(part)
             self._advance()
@@ -159,7 +161,7 @@ class _Recovery:
         self._last_lsn = end.last_lsn
         self._committed = max(self._committed, end.last_lsn, end.counts_lsn)
         self._sets.replicated.log.write_times.note(part.written_ms, end.last_lsn)
-        self._sets.local.log.write_times.note(part.written_ms, end.local_lsn)
+        self._local_times.note(part.written_ms, end.local_lsn)
 
     def _load_replicated(self, part: Part) -> None:
         """What comes after the commitment is held, unless all is applied."""
@@ -208,8 +210,7 @@ class _Recovery:
         found, sets, base = self._survey, self._sets, self._reader.base
         local_lsn = max(base.local_lsn, found.segments[-1].local_lsn) if found.segments else base.local_lsn
         journal_lsn = (found.segments[-1].last_lsn if found.segments else 0) or base.last_lsn
-        sets.replicated.log.reset(self._last_lsn)
-        sets.local.log.reset(local_lsn)
+        sets.reset(self._last_lsn, local_lsn)
         for queue in sets.catalog.queues.values():
             queue.redelivered_below = queue.log.last_lsn
         status, notes = found.status, list(found.notes)

@@ -80,7 +80,7 @@ def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> I
             local = is_local_lsn(max(exchange_id, binding.queue))
             event = ev.Bound(exchange_id, binding.queue, binding.key, binding.arguments)
             yield local_lsn if local else last_lsn, event
-    for resource_set in sets:
+    for resource_set in sets.all:
         yield from resource_set.state.producers.events()
     yield from default.marks.events(last_lsn, {queue.id: queue.mark for queue in default.queues()})
     yield from default.sessions.events(last_lsn)

@@ -165,9 +165,11 @@ class HostedSet:
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
         resources = self.resources
-        has_pending = resources.replicated.log.has_pending or resources.local.log.has_pending
+        for resource_set in resources.sets.all:
+            if resource_set.log.has_pending:
+                return True
         goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
-        return resources.has_work or has_pending or goes_on or bool(resources.catalog.deleted_queues)
+        return resources.has_work or goes_on or bool(resources.catalog.deleted_queues)
 
     @property
     def awaits_turn(self) -> bool:
@@ -206,8 +208,8 @@ class HostedSet:
             consumer, entries, _ = self._withheld.popleft()
             _deliver(consumer, entries)
         wall_ms = host.steady.wall_ms()
-        resources.replicated.log.note_time(wall_ms)
-        resources.local.log.note_time(wall_ms)
+        for resource_set in resources.sets.all:
+            resource_set.log.note_time(wall_ms)
         batch = resources.replicated.log.take_batch()
         self.tell_what_is_committed()
         return batch
