@@ -4,6 +4,10 @@ Messages stay in their queue, also those that consumers hold; the log in which t
 are their ids. A queue that comes into the replicated log is written there from the start, in one unit, so backups have
 all of it or none; a queue that leaves it is deleted there and goes on here.
 
+The local log does not say that something leaves it: the declaration in the other log takes the name, as each does that
+finds a local object there (`SetState`). So if the broker ends in between, or if the next primary lacks that
+declaration, the object is still what it was.
+
 It is done in one step. In portions a part of a queue would be in either log meanwhile, and the order of its messages is
 that of their ids, which is that of one log.
 """
@@ -96,23 +100,25 @@ class LevelChange:
     def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
         """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
         declared = ev.ExchangeDeclared(exchange.name, exchange.kind.value, exchange.arguments)
-        deleted = ev.ExchangeDeleted(exchange.id)
         if local:
-            self._log.append(deleted)
+            self._log.append(ev.ExchangeDeleted(exchange.id))
             self._catalog.renumber_exchange(exchange, self._local_log.append(declared))
             exchange.replication = Replicate.NONE
             for binding in exchange.bindings():
                 self._local_log.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
             return
-        self._local_log.append(deleted)
         self._catalog.renumber_exchange(exchange, self._log.last_lsn + 1)
         exchange.replication = Replicate.MESSAGES
-        shared = [
-            ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
-            for binding in exchange.bindings()
-            if not is_local_binding(exchange, self._catalog.bindable(binding.queue), binding.arguments)
-        ]
+        shared: list[ev.Event] = []
+        private: list[ev.Event] = []
+        for binding in exchange.bindings():
+            target = self._catalog.bindable(binding.queue)
+            is_private = is_local_binding(exchange, target, binding.arguments)
+            bound = ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
+            (private if is_private else shared).append(bound)
         self._log.append_unit([declared, *shared])
+        for private_binding in private:  # after the declaration that they name
+            self._local_log.append(private_binding)
 
     def _to_local(self, queue: Queue) -> None:
         self._log.append(ev.QueueDeleted(queue.id))
@@ -139,7 +145,6 @@ class LevelChange:
 
     def _to_replicated(self, queue: Queue, level: Replicate) -> None:
         bindings = self._unbind(queue)
-        self._local_log.append(ev.QueueDeleted(queue.id))
         self._catalog.renumber_queue(queue, self._log.last_lsn + 1)
         self._state.set_replication(queue, level)
         events: list[ev.Event] = [ev.QueueDeclared(queue.name, queue.arguments.given)]

@@ -9,6 +9,7 @@ are replicated with their messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
@@ -25,7 +26,7 @@ from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.state import ReplayError, SetState
 from qpid_ha_broker.model.write_admission import WriteAdmission
 
 LOCAL_SET: Final = "local"
@@ -40,6 +41,8 @@ class ResourceSet(WriteAdmission):
         WriteAdmission.__init__(self)
         self.name = name
         self.log = log
+        self.beside: ResourceSet | None = None
+        """What the broker keeps for itself beside this set."""
         self.state = state
         self.catalog = state.catalog
         self._taken_over = COMMITTED
@@ -158,6 +161,27 @@ class ResourceSet(WriteAdmission):
                     for queue_id in done.queues:
                         catalog.note_arrival(catalog.queues_by_id[queue_id])
 
+    def follow_own(self, record: LogRecord) -> None:
+        """Do as this broker has done before it ended, where what that was about is still there and has this log.
+
+        All of a unit is there, and what of it fits is done.
+        """
+        lsn, event, _ = record
+        if isinstance(event, ev.TransactionCommitted):
+            return
+        if isinstance(event, ev.Enqueued):
+            there = self.catalog.queues_by_id
+            queues = tuple([queue_id for queue_id in event.queues if queue_id in there and self.has(there[queue_id])])
+            if not queues:
+                return
+            event = event._replace(queues=queues)
+        with suppress(ReplayError):
+            self.state.apply(lsn, event)
+
+    def has(self, queue: Queue) -> bool:
+        """Whether the messages of `queue` are in this log."""
+        return queue.log is self.log
+
     def drop_open_unit(self) -> None:
         """The rest of a unit will not come: forget its parts."""
         self.state.drop_open_unit()
@@ -224,7 +248,8 @@ class ResourceSets:
         """That one, and `local` where there is one."""
         if self._local_log is not None:
             state = SetState(self._local_log, self.catalog, level=Replicate.NONE)
-            self.all += (ResourceSet(LOCAL_SET, self._local_log, state),)
+            self.replicated.beside = ResourceSet(LOCAL_SET, self._local_log, state)
+            self.all += (self.replicated.beside,)
 
     @property
     def has_local(self) -> bool:

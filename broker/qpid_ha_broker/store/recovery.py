@@ -11,9 +11,9 @@ and where. What there is, and what becomes of it (`survey` decides 1. to 5., bef
 4. A torn end of the last segment: nobody was promised anything about it. It is noted and left out. The same in an
    earlier segment, or before the place up to which STATUS says that the journal was synced, is damage.
 5. Events that a later block has truncated: they are left out.
-6. Events that are known to be committed, of a whole unit: they are applied. So is all of the broker's own log.
-7. Events after that: they are held, in batches, for the primary to say whether they count. A broker that is alone
-   (`apply_all`) applies them, too.
+6. Events that are known to be committed, of a whole unit: they are applied. So is the broker's own log.
+7. Events after that: they are held, in batches, for the primary to say whether they count, and with them what the
+   broker's own log says behind them, which may need them. A broker that is alone (`apply_all`) applies them, too.
 8. A journal that ends before what its snapshot was made of, or elsewhere than STATUS says of an end in order: damage.
 """
 
@@ -53,6 +53,8 @@ class HeldBatch(NamedTuple):
     first_lsn: int
     last_lsn: int
     records: list[LogRecord]
+    behind: tuple[LogRecord, ...] = ()
+    """Of the broker's own log, between this one and the next."""
 
 
 class Recovered(NamedTuple):
@@ -142,7 +144,7 @@ class _Recovery:
             elif is_snapshot:
                 self._load(part)
             elif part.block.is_local:
-                self._load(part)
+                self._load_local(part)
                 self._local_times.note(part.written_ms, part.block.last_lsn)
             else:
                 self._load_replicated(part)
@@ -181,6 +183,14 @@ class _Recovery:
         if first <= last:
             records = [record for record in part.records() if first <= record.lsn <= last]
             self._held.append(HeldBatch(first, last, records))
+
+    def _load_local(self, part: Part) -> None:
+        if self._held:
+            last = self._held.pop()
+            records = [record for record in part.records() if record.lsn > part.after]
+            self._held.append(last._replace(behind=(*last.behind, *records)))
+        else:
+            self._load(part)
 
     def _load(self, part: Part) -> None:
         part.feed(self._loader.load)
