@@ -70,6 +70,8 @@ class KeptCore(Core):
         batch = self.log.take_batch()
         records = decode(batch.data).records if batch is not None else []
         for part in self.resources.sets.local_log.take_parts():
+            if part.is_joined:
+                self.journal.stage_as_one()
             before = [record for record in records if record.lsn <= part.after_lsn]
             records = records[len(before) :]
             self._stage(before)

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from random import Random
+
 import pytest
 
-from kept_core import KeptCore, copied, durable_picture, recovered
+from kept_core import KeptCore, durable_picture, recovered
 from model_support import NOW_MS, bodies, message
+from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.frames import Resync, Welcome
 from qpid_ha_broker.ha.replica import Replica
 from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.server.stores.restored import restored_from
-from qpid_ha_broker.store.files import Disk
-from qpid_ha_broker.store.layout import segment_path
-from simulated_disk import SimulatedDisk
+from simulated_disk import PowerCut, SimulatedDisk
 
 LEVELS = list(Replicate)
+TEXTS = [text * 600 for text in "abc"]
+"""So long that a power cut may keep a part of them: a sector has 512 bytes."""
 CHANGES = [(before, after) for before in LEVELS for after in LEVELS if before is not after]
 
 
-class Changed:
-    """A queue with three confirmed messages and a binding, before its level was changed, and with the change kept."""
+def kept_queue(level: Replicate, disk: SimulatedDisk | None = None) -> KeptCore:
+    """A broker with a queue of three confirmed messages, and a binding."""
+    core = KeptCore(disk)
+    core.configuration.default_replication = level
+    exchange = core.exchange("e", "fanout", core.queue("q"))
+    core.publish(exchange, *(message(text, durable=True) for text in TEXTS))
+    core.keep()
+    return core
 
-    def __init__(self, before: Replicate, after: Replicate, *, is_committed: bool = True) -> None:
-        self.core = core = KeptCore()
-        core.configuration.default_replication = before
-        queue = core.queue("q")
-        exchange = core.exchange("e", "fanout", queue)
-        core.publish(exchange, *(message(text, durable=True) for text in "abc"))
-        core.keep()
-        self.kept_bytes = core.journal.position
-        self.common_lsn = core.log.last_lsn
-        if not is_committed:
-            core.committed_lsn = core.log.last_lsn
-        core.configuration.set_replication([], after)
-        core.keep()
-        self.changed_bytes = core.journal.position
 
-    def cut(self, length: int) -> Disk:
-        """The disk, had it taken no more than so many bytes of the journal."""
-        path = segment_path(self.core.journal.number)
-        file = self.core.disk.open(path)
-        data = file.read(0, file.size)
-        file.close()
-        disk: SimulatedDisk = copied(self.core.disk)
-        disk.put(path, data[:length] + bytes(len(data) - length))
-        return disk
+def changed_before_it_counts(before: Replicate, after: Replicate) -> tuple[KeptCore, int]:
+    """Such a queue, which has another level since: nobody has said that this is committed. And the last LSN before."""
+    core = kept_queue(before)
+    core.committed_lsn = common_lsn = core.log.last_lsn
+    core.configuration.set_replication([], after)
+    core.keep()
+    return core, common_lsn
 
 
 def contents(resources: Resources) -> dict[str, list[str]]:
@@ -63,35 +58,45 @@ def replica(core: KeptCore) -> tuple[Resources, Replica]:
     return resources, Replica(ctx, restored_from(core.disk, facts, 1 << 20))
 
 
-def test_a_power_cut_leaves_what_comes_into_the_replicated_log_where_it_was_or_there() -> None:
-    changed = Changed(Replicate.NONE, Replicate.MESSAGES)
-    for length in range(changed.kept_bytes, changed.changed_bytes + 1):
-        resources, facts = recovered(changed.cut(length))
-        assert contents(resources) == {"q": ["a", "b", "c"]}
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_a_power_cut_leaves_the_queue_as_it_was_or_as_it_was_to_be(before: Replicate, after: Replicate) -> None:
+    """Both logs tell of it, and of what they tell either all is on disk or nothing."""
+    levels = set()
+    for seed in range(30):
+        disk = SimulatedDisk(Random(seed))
+        core = kept_queue(before, disk)
+        core.configuration.set_replication([], after)
+        disk.crash_at(1 + seed % 5)
+        with suppress(PowerCut):
+            core.keep()
+        resources, facts = recovered(disk.after_power_cut())
+        assert contents(resources) == {"q": TEXTS}
+        (binding,) = resources.catalog.exchanges["e"].bindings()
+        assert binding.queue == resources.catalog.queues["q"].id
         assert [note for note in facts.notes if "things that are not here" in note] == []
-    (binding,) = resources.catalog.exchanges["e"].bindings()
-    assert binding.queue == resources.catalog.queues["q"].id
+        levels.add(resources.catalog.queues["q"].replication)
+    assert levels == {before, after}
 
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)
 def test_a_change_of_which_nobody_knows_whether_it_counts_is_whole_when_it_does(
     before: Replicate, after: Replicate
 ) -> None:
-    changed = Changed(before, after, is_committed=False)
-    resources, held = replica(changed.core)
+    core, _ = changed_before_it_counts(before, after)
+    resources, held = replica(core)
     held.apply_all()
-    assert durable_picture(resources.sets)["queues"] == durable_picture(changed.core.sets)["queues"]
+    assert durable_picture(resources.sets)["queues"] == durable_picture(core.sets)["queues"]
     assert resources.catalog.queues["q"].replication is after
     assert len(resources.catalog.exchanges["e"].bindings()) == 1
 
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)
 def test_a_change_that_does_not_count_leaves_the_queue_as_it_was(before: Replicate, after: Replicate) -> None:
-    changed = Changed(before, after, is_committed=False)
-    resources, held = replica(changed.core)
-    held.follow(Welcome("b", "uuid", 1, (), changed.common_lsn, Resync.TAIL, "", 10.0))
+    core, common_lsn = changed_before_it_counts(before, after)
+    resources, held = replica(core)
+    held.follow(Welcome("b", "uuid", 1, (), common_lsn, Resync.TAIL, "", 10.0))
     held.apply_all()
-    assert contents(resources) == {"q": ["a", "b", "c"]}
+    assert contents(resources) == {"q": TEXTS}
     assert resources.catalog.queues["q"].replication is before
     assert len(resources.catalog.exchanges["e"].bindings()) == 1
 
@@ -112,6 +117,27 @@ def test_a_message_behind_the_declaration_of_its_queue_comes_back_with_it_or_not
     held.apply_all()
     assert contents(resources) == ({"c": [], "d": ["b"]} if counts else {})
     assert resources.sets.log_ends == (core.log.last_lsn if counts else common_lsn, core.sets.log_ends[1])
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, {"qpid.replicate": "none"}), ({"qpid.replicate": "none"}, {})])
+def test_a_binding_that_becomes_private_or_is_so_no_longer_is_never_gone(before: Arguments, after: Arguments) -> None:
+    selector = {SELECTOR_ARGUMENT: f"x = '{'1' * 600}'"}
+    seen = set()
+    for seed in range(30):
+        disk = SimulatedDisk(Random(seed))
+        core = KeptCore(disk)
+        core.exchange("e", "fanout")
+        core.queue("q")
+        core.configuration.bind("e", "q", "", {**selector, **before})
+        core.keep()
+        core.configuration.bind("e", "q", "", {**selector, **after})
+        disk.crash_at(1 + seed % 5)
+        with suppress(PowerCut):
+            core.keep()
+        resources, _ = recovered(disk.after_power_cut())
+        (binding,) = resources.catalog.exchanges["e"].bindings()
+        seen.add(binding.arguments.get("qpid.replicate"))
+    assert seen == {None, "none"}
 
 
 def test_a_binding_that_is_private_stays_when_its_exchange_is_replicated() -> None:

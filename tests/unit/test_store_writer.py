@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -432,9 +433,14 @@ class Pieces:
 
     def __init__(self) -> None:
         self.pieces: list[JournalPiece] = []
+        self.joined: list[tuple[int, int]] = []
+        """First and last LSNs of those that were given together."""
 
     def append(self, piece: JournalPiece) -> None:
         self.pieces.append(piece)
+
+    def append_joined(self, pieces: Sequence[JournalPiece]) -> None:
+        self.joined += [(piece.first_lsn, piece.last_lsn) for piece in pieces]
 
 
 def test_blocks_behind_a_truncation_by_force_do_not_call_committed_what_it_took_back() -> None:
@@ -446,3 +452,38 @@ def test_blocks_behind_a_truncation_by_force_do_not_call_committed_what_it_took_
     appender.truncate(5)
     appender.append_local([LocalPart(5, LogBatch(LOCAL_BASE + 1, LOCAL_BASE + 1, b"-"))])
     assert [piece.committed_lsn for piece in pieces.pieces] == [8, 5, 5]
+
+
+def test_what_goes_from_one_log_to_the_other_is_given_to_the_writer_in_one_piece() -> None:
+    """Also where the local log is the first to tell of it; what waited before it goes along."""
+    writer: Any = Pieces()
+    journal: Any = None
+    appender = JournalAppender(journal, writer, SyncProgress(), SegmentEnd(0, LOCAL_BASE, 0))
+    local = [LocalPart(after, LogBatch(LOCAL_BASE + n, LOCAL_BASE + n, b"-"), True) for n, after in ((1, 0), (2, 2))]
+    appender.append_local(local)
+    assert (writer.pieces, writer.joined) == ([], [])
+    appender.append(LogBatch(1, 2, b"-"), committed_lsn=0)
+    assert writer.joined == [(LOCAL_BASE + 1, LOCAL_BASE + 1), (1, 2), (LOCAL_BASE + 2, LOCAL_BASE + 2)]
+    appender.append_local([LocalPart(2, LogBatch(LOCAL_BASE + 3, LOCAL_BASE + 3, b"-"))])
+    appender.append(LogBatch(3, 3, b"-"), committed_lsn=2)
+    assert [piece.first_lsn for piece in writer.pieces] == [LOCAL_BASE + 3, 3]
+
+
+def test_a_log_is_joined_to_what_the_other_says_later_in_the_turn() -> None:
+    resources = Resources(Reader())
+    log, local_log = resources.replicated.log, resources.sets.local_log
+    local_log.join()  # nobody keeps it
+    for kept in (log, local_log):
+        kept.add_witness("store")
+    local_log.append(ev.QueueDeclared("a", {}))
+    log.append(ev.QueueDeclared("b", {}))
+    assert [part.is_joined for part in local_log.take_parts()] == [False]
+    local_log.join()
+    local_log.append(ev.QueueDeclared("c", {}))
+    assert [part.is_joined for part in local_log.take_parts()] == [False]
+    local_log.join()
+    local_log.append(ev.QueueDeclared("d", {}))
+    log.append(ev.QueueDeclared("e", {}))
+    local_log.append(ev.QueueDeclared("f", {}))
+    assert [part.is_joined for part in local_log.take_parts()] == [True, True]
+    assert not local_log.has_pending

@@ -330,8 +330,10 @@ class Configuration:
         there = source.binding(target.id, key)
         if there is None or there.arguments != arguments:
             source.check_room(Binding(target.id, key, arguments))
-        if there is not None and is_local_binding(source, target, there.arguments) is not local:
-            self._write(ev.Unbound(source.id, target.id, key), local=not local)
+        # The other way round it is replaced: were it to go first, it might be in neither log.
+        if there is not None and local and not is_local_binding(source, target, there.arguments):
+            self._sets.local_log.join()
+            self._write(ev.Unbound(source.id, target.id, key))
         self._write(bound, local=local)
         self._note(_here(target), f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
 

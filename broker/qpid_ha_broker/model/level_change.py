@@ -20,6 +20,7 @@ from typing import NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.local_log import LocalLog
 from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
@@ -53,7 +54,7 @@ class LevelChange:
         self._log_acquisitions = log_acquisitions
 
     @property
-    def _local_log(self) -> Log:
+    def _local_log(self) -> LocalLog:
         return self._sets.local_log
 
     def obstacle(self, queue: Queue, level: Replicate, most: int | None = None) -> str:
@@ -83,6 +84,7 @@ class LevelChange:
 
     def move_queue(self, queue: Queue, level: Replicate) -> None:
         """Give `queue` another level, where there is no obstacle."""
+        self._local_log.join()
         if level is Replicate.NONE:
             self._to_local(queue)
         elif is_local(queue):
@@ -99,6 +101,7 @@ class LevelChange:
 
     def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
         """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
+        self._local_log.join()
         declared = ev.ExchangeDeclared(exchange.name, exchange.kind.value, exchange.arguments)
         if local:
             self._log.append(ev.ExchangeDeleted(exchange.id))
