@@ -454,6 +454,8 @@ class Resources:
             if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
                 accepted.setdefault(queue, []).append(entry)
         departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
+        if plan.local_events or any(queue.log is not self.replicated.log for queue in accepted):
+            self.sets.local_log.join()
         token = self.carry_out(plan, departures)
         duplicates = len(transaction.published) - len(new)
         self.deduplication.dropped_total += duplicates

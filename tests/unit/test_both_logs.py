@@ -1,4 +1,4 @@
-"""A queue or an exchange changes its level, and the broker dies: what was confirmed before is there, in one place."""
+"""Something is said in both logs of a broker, which dies: what was confirmed before is there, in one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from kept_core import KeptCore, durable_picture, recovered
-from model_support import NOW_MS, bodies, message
+from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.frames import Resync, Welcome
@@ -117,6 +117,28 @@ def test_a_message_behind_the_declaration_of_its_queue_comes_back_with_it_or_not
     held.apply_all()
     assert contents(resources) == ({"c": [], "d": ["b"]} if counts else {})
     assert resources.sets.log_ends == (core.log.last_lsn if counts else common_lsn, core.sets.log_ends[1])
+
+
+def test_a_power_cut_leaves_all_of_a_transaction_or_nothing_of_it() -> None:
+    """Its message is in one log, and what it has accepted in the other: so many that they take more than a sector."""
+    seen = set()
+    for seed in range(40):
+        disk = SimulatedDisk(Random(seed))
+        core = KeptCore(disk)
+        shared, own = core.queue("shared"), core.queue("own", replicate="none")
+        source, target = (shared, own) if seed % 2 else (own, shared)
+        core.publish(source, *[message("old", durable=True)] * 200)
+        core.keep()
+        transaction = transaction_of((target, message("new", durable=True)))
+        for entry in core.take(source, core.consumer(source), 200):
+            transaction.accept(source, entry, None)
+        core.resources.commit(transaction, core.now_ms)
+        disk.crash_at(1 + seed // 2 % 5)
+        with suppress(PowerCut):
+            core.keep()
+        found = contents(recovered(disk.after_power_cut())[0])
+        seen.add((len(found[source.name]), len(found[target.name])))
+    assert seen == {(200, 0), (0, 1)}
 
 
 @pytest.mark.parametrize(("before", "after"), [({}, {"qpid.replicate": "none"}), ({"qpid.replicate": "none"}, {})])
