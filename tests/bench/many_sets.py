@@ -95,7 +95,7 @@ async def placed(sets: HostedSets, names: list[str], primaries: str) -> list[Pla
         hosted.touch()
     for serving in sets.cluster.brokers.values():
         serving.schedule_turn()
-    await committed([place.hosted.resources.default.log for place in places], 0)
+    await committed([place.hosted.resources.replicated.log for place in places], 0)
     return places
 
 
@@ -108,7 +108,7 @@ async def committed(logs: list[Log], most: int) -> None:
 async def published(sets: HostedSets, places: list[Place], messages: int) -> tuple[float, float]:
     """Messages a second, and microseconds of processor time for each, with these sets in turn."""
     brokers = sets.cluster.brokers
-    logs = [place.hosted.resources.default.log for place in places]
+    logs = [place.hosted.resources.replicated.log for place in places]
     one = message(BODY)
     gc.collect()
     with Work() as work:
@@ -186,7 +186,7 @@ def measure_map(scenario: Scenario) -> Iterator[Measurement]:
         await cluster.stop("c")
         default = cluster.brokers["a"].container.default
         names = [f"set{number}" for number in range(sets)]
-        default.resources.default.write_unit(
+        default.resources.replicated.write_unit(
             [
                 *(ev.BrokerRegistered(name, name, f"amqp://127.0.0.1:{port}", "", "", "1")
                   for port, name in enumerate(("x", "y", "z"), 1)),
@@ -195,11 +195,11 @@ def measure_map(scenario: Scenario) -> Iterator[Measurement]:
             ]
         )  # fmt: skip
         cluster.brokers["a"].schedule_turn()
-        log = default.resources.default.log
+        log = default.resources.replicated.log
         await committed([log], 0)
         with Work() as work:
             await cluster.start("c")
-            there = cluster.brokers["c"].container.default.resources.default.state.map
+            there = cluster.brokers["c"].container.default.resources.replicated.state.map
             while len(there.sets) < sets or len(there.queues) < queues:  # noqa: ASYNC110 - looking costs next to nothing
                 await asyncio.sleep(0.001)
         note = f"from its start; {work.processor_s:.2f} s of a processor for all three brokers"

@@ -35,9 +35,9 @@ def empty_resources() -> Resources:
 def _with_one_queue() -> tuple[Resources, int]:
     """What a new broker has written once it has a queue; and that queue's id."""
     resources = empty_resources()
-    resources.default.log.add_witness("store")
+    resources.replicated.log.add_witness("store")
     configuration = Configuration(resources)
-    resources.default.declare_standard_exchanges()
+    resources.replicated.declare_standard_exchanges()
     return resources, configuration.declare_queue(QUEUE, {}).id
 
 
@@ -64,7 +64,7 @@ def fill_journal(
     directory.mkdir(parents=True)
     resources, queue = _with_one_queue()
     journal = begin_journal(LocalDisk(directory), 0, segment_bytes)
-    batch = resources.default.log.take_batch()
+    batch = resources.replicated.log.take_batch()
     if batch is None:
         raise RuntimeError("a new broker wrote nothing")
     journal.stage(BlockKind.EVENTS, batch.first_lsn, batch.last_lsn, 0, 0, batch.data)
@@ -92,7 +92,7 @@ def fill_snapshot(directory: Path, messages: int, size: int = 100) -> None:
     """A snapshot with so many messages in one queue, as the consolidator would write it, and an empty journal."""
     directory.mkdir(parents=True)
     resources, queue = _with_one_queue()
-    first, disk = resources.default.log.last_lsn + 1, LocalDisk(directory)
+    first, disk = resources.replicated.log.last_lsn + 1, LocalDisk(directory)
     last = first + messages - 1
     header = FileHeader("snapshot", *IDENTITY, 1, 0, last + 1, LOCAL_BASE + 1, _now_ms(), 0, False)
     writer = SnapshotWriter(disk, header)

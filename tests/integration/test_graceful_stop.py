@@ -132,7 +132,7 @@ def test_what_a_witness_has_seen_is_settled_before_the_close(tmp_path: Path) -> 
 
     async def stop_when_the_store_has_answered() -> list[Frame]:
         broker = Broker(settings)
-        log = broker.container.default.resources.default.log
+        log = broker.container.default.resources.replicated.log
         await broker.start()
         peer = await asyncio.to_thread(RawPeer, int(broker.listening[0].rpartition(":")[2]))
         try:

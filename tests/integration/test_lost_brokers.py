@@ -68,7 +68,7 @@ class ReportingBroker:
 
 async def controller() -> tuple[ControllerService, RecordingCore]:
     """One that decides for a cluster of which nobody has been heard of yet."""
-    core, default = RecordingCore(), Resources(TextReader()).default
+    core, default = RecordingCore(), Resources(TextReader()).replicated
     default.read_only = ""
     default.catalog.clock.go_on(5000, 1000)
     container = SimpleNamespace(default=default, steady=SteadyClock(lambda: 7.0, lambda: 1.0))

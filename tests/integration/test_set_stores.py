@@ -18,7 +18,7 @@ from event_loops import in_event_loop
 from hosted_sets import HostedSets
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Batch, Heartbeat
 from qpid_ha_broker.ha.states import State

@@ -293,13 +293,13 @@ class Administrator:
         except ModelError:
             node.end_session(session)
             return
-        written = node.resources.default.log.written
+        written = node.resources.replicated.log.written
         node.wait(written, session, partial(self._changed, session, name, change, written.lsn))
         node.written()
 
     def _change_map(self, node: Node) -> None:
         """Write an event of the cluster map: whatever becomes of replicas, it must be the same in all of them."""
-        default, there = node.resources.default, node.resources.catalog
+        default, there = node.resources.replicated, node.resources.catalog
         default.write(map_event(random.Random(default.log.last_lsn), there.map, {*there.queues, *there.exchanges}))
 
     def _make(self, node: Node, name: str) -> None:

@@ -240,7 +240,7 @@ class Cluster:
         """An operator has one of two primaries begin anew: what it confirmed alone is given up."""
         if not self.faults.damage.has_struck:
             raise Violation(f"{rival.name} leads beside the primary that the record names, and nothing was damaged")
-        if rival.resources.default.log.committed_lsn >= rival.member.status.history[-1].first_lsn:
+        if rival.resources.replicated.log.committed_lsn >= rival.member.status.history[-1].first_lsn:
             self.ledger.give_up(next(node for node in self._primaries() if node is not rival))
         rival.kill(is_silent=False, cause="an operator stops it")
         if rival.machine is not None:
@@ -314,7 +314,7 @@ class Cluster:
         self.schedule.after(SECOND_SET_AGAIN_S, self._have_second_set)
 
     def _write_map(self, node: Node) -> None:
-        resource_set = node.resources.default
+        resource_set = node.resources.replicated
         if not node.is_serving or resource_set.state.map.sets:
             return
         zones = cycle(self.plan.zones)
@@ -359,7 +359,7 @@ def _replica(node: Node) -> dict[str, object]:
     return {
         **replicated_picture(node.resources.sets),
         "generations": generations,
-        "lsn": node.resources.default.log.last_lsn,
+        "lsn": node.resources.replicated.log.last_lsn,
     }
 
 

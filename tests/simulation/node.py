@@ -420,7 +420,7 @@ class Node(MemberHarness):
                 if waiting.session.is_open:
                     waiting.tell()
         if (
-            self.resources.default.log.has_pending
+            self.resources.replicated.log.has_pending
             or self.has_catch_up_work
             or (self._serves and self.resources.has_work)
         ):
@@ -500,7 +500,7 @@ class Node(MemberHarness):
         """What a primary wrote since its last turn is taken by no turn any more, and is in its memory still."""
         for copy in copies_in(self.resources.catalog):
             self._world.custody.received((self.name, self.process), copy.payload())
-        self._note_log(self.resources.default.log.last_lsn)
+        self._note_log(self.resources.replicated.log.last_lsn)
 
     def note_status(self, status: fx.MemberStatus) -> None:
         if self.store is not None:
@@ -550,7 +550,7 @@ class Node(MemberHarness):
         self._turn_waits = False
         if self._serves and self.resources.has_work:
             self._hand_out()
-        log, store = self.resources.default.log, self.store
+        log, store = self.resources.replicated.log, self.store
         if store is not None:
             store.persist_local()
         batch = log.take_batch() if log.has_pending else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from qpid_ha_broker.server.stores.recovery import StoreFiles
 from qpid_ha_broker.server.stores.restored import restored_from
 from qpid_ha_broker.server.stores.store import Store, StoreListener
 from qpid_ha_broker.server.stores.store_clock import StoreClock
-from qpid_ha_broker.server.stores.writer import Job, JournalPiece, JournalWriter
+from qpid_ha_broker.server.stores.writer import Job, JoinedPieces, JournalPiece, JournalWriter, stage
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.clock_mark import MachineTime
 from qpid_ha_broker.store.errors import StoreError
@@ -118,7 +118,7 @@ class SimulatedWriter:
         self._listener = listener
         self._machine = machine
         self._process = process
-        self._items: deque[JournalPiece | Job] = deque()
+        self._items: deque[JournalPiece | JoinedPieces | Job] = deque()
         self._news: list[Callable[[], None]] = []
         self._ticket = 0
         self._has_failed = self._is_full = False
@@ -126,6 +126,10 @@ class SimulatedWriter:
 
     def append(self, piece: JournalPiece) -> None:
         self._items.append(piece)
+        self._go_on()
+
+    def append_joined(self, pieces: Sequence[JournalPiece]) -> None:
+        self._items.append(JoinedPieces(pieces))
         self._go_on()
 
     def run(
@@ -184,9 +188,8 @@ class SimulatedWriter:
     def _write(self) -> None:
         while self._items:
             item = self._items[0]
-            if isinstance(item, JournalPiece):
-                self._journal.stage(*item[1:])
-                self._ticket = item.ticket
+            if isinstance(item, JournalPiece | JoinedPieces):
+                self._ticket = stage(self._journal, item)
             else:
                 self._sync()
                 item.action()
@@ -402,7 +405,7 @@ class NodeStore:
 
     def persist_local(self) -> None:
         """The broker's own log, before the turn's batch of the other one is handed over."""
-        self._store.persist_local(self._process.resources.sets.local_log.take_parts())
+        self._store.persist_local(self._process.resources.sets.take_local_parts())
 
     def clean_end(self, uuid: str) -> None:
         """Write all that is left, and close in order. Raises PowerCut or ProcessEnds."""

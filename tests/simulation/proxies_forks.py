@@ -140,7 +140,7 @@ class Forks:
 
     def _declare_exchange(self, node: Member) -> None:
         """What the map says of sets and queues, the exchange, and its bindings: all that is missing."""
-        catalog, default = node.resources.catalog, node.resources.default
+        catalog, default = node.resources.catalog, node.resources.replicated
         if all(queue in catalog.queues or queue in catalog.map.queues for queue in self._queues) and (
             FORKS in catalog.exchanges
         ):

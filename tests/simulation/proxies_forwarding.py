@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final, Protocol, cast
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster.map import Changes, ClusterMap
+from qpid_ha_broker.cluster_map import Changes, ClusterMap
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.server.sets.set_forwarding import SetForwarding
 from qpid_ha_broker.server.sets.set_host import SetHost

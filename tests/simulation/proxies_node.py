@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Engine, Workspace
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
@@ -365,8 +365,8 @@ class ProxyNode(Node):
         self._turn_waits = False
         self.set_time()
         (_, batch), *others = self.container.turn()
-        self.resources.sets.local_log.take_parts()
-        rest = self.resources.default.log.take_batch()  # what the turn's last steps have written
+        self.resources.sets.take_local_parts()
+        rest = self.resources.replicated.log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
         self.is_in_turn = True

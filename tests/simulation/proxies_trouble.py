@@ -262,7 +262,7 @@ class ProxiesTrouble:
         primary = self._primary_of(self._sets[0])
         if primary is None:
             return
-        names = sorted(primary.resources.default.state.sessions.by_name)
+        names = sorted(primary.resources.replicated.state.sessions.by_name)
         if names:
             name = draw.choice(names)
             self._session_may_end(name)
@@ -270,7 +270,7 @@ class ProxiesTrouble:
 
 
 def _end_by_hand(node: ProxyNode, name: str) -> None:
-    if not node.resources.default.read_only:
+    if not node.resources.replicated.read_only:
         node.note_line(f"ENDS session {name}")
         node.container.sessions.end_by_hand(name)
 

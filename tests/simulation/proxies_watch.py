@@ -177,7 +177,7 @@ class Watch:
     def browses_replica(self, client: str) -> bool:
         """See there."""
         endpoint = self._browsing_here.get(client)
-        return endpoint is not None and bool(endpoint.hosted.resources.default.read_only)
+        return endpoint is not None and bool(endpoint.hosted.resources.replicated.read_only)
 
     def is_acquired(self, sent: Sent) -> bool:
         """See there."""

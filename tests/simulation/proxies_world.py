@@ -274,18 +274,18 @@ class ProxiesWorld:
         primary = self.default.primary
         # One that was replaced and does not know it yet counts clients as connected that are not, at the newest.
         if primary is not None and primary.member.status.generation == self.default.watch.generation:
-            for session in primary.resources.default.state.sessions.by_id.values():
+            for session in primary.resources.replicated.state.sessions.by_id.values():
                 if session.is_attached:
                     self._sessions[session.name].attached_s = self.schedule.now_s
 
     def _why_sessions_differ(self) -> str:
         """Of what brokers know; empty: they know the same."""
-        registries = [node.resources.default.state.sessions.by_id for node in self.nodes]
+        registries = [node.resources.replicated.state.sessions.by_id for node in self.nodes]
         return "" if all(each == registries[0] for each in registries) else f"brokers know sessions {registries}"
 
     def _why_sessions_are_not_at_rest(self) -> str:
         names = {client.session.name for client in self.clients if isinstance(client, SessionClient)}
-        found = self.nodes[0].resources.default.state.sessions.by_name
+        found = self.nodes[0].resources.replicated.state.sessions.by_name
         attached = {name for name, session in found.items() if session.is_attached}
         return self._why_sessions_differ() or ("" if attached == names else f"attached are {attached}, not {names}")
 
@@ -398,8 +398,8 @@ class ProxiesWorld:
             held = node.container.held.unsettled_bytes, node.container.held.partial_bytes
             if held != (0, 0):
                 return f"{node.name} still holds {held} bytes of messages, and has no clients"
-            if len(node.resources.default.state.sessions):
-                return f"{node.name} still has sessions: {node.resources.default.state.sessions.by_name}"
+            if len(node.resources.replicated.state.sessions):
+                return f"{node.name} still has sessions: {node.resources.replicated.state.sessions.by_name}"
         held_in_sets = [placed.why_something_is_held() for placed in self.sets]
         return next(filter(None, held_in_sets), "") or self.exchange.why_somebody_is_there()
 

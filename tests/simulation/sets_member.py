@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import (
     AnswerRecord,
     BackupReport,
@@ -20,6 +19,7 @@ from qpid_ha_broker.cluster.messages import (
     ReplicaReport,
 )
 from qpid_ha_broker.cluster.placement import Placement, spread
+from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from simulation.node import Violation
 from simulation.sets_world import BrokerModel, World

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import AnswerRecord, BackupReport, GiveOrder, OrderKind, ReplicaReport
+from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.record_keeper import controller_of

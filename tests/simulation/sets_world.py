@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.controller import Controller
-from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
 from qpid_ha_broker.cluster.placement import Placement, spread
+from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
 from qpid_ha_broker.events import types as ev
 from simulation.node import Violation
 from simulation.trace import Trace, shown

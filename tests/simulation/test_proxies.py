@@ -122,7 +122,7 @@ def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pyte
 
 def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def grant_nothing(self: OutgoingLink, relay: RelayRequest) -> RelayAnswer:
-        generations = self.hosted.resources.default.state.generations
+        generations = self.hosted.resources.replicated.state.generations
         return RelayAnswer(generations[-1][1].generation if generations else 0, ())
 
     monkeypatch.setattr(OutgoingLink, "_reclaim", grant_nothing)
@@ -185,7 +185,7 @@ def test_an_operator_who_ends_the_session_of_somebody_else_is_found(monkeypatch:
     end_by_hand = ClientSessions.end_by_hand
 
     def end_all(self: ClientSessions, name: str) -> Session | None:
-        for other in list(self._default.resources.default.state.sessions.by_name):
+        for other in list(self._default.resources.replicated.state.sessions.by_name):
             if other != name:
                 end_by_hand(self, other)
         return end_by_hand(self, name)
@@ -253,7 +253,7 @@ def test_a_drain_that_does_not_wait_for_what_a_new_primary_took_over_is_found(mo
 def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:
     abandon(entries)
     held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
-    if held is not None and not self.hosted.resources.default.read_only:
+    if held is not None and not self.hosted.resources.replicated.read_only:
         release_held(self.hosted.resources, held, failed=False)
 
 

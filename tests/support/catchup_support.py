@@ -26,7 +26,7 @@ class Pair:
     def part(self) -> None:
         """Bring the backup level by the stream; from then on each is alone."""
         for record in self.written():
-            self.backup.resources.default.follow(record)
+            self.backup.resources.replicated.follow(record)
         self.common_lsn = self.primary.log.last_lsn
 
     def written(self) -> list[LogRecord]:
@@ -39,7 +39,7 @@ class Pair:
 
     def meet(self, max_messages: int = 2, window: int = 3) -> None:
         """Up to the primary's objects."""
-        self.catch_up = CatchUp(self.backup.resources.default, self.common_lsn)
+        self.catch_up = CatchUp(self.backup.resources.replicated, self.common_lsn)
         self.discarded += self.catch_up.discard_after_common()
         held: dict[int, tuple[tuple[int, int], ...]] = {}
         for frame in self.catch_up.holdings():
@@ -92,7 +92,7 @@ class Pair:
     def follow_on(self) -> None:
         """Afterwards the backup follows as any other."""
         for record in self.written():
-            self.backup.resources.default.follow(record)
+            self.backup.resources.replicated.follow(record)
         self.check_equal()
 
 

@@ -110,7 +110,7 @@ class HostedSets:
 
     def is_same(self, set_name: str, one: str, other: str) -> bool:
         """Whether one broker has applied what the other has."""
-        logs = [self.hosted(name, set_name).resources.default.log for name in (one, other)]
+        logs = [self.hosted(name, set_name).resources.replicated.log for name in (one, other)]
         return logs[0].last_lsn == logs[1].last_lsn
 
     @property

@@ -61,8 +61,8 @@ class KeptCore(Core):
             self.disk, IDENTITY, 1, generation=1, first_lsn=1, first_local_lsn=LOCAL_BASE + 1, previous_bytes=0,
             clock=lambda: self.now_ms, segment_bytes=SEGMENT_BYTES, status=self.status,
         )  # fmt: skip
-        self.resources.default.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
-        self.resources.default.write(InSyncChanged(1, ("alpha",)))
+        self.resources.replicated.write(GenerationStarted(1, "alpha", "the cluster", NOW_MS, False, "the first start"))
+        self.resources.replicated.write(InSyncChanged(1, ("alpha",)))
         self.keep()
 
     def keep(self) -> None:
@@ -70,6 +70,8 @@ class KeptCore(Core):
         batch = self.log.take_batch()
         records = decode(batch.data).records if batch is not None else []
         for part in self.resources.sets.local_log.take_parts():
+            if part.is_joined:
+                self.journal.stage_as_one()
             before = [record for record in records if record.lsn <= part.after_lsn]
             records = records[len(before) :]
             self._stage(before)
@@ -208,10 +210,10 @@ class AnyCommands:
 
     def change_map(self) -> None:
         there = self.core.catalog
-        self.core.resources.default.write(map_event(self.random, there.map, {*there.queues, *there.exchanges}))
+        self.core.resources.replicated.write(map_event(self.random, there.map, {*there.queues, *there.exchanges}))
 
     def change_session(self) -> None:
-        self.core.resources.default.write(session_event(self.random, self.core.state.sessions))
+        self.core.resources.replicated.write(session_event(self.random, self.core.state.sessions))
 
     def purge(self) -> None:
         self.core.purge(self._queue())
@@ -258,7 +260,7 @@ def recovered(disk: Disk, *, apply_all: bool = True) -> tuple[Resources, Recover
 
 def durable_picture(sets: ResourceSets) -> dict[str, object]:
     """All that a restart must bring back."""
-    catalog, state = sets.catalog, sets.default.state
+    catalog, state = sets.catalog, sets.replicated.state
     return {
         "queues": {queue.name: _queue_picture(queue) for queue in catalog.queues.values()},
         "exchanges": {
@@ -267,7 +269,7 @@ def durable_picture(sets: ResourceSets) -> dict[str, object]:
         },
         "generations": state.generations,
         "in sync": state.in_sync,
-        "producers": [each.state.producers.items() for each in sets],
+        "producers": [each.state.producers.items() for each in sets.all],
         "sessions": sorted(state.sessions.by_id.values()),
         "held": durable_held(sets),
         "map": list(state.map.events(0)),

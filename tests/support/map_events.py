@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from random import Random
 from uuid import UUID
 
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 
 BROKERS = ("alpha", "beta", "gamma")

@@ -52,7 +52,7 @@ class MemberHarness(ProcessClocks):
 
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         """A member over `resources`; `restored`: what the process before left on disk."""
-        self.member = Member(settings, self.resources.default, draw, self.wall_ms, restored, self.steady_ms)
+        self.member = Member(settings, self.resources.replicated, draw, self.wall_ms, restored, self.steady_ms)
 
     @property
     def has_catch_up_work(self) -> bool:

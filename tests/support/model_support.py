@@ -98,9 +98,9 @@ class Core:
     ) -> None:
         self.resources = resources or Resources(TextReader(), log_acquisitions=log_acquisitions)
         self.configuration = Configuration(self.resources)
-        self.log = self.resources.default.log
+        self.log = self.resources.replicated.log
         self.sets, self.catalog = self.resources.sets, self.resources.catalog
-        self.state = self.resources.default.state
+        self.state = self.resources.replicated.state
         self.now_ms = NOW_MS
         self.records: list[LogRecord] = []
         self._inboxes: dict[Consumer, list[Entry]] = {}
@@ -230,7 +230,7 @@ class Core:
         self.read()
         backup = Resources(TextReader())
         for record in self.records:
-            backup.default.follow(record)
+            backup.replicated.follow(record)
         return backup
 
     def check(self) -> None:
@@ -241,7 +241,7 @@ class Core:
         self.state.sessions.check_invariants()
         self.catalog.holdings.check_invariants(self.catalog.queues.values())
         backup = self.followed()
-        assert backup.default.log.last_lsn == self.log.last_lsn
+        assert backup.replicated.log.last_lsn == self.log.last_lsn
         assert picture(backup.sets) == replicated_picture(self.sets)
 
 
@@ -266,14 +266,14 @@ def picture(sets: ResourceSets) -> dict[str, object]:
 
 def replicated_picture(sets: ResourceSets) -> dict[str, object]:
     """What of a primary's state its backups must hold."""
-    queues, exchanges = sets.default.state.queues(), sets.default.state.exchanges()
+    queues, exchanges = sets.replicated.state.queues(), sets.replicated.state.exchanges()
     held = [queue for queue in queues if queue.replication is Replicate.MESSAGES]
     memory = sum(queue.messages.size + MESSAGE_OVERHEAD * queue.messages.count for queue in held)
     return _picture(sets, queues, exchanges, memory)
 
 
 def _picture(sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange], memory: int) -> dict[str, object]:
-    catalog, state = sets.catalog, sets.default.state
+    catalog, state = sets.catalog, sets.replicated.state
 
     def shared(exchange: Exchange) -> list[Binding]:
         ends = [(binding, catalog.bindable(binding.queue)) for binding in exchange.bindings()]

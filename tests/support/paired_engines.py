@@ -89,7 +89,7 @@ class PairedBroker:
         self.container = Container(
             settings or ContainerSettings("test", "0"), lambda: str(next(numbers)), log_acquisitions=log_acquisitions
         )
-        self.container.default.resources.default.declare_standard_exchanges()
+        self.container.default.resources.replicated.declare_standard_exchanges()
         self.container.now_ms = START_MS
         self.connections = Connections(self.container, attach)
         self.connections.is_proof = lambda proof: proof == PROOF
@@ -115,7 +115,7 @@ class PairedBroker:
         """The broker's move; what it wrote to the replicated log is kept in `batches`."""
         (_, batch), *others = self.container.turn()
         self.visits.update(hosted.name for hosted, _ in others)
-        self.container.default.resources.sets.local_log.take_parts()
+        self.container.default.resources.sets.take_local_parts()
         if batch is not None:
             self.batches.append(batch)
         self.connections.take_touched()

@@ -84,13 +84,13 @@ class SeveralSets(PairedBroker):
     def lead_elsewhere(self, name: str, address: ServerAddress | None = BETA) -> None:
         """This broker is a backup for that set from now on."""
         hosted = self.set(name)
-        hosted.read_only, hosted.resources.default.read_only = True, f"another broker leads {name}"
+        hosted.read_only, hosted.resources.replicated.read_only = True, f"another broker leads {name}"
         if address is not None:
             self.directory.primaries[name] = address
 
     def acknowledge(self, name: str) -> None:
         """The witness of that set has all of its log."""
-        log = self.set(name).resources.default.log
+        log = self.set(name).resources.replicated.log
         log.acknowledge(WITNESS, log.last_lsn)
         self.set(name).touch()
         self.settle_down()
@@ -100,8 +100,8 @@ def fan_out(broker: SeveralSets) -> None:
     """An exchange that leads to a queue of each set."""
     default = broker.container.default
     for name in ("red", "blue"):
-        default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
-        default.resources.default.write(ev.QueuePlaced(name, name, {}, False))
+        default.resources.replicated.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
+        default.resources.replicated.write(ev.QueuePlaced(name, name, {}, False))
     default.configuration.declare_exchange("fan", "fanout", {})
     for name in ("red", "plain", "blue"):
         default.configuration.bind("fan", name, "", {})

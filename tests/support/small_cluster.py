@@ -74,7 +74,7 @@ class Node(MemberHarness):
         if self.inbox:
             self.handle(self.inbox.popleft())
             return True
-        if self.turn_due or self.resources.default.log.has_pending or self.has_catch_up_work:
+        if self.turn_due or self.resources.replicated.log.has_pending or self.has_catch_up_work:
             self.turn()
             return True
         return False
@@ -108,7 +108,7 @@ class Node(MemberHarness):
     def turn(self) -> None:
         """What the driver does at the end of a round."""
         self.turn_due = False
-        self.handle(fx.TurnEnded(self.resources.default.log.take_batch()))
+        self.handle(fx.TurnEnded(self.resources.replicated.log.take_batch()))
 
     # --- what it asks for
 
@@ -159,7 +159,7 @@ class Node(MemberHarness):
     @property
     def committed(self) -> int:
         """What may be confirmed."""
-        return self.resources.default.log.committed_lsn
+        return self.resources.replicated.log.committed_lsn
 
     def declare(self, name: str, **arguments: str | int | bool) -> Queue:
         """Make a queue; arguments without their prefix."""

@@ -89,7 +89,7 @@ class Owner:
         self.resources = Resources(Reader())
         self.store = WatchedStore(self, directory, set_name, writer)
         self.found = self.store.recover(self.resources.sets, apply_all=True)
-        for log in (self.resources.default.log, self.resources.sets.local_log):
+        for log in (self.resources.replicated.log, self.resources.sets.local_log):
             log.add_witness("store")
         self.failure = ""
         self.told: list[int] = []
@@ -102,11 +102,11 @@ class Owner:
 
     def turn(self) -> bool:
         """Hand over what was written; whether all of the replicated log is certain at once."""
-        self.store.persist_local(self.resources.sets.local_log.take_parts())
-        batch = self.resources.default.log.take_batch()
+        self.store.persist_local(self.resources.sets.take_local_parts())
+        batch = self.resources.replicated.log.take_batch()
         if batch is None:
             return True
-        is_persisted = self.store.persist(batch, self.resources.default.log.committed_lsn, batch.last_lsn)
+        is_persisted = self.store.persist(batch, self.resources.replicated.log.committed_lsn, batch.last_lsn)
         if is_persisted:
             self.persisted(0, batch.last_lsn)
         return is_persisted
@@ -115,7 +115,7 @@ class Owner:
         """The number of each request is the last LSN that it is about."""
         if number:
             self.told.append(number)
-            self.resources.default.log.acknowledge("store", number)
+            self.resources.replicated.log.acknowledge("store", number)
         if local_lsn:
             self.resources.sets.local_log.acknowledge("store", local_lsn)
         self.news.set()
@@ -141,9 +141,9 @@ class Owner:
     # --- what is written
 
     def queue(self, name: str, local: bool = False) -> Queue:
-        log = self.resources.sets.local_log if local else self.resources.default.log
+        log = self.resources.sets.local_log if local else self.resources.replicated.log
         event = ev.QueueDeclared(name, {})
-        self.resources.default.state.apply(log.append(event), event)
+        self.resources.replicated.state.apply(log.append(event), event)
         return self.resources.catalog.queues[name]
 
     def publish(self, queue: Queue, body: bytes, durable: bool = True) -> CommitToken:

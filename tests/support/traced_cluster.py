@@ -552,4 +552,4 @@ class TracedCluster(SmallCluster):
 
 
 def _has_work(node: TracedNode) -> bool:
-    return node.resources.default.log.has_pending or node.has_catch_up_work
+    return node.resources.replicated.log.has_pending or node.has_catch_up_work

@@ -58,7 +58,7 @@ class Desk:
     def __init__(self) -> None:
         self.resources = Resources(PlainReader())
         self.configuration = Configuration(self.resources)
-        self.resources.default.declare_standard_exchanges()
+        self.resources.replicated.declare_standard_exchanges()
         self.administration = Administration(self.resources, self.configuration)
         self.settings = Holder()
         self.waited_for: list[CommitToken] = []
@@ -203,13 +203,13 @@ def test_purging_says_how_many_went(desk: Desk) -> None:
     desk.publish("orders")
     desk.publish("orders")
     assert [desk.administration.purge_queue("orders").done() for _ in range(2)] == [
-        Done(2, desk.resources.default.log.written),
-        Done(0, desk.resources.default.log.written),
+        Done(2, desk.resources.replicated.log.written),
+        Done(0, desk.resources.replicated.log.written),
     ]
 
 
 def test_a_command_names_the_lsn_that_makes_it_safe_even_when_it_found_all_done(desk: Desk) -> None:
-    log = desk.resources.default.log
+    log = desk.resources.replicated.log
     log.add_witness("backup")
     first = desk.administration.create_queue("orders").done()
     assert first is not None
@@ -263,7 +263,7 @@ def test_what_is_no_name_is_refused_everywhere(desk: Desk, name: object) -> None
 )
 def test_arguments_that_the_log_could_not_hold_never_reach_it(desk: Desk, arguments: object) -> None:
     desk.administration.create_queue("orders")
-    before = desk.resources.default.log.last_lsn
+    before = desk.resources.replicated.log.last_lsn
     commands: list[Callable[[], object]] = [
         lambda: desk.administration.create_queue("news", arguments),
         lambda: desk.administration.update_queue("orders", arguments),
@@ -273,7 +273,7 @@ def test_arguments_that_the_log_could_not_hold_never_reach_it(desk: Desk, argume
     for command in commands:
         with pytest.raises(InvalidArgument, match="arguments"):
             command()
-    assert desk.resources.default.log.last_lsn == before
+    assert desk.resources.replicated.log.last_lsn == before
 
 
 def test_updates_cannot_add_up_to_more_than_the_log_holds(desk: Desk) -> None:
@@ -320,12 +320,12 @@ commands = st.one_of(
 @given(st.lists(commands, max_size=5))
 def test_whatever_is_accepted_can_be_written_and_read_back(asked: list[tuple[str, object]]) -> None:
     desk = Desk()
-    desk.resources.default.log.add_witness("backup")
+    desk.resources.replicated.log.add_witness("backup")
     desk.administration.create_queue("a")
     for name, *values in asked:
         with suppress(ModelError):
             getattr(desk.administration, str(name))(*values)
-    batch = desk.resources.default.log.take_batch()
+    batch = desk.resources.replicated.log.take_batch()
     if batch is not None:
         decoded = decode(batch.data)
         assert decoded.problem is None
@@ -401,7 +401,7 @@ async def test_a_change_is_answered_only_when_it_is_committed(desk: Desk) -> Non
     async def wait(outcome: Outcome[Result]) -> Result:
         done = outcome.done()
         assert done is not None
-        assert done.written == desk.resources.default.log.written
+        assert done.written == desk.resources.replicated.log.written
         await committed.wait()
         return done.result
 
@@ -433,7 +433,7 @@ async def test_a_command_that_is_given_up_while_it_is_waited_for_is_refused_with
 
 def test_reading_waits_for_nothing(desk: Desk) -> None:
     desk.ask("queues", action="create", name="orders")
-    assert desk.waited_for == [desk.resources.default.log.written]
+    assert desk.waited_for == [desk.resources.replicated.log.written]
     desk.ask("queues", action="list")
     desk.ask("queues", action="read", name="orders")
     assert len(desk.waited_for) == 1

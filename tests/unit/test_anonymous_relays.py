@@ -82,7 +82,7 @@ def test_an_exchange_is_routed_by_who_leads_default(sets: Sets) -> None:
 
 
 def test_nothing_is_accepted_before_its_own_set_has_committed_it(sets: Sets) -> None:
-    log = sets.there.set("red").resources.default.log
+    log = sets.there.set("red").resources.replicated.log
     log.add_witness("backup")
     one, other = sets.send(("red", "a"), ("plain", "b"))
     assert (one.settled, other.remote_state) == (False, ACCEPTED)
@@ -94,7 +94,7 @@ def test_nothing_is_accepted_before_its_own_set_has_committed_it(sets: Sets) -> 
 
 @pytest.mark.parametrize("deliver", [False, True])
 def test_what_is_not_answered_is_sent_again_and_is_there_once_and_in_order(sets: Sets, deliver: bool) -> None:
-    log = sets.there.set("red").resources.default.log
+    log = sets.there.set("red").resources.replicated.log
     log.add_witness("backup")
     first = sets.send(("red", "a"), ("plain", "b"))
     late = [sets.one.send(sets.link, proton.Message(text, address="red")) for text in "cd"]
@@ -117,7 +117,7 @@ def test_what_was_taken_is_there_once_though_the_queue_of_one_before_it_was_dele
     default, container = sets.there.container.default, sets.there.container
     container.nodes.settings = type(container.nodes.settings)(auto_create=False)
     default.configuration.declare_queue("going", {})
-    log = default.resources.default.log
+    log = default.resources.replicated.log
     log.add_witness("backup")
     annotations = {proton.symbol(name): value for name, value in numbering.items()}
     first = sets.one.send(sets.link, proton.Message("a", address="going", annotations=annotations or None))
@@ -204,19 +204,19 @@ def test_a_full_primary_stops_the_client(sets: Sets) -> None:
 
 def test_a_set_that_moves_is_a_pause_and_those_to_one_address_stay_in_order(sets: Sets) -> None:
     hosted = sets.there.set("red")
-    log = hosted.resources.default.log
+    log = hosted.resources.replicated.log
     log.add_witness("backup")
     before = sets.send(("red", "a"))
-    hosted.read_only, hosted.resources.default.read_only = True, "moving"
+    hosted.read_only, hosted.resources.replicated.read_only = True, "moving"
     hosted.end_links(ServedElsewhere(sets.there.directory, "red"), browsers=False)
     during = sets.send(("red", "b"))
-    hosted.read_only, hosted.resources.default.read_only = False, ""
+    hosted.read_only, hosted.resources.replicated.read_only = False, ""
     log.remove_witness("backup")
     sets.attach_those_left()
     assert states([*before, *during]) == [ACCEPTED] * 2
     assert red(sets) == ["a", "b"]
     here = sets.here.set("red")
-    here.read_only, here.resources.default.read_only = False, ""
+    here.read_only, here.resources.replicated.read_only = False, ""
     assert states(sets.send(("red", "c"))) == [ACCEPTED]  # as long as the far link is there, in its order
     assert red(sets) == ["a", "b", "c"]
 
@@ -307,7 +307,7 @@ def test_a_directory_that_knows_less_than_the_primary_is_named(sets: Sets) -> No
 
 def test_far_links_that_wait_for_nothing_make_room_for_others(sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anonymous_relay, "FAR_LINKS", 1)
-    log = sets.there.set("red").resources.default.log
+    log = sets.there.set("red").resources.replicated.log
     sets.send(("plain", "a"))
     sets.send(("red", "b"))
     assert sets.publishers() == ["red"]
@@ -361,7 +361,7 @@ def test_a_transaction_is_in_the_set_of_its_first_message(sets: Sets, fails: boo
 def test_a_commit_waits_for_messages_that_the_primary_gives_no_credit_for() -> None:
     sets = Sets(ContainerSettings("primary", "0", publisher_credit=2))
     hosted = sets.there.set("red")
-    log = hosted.resources.default.log
+    log = hosted.resources.replicated.log
     log.add_witness("backup")
     sets.send(("red", "1"), ("red", "2"))  # all of its credit, until they are committed
     coordinator = PairedCoordinator(sets.one)
@@ -397,7 +397,7 @@ def test_a_transaction_that_was_lost_is_not_sent_again(sets: Sets) -> None:
 
 def test_what_waits_here_to_be_committed_ends_the_link_when_the_set_is_led_elsewhere(sets: Sets) -> None:
     blue = sets.here.set("blue")
-    blue.resources.default.log.add_witness("backup")
+    blue.resources.replicated.log.add_witness("backup")
     sets.send(("blue", "a"))
     sets.here.lead_elsewhere("blue")
     blue.end_links(AmqpError("amqp:link:redirect", "elsewhere"), browsers=False)

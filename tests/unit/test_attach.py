@@ -147,7 +147,7 @@ def test_a_temporary_topic_is_refused_and_a_temporary_queue_made(client: PairedC
 def test_names_that_are_the_brokers_own_are_never_made(
     broker: PairedBroker, client: PairedClient, address: str
 ) -> None:
-    before = broker.container.default.resources.default.log.last_lsn
+    before = broker.container.default.resources.replicated.log.last_lsn
     assert condition(subscribe(client, address)) == "amqp:not-found"
     assert condition(subscribe(client, address, "t", capabilities=("topic",))) == "amqp:not-found"
     assert condition(client.sender(address)) == "amqp:not-found"
@@ -166,7 +166,7 @@ def test_names_that_are_the_brokers_own_are_never_made(
             )
             == 400
         )
-    assert broker.container.default.resources.default.log.last_lsn == before
+    assert broker.container.default.resources.replicated.log.last_lsn == before
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_relay_accepts_in_order_what_waits_for_two_logs(
     resources = broker.container.default.resources
     broker.container.default.configuration.declare_queue("local", {"qpid.replicate": "none"})
     broker.container.default.configuration.declare_queue("replicated", {})
-    logs = {"local": resources.sets.local_log, "replicated": resources.default.log}
+    logs = {"local": resources.sets.local_log, "replicated": resources.replicated.log}
     for log in logs.values():
         log.add_witness("store")
     second = "replicated" if first == "local" else "local"

@@ -136,7 +136,7 @@ def replica(broker: Cluster) -> Cluster:
     client = broker.connect()
     client.send(client.sender("q"), proton.Message(body="kept", ttl=1))
     broker.settle_down()
-    broker.container.default.resources.default.log.add_witness("replication")
+    broker.container.default.resources.replicated.log.add_witness("replication")
     broker.container.default.read_only = True
     broker.connections.end_clients(refusal())
     broker.container.greeting.refusal = refusal()
@@ -201,7 +201,7 @@ def test_management_answers_on_a_replica(replica: Cluster) -> None:
 
 def test_a_replica_answers_management_as_the_manual_asks_it(replica: Cluster) -> None:
     """To a dynamic address, which on a primary is a temporary queue."""
-    replica.container.default.resources.default.read_only = "b is the primary"
+    replica.container.default.resources.replicated.read_only = "b is the primary"
     admin = replica.admin()
     replies = subscribe(admin, None, "replies", dynamic=True)
     other = subscribe(admin, None, "other", dynamic=True)
@@ -244,13 +244,13 @@ def test_an_answer_waits_for_the_replicas_if_that_is_wanted(confirm_dequeue: boo
     client = broker.connect()
     client.send(client.sender("q"), proton.Message(body="x"))
     receiver = client.receiver("q", credit=1, answers_first=True)
-    broker.container.default.resources.default.log.add_witness("replication")
+    broker.container.default.resources.replicated.log.add_witness("replication")
     ((delivery, _),) = client.received(receiver)
     delivery.update(proton.Delivery.ACCEPTED)
     broker.settle_down()
     assert delivery.settled is not confirm_dequeue
     assert [type(record.event) for batch in broker.batches for record in decode(batch.data).records] != [Enqueued]
-    log = broker.container.default.resources.default.log
+    log = broker.container.default.resources.replicated.log
     log.acknowledge("replication", log.last_lsn)
     broker.settle_down()
     assert delivery.settled
@@ -259,7 +259,7 @@ def test_an_answer_waits_for_the_replicas_if_that_is_wanted(confirm_dequeue: boo
 def test_too_few_replicas_is_a_condition_of_its_own(broker: Cluster) -> None:
     client = broker.connect()
     sender = client.sender("q")
-    broker.container.default.resources.default.refusal = NotEnoughReplicas("1 of 2 brokers")
+    broker.container.default.resources.replicated.refusal = NotEnoughReplicas("1 of 2 brokers")
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
     assert delivery.remote_state == proton.Delivery.REJECTED

@@ -173,7 +173,7 @@ def test_but_an_operator_may_go_on_with_that_part_and_others_follow_it(on_a_part
     on_a_part.settle()
     assert b.is_in(State.READY)
     assert b.bodies("q") == c.bodies("q")
-    assert b.resources.default.state.producers.items() == c.resources.default.state.producers.items() != []
+    assert b.resources.replicated.state.producers.items() == c.resources.replicated.state.producers.items() != []
 
 
 def test_a_backup_that_does_not_read_what_it_is_sent_is_given_up_after_the_backup_timeout(
@@ -238,7 +238,7 @@ def without_base(monkeypatch: pytest.MonkeyPatch, **settings: float) -> tuple[Sm
 
 
 def in_sync(cluster: SmallCluster) -> list[str]:
-    return list(cluster["a"].resources.default.state.in_sync.members)
+    return list(cluster["a"].resources.replicated.state.in_sync.members)
 
 
 def test_a_backup_is_in_sync_once_its_store_has_what_it_was_sent_and_no_earlier(
@@ -285,7 +285,7 @@ def test_a_backup_acknowledges_nothing_of_the_stream_while_it_is_sent_what_it_la
         cluster["a"].publish("q", str(count))
         count += 1
         steps.round()
-    level = cluster["a"].resources.default.log.last_lsn - 10
+    level = cluster["a"].resources.replicated.log.last_lsn - 10
     assert {lsn for lsn, _ in acknowledged if lsn < level} == {0}
     assert {chunks for lsn, chunks in acknowledged if lsn == 0} >= set(range(1, 10))
     cluster.settle()

@@ -84,7 +84,7 @@ def ended(paired: PairedRemote) -> bool:
 
 def test_what_comes_is_accepted_there_when_it_is_committed_here(paired: PairedRemote) -> None:
     far = inbound(paired)
-    log = paired.here.container.default.resources.default.log
+    log = paired.here.container.default.resources.replicated.log
     log.add_witness("backup")
     deliveries = offer(paired, far, "a", "b")
     assert held(paired) == ["a", "b"]
@@ -209,7 +209,7 @@ def test_a_refusal_is_tried_again_and_told(paired: PairedRemote) -> None:
 def test_when_another_broker_leads_nothing_more_is_taken_or_accepted(paired: PairedRemote) -> None:
     far = inbound(paired)
     hosted = paired.here.container.default
-    hosted.resources.default.read_only = "another one leads"
+    hosted.resources.replicated.read_only = "another one leads"
     hosted.end_links(AmqpError(CONNECTION_FORCED, "another one leads"), browsers=True)
     paired.settle_down()
     (delivery,) = offer(paired, far, "a")
@@ -341,7 +341,7 @@ def test_when_another_broker_leads_what_was_sent_stays_in_the_queue(paired: Pair
     far = outbound(paired, "a")
     ((delivery, _),) = take_messages(far)
     hosted = paired.here.container.default
-    hosted.resources.default.read_only = "another one leads"
+    hosted.resources.replicated.read_only = "another one leads"
     hosted.end_links(AmqpError(CONNECTION_FORCED, "another one leads"), browsers=True)
     told(paired, delivery, ACCEPTED)
     assert held(paired) == ["a"]

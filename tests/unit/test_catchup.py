@@ -41,7 +41,7 @@ def test_ids_that_come_again_after_a_comparison_that_came_to_nothing_are_found(a
     pair.part()
     backup, queue = pair.backup, pair.backup.catalog.queues["a"]
     backup.publish(queue, *[f"lost {number}" for number in range(1000)])  # more than one block of them
-    catch_up = CatchUp(backup.resources.default, pair.common_lsn)
+    catch_up = CatchUp(backup.resources.replicated, pair.common_lsn)
     catch_up.discard_after_common()
     catch_up.abandon()
     backup.log.reset(pair.common_lsn)
@@ -116,8 +116,8 @@ def test_objects_are_made_equal_in_every_way() -> None:
     configuration.bind("x", "a", "1", {"k": "2"})
     pair.backup.configuration.bind("x", "a", "1", {"k": "9"})
     pair.backup.configuration.bind("x", "a", "3", {"k": "9"})
-    pair.primary.resources.default.write(ev.InSyncChanged(4, ("n1", "n2")))
-    pair.primary.resources.default.write(ev.QueueUsed(pair.primary.catalog.queues["a"].id, "container"))
+    pair.primary.resources.replicated.write(ev.InSyncChanged(4, ("n1", "n2")))
+    pair.primary.resources.replicated.write(ev.QueueUsed(pair.primary.catalog.queues["a"].id, "container"))
     pair.primary.queue("newest")  # its id is the LSN of the frame
     pair.meet()
     pair.finish()
@@ -211,7 +211,7 @@ def test_a_catch_up_that_came_to_nothing_is_not_for_nothing() -> None:
 
 def write_locally(core: Core, event: ev.Event) -> int:
     """What a broker keeps for itself."""
-    return core.resources.local.write(event)
+    return core.resources.sets.local.write(event)
 
 
 def local_message(core: Core, queue_id: int, text: str) -> None:
@@ -239,7 +239,7 @@ def test_what_is_only_this_brokers_stays() -> None:
 
 def test_messages_of_a_queue_of_which_only_the_configuration_is_replicated_stay_where_they_are() -> None:
     pair, queue = pair_with()
-    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, False))
+    pair.primary.resources.replicated.write(ev.ReplicationChanged(queue.id, False))
     pair.part()
     local_message(pair.primary, queue.id, "primary's")
     local_message(pair.backup, queue.id, "backup's")
@@ -252,9 +252,9 @@ def test_messages_of_a_queue_of_which_only_the_configuration_is_replicated_stay_
 @pytest.mark.parametrize("messages", [True, False])
 def test_another_level_of_replication_before_the_catch_up_is_taken_over(messages: bool) -> None:
     pair, queue = pair_with(2)
-    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, not messages))
+    pair.primary.resources.replicated.write(ev.ReplicationChanged(queue.id, not messages))
     pair.part()
-    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, messages))
+    pair.primary.resources.replicated.write(ev.ReplicationChanged(queue.id, messages))
     if messages:
         pair.primary.publish(queue, "new")
     pair.meet()
@@ -267,7 +267,7 @@ def test_another_level_of_replication_during_the_catch_up_is_taken_over() -> Non
     pair.meet()
     pair.step()
     late = pair.next()
-    pair.primary.resources.default.write(ev.ReplicationChanged(queue.id, False))
+    pair.primary.resources.replicated.write(ev.ReplicationChanged(queue.id, False))
     pair.stream()
     pair.take(late)
     assert held_by(pair.backup) == []
@@ -287,7 +287,7 @@ def test_a_local_queue_makes_way_for_a_replicated_one_and_its_messages_are_given
 def test_ten_thousand_gaps_are_told_in_several_frames() -> None:
     pair, queue = pair_with(70_000)
     pair.backup.resources.accept(pair.backup.catalog.queues["a"], list(pair.backup.catalog.queues["a"].messages)[::2])
-    frames = list(CatchUp(pair.backup.resources.default, pair.common_lsn).holdings())
+    frames = list(CatchUp(pair.backup.resources.replicated, pair.common_lsn).holdings())
     assert {frame.queue for frame in frames} == {queue.id}
     assert len(frames) > 1
     assert sum(len(frame.ranges) for frame in frames) == 35_000

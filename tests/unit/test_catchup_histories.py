@@ -55,9 +55,9 @@ def perform(core: Core, what: str, name: str, number: int) -> None:
             configuration.set_replication([(name, list(Replicate)[number % 3])], Replicate.MESSAGES)
         elif what == "map":
             event = map_event(Random(number), there.map, {*there.queues, *there.exchanges})
-            resources.default.write(event)
+            resources.replicated.write(event)
         elif what == "session":
-            resources.default.write(session_event(Random(number), core.state.sessions))
+            resources.replicated.write(session_event(Random(number), core.state.sessions))
         elif what == "drop exchange":
             configuration.delete_exchange("x")
         elif what == "route":

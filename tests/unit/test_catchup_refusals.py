@@ -67,7 +67,7 @@ def test_an_end_before_the_end_is_refused() -> None:
     with pytest.raises(CatchUpError, match="before 1 queues were level: a"):
         pair.catch_up.finish()
     with pytest.raises(CatchUpError, match="before it sent its objects"):
-        CatchUp(Core().resources.default, 0).finish()
+        CatchUp(Core().resources.replicated, 0).finish()
 
 
 def test_a_chunk_after_the_last_is_refused() -> None:
@@ -101,7 +101,7 @@ def test_objects_that_cannot_be_are_refused_and_nothing_changes() -> None:
         "unreplicated and not there": frame._replace(unreplicated=(99,)),
     }
     before = picture(pair.backup.sets)
-    catch_up = CatchUp(pair.backup.resources.default, pair.common_lsn)
+    catch_up = CatchUp(pair.backup.resources.replicated, pair.common_lsn)
     for what, each in wrong.items():
         with pytest.raises(CatchUpError, match="objects"):
             catch_up.objects(each)

@@ -89,7 +89,7 @@ def test_a_client_is_told_that_its_session_is_new_and_then_that_it_is_resumed(br
 
 def test_a_client_without_a_session_is_told_nothing_of_one(broker: PairedBroker) -> None:
     assert told(broker.connect()) == {}
-    assert broker.container.default.resources.default.state.sessions.by_id == {}
+    assert broker.container.default.resources.replicated.state.sessions.by_id == {}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_where_there_are_no_sessions_they_are_not_offered_and_a_client_is_told_w
 
 def test_the_session_of_somebody_else_is_not_had_and_not_told_about(broker: PairedBroker) -> None:
     first = open_session(broker)
-    registry = broker.container.default.resources.default.state.sessions
+    registry = broker.container.default.resources.replicated.state.sessions
     session = registry.by_name[FIRST]
     registry._put(session._replace(user="zoë"))
     second = open_session(broker)
@@ -485,12 +485,12 @@ def test_it_counts_also_where_the_links_of_the_first_end_later(broker: PairedBro
 @pytest.fixture
 def witnessed(broker: PairedBroker) -> PairedBroker:
     """What is written needs somebody's word."""
-    broker.container.default.resources.default.log.add_witness(WITNESS)
+    broker.container.default.resources.replicated.log.add_witness(WITNESS)
     return broker
 
 
 def commit(broker: PairedBroker) -> None:
-    log = broker.container.default.resources.default.log
+    log = broker.container.default.resources.replicated.log
     log.acknowledge(WITNESS, log.last_lsn)
     broker.settle_down()
 
@@ -550,7 +550,7 @@ def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: Pair
     client = open_session(witnessed)
     commit(witnessed)
     link = consume(client, "q", 1)
-    log = witnessed.container.default.resources.default.log
+    log = witnessed.container.default.resources.replicated.log
     log.acknowledge(WITNESS, log.last_lsn)
     witnessed.container.tell_what_is_committed()
     client.exchange()
@@ -566,7 +566,7 @@ def test_what_is_told_of_a_link_is_committed(witnessed: PairedBroker) -> None:
     witnessed.settle_down()
     client.vanish()
     again = open_session(witnessed)
-    log = witnessed.container.default.resources.default.log
+    log = witnessed.container.default.resources.replicated.log
     log.acknowledge(WITNESS, log.last_lsn)
     log.append_unit([])  # something more is on its way
     witnessed.settle_down()
@@ -596,12 +596,12 @@ def test_a_broker_that_begins_to_lead_waits_for_the_clients_of_all_sessions(brok
     filled(broker, 1)
     consume(open_session(broker, timeout=5), "q", 1)
     following = PairedBroker()
-    following.container.default.resources.default.read_only = "another one leads"
+    following.container.default.resources.replicated.read_only = "another one leads"
     following.container.default.read_only = True
     replay(broker, following)
     pass_time(following, 100)
     assert refusal(open_session(following)) == "amqp:resource-locked", "nobody knows who leads"
-    following.container.default.resources.default.read_only = ""
+    following.container.default.resources.replicated.read_only = ""
     following.container.default.read_only = False
     pass_time(following, 0)
     pass_time(following, 4.9)
@@ -615,8 +615,8 @@ def replay(leading: PairedBroker, following: PairedBroker) -> None:
     from qpid_ha_broker.ha.browser import Browsers, objects_frame
     from qpid_ha_broker.ha.catchup import CatchUp
 
-    default = leading.container.default.resources.default
-    catch_up = CatchUp(following.container.default.resources.default, 0)
+    default = leading.container.default.resources.replicated
+    catch_up = CatchUp(following.container.default.resources.replicated, 0)
     catch_up.discard_after_common()
     lsn = default.log.last_lsn
     catch_up.objects(objects_frame(default.state, 1, lsn))

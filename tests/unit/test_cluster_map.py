@@ -12,7 +12,7 @@ from catchup_support import Pair
 from kept_core import KeptCore, durable_picture, recovered
 from map_events import PLACED, map_event
 from model_support import Core, picture, replicated_picture
-from qpid_ha_broker.cluster.map import Changes, ClusterMap
+from qpid_ha_broker.cluster_map import Changes, ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.layout import is_local_lsn
@@ -96,8 +96,8 @@ def core_with_placed(*names: str) -> Core:
 
 def place(core: Core, *names: str) -> list[int]:
     if "s" not in core.state.map.sets:
-        core.resources.default.write(ev.SetPlaced("s", ("alpha",), (), "", 0, 0))
-    return [core.resources.default.write(ev.QueuePlaced(name, "s", {}, False)) for name in names]
+        core.resources.replicated.write(ev.SetPlaced("s", ("alpha",), (), "", 0, 0))
+    return [core.resources.replicated.write(ev.QueuePlaced(name, "s", {}, False)) for name in names]
 
 
 # --- as state of `default`
@@ -133,7 +133,7 @@ def test_a_backup_that_compares_gets_the_map_and_frees_names_and_bindings_of_wha
     pair.backup.queue("p3", replicate="none")
     pair.backup.configuration.declare_exchange("mine", "fanout", {"qpid.replicate": "none"})
     pair.backup.configuration.bind("mine", "p1", "", {})
-    pair.primary.resources.default.write(ev.QueueRemoved(pair.primary.state.map.queues["p1"].id))
+    pair.primary.resources.replicated.write(ev.QueueRemoved(pair.primary.state.map.queues["p1"].id))
     place(pair.primary, "p3")
     pair.primary.queue("p1")
     pair.meet()
@@ -193,7 +193,7 @@ def test_an_exchange_leads_to_queues_of_other_sets_until_they_are_removed() -> N
     there = core.catalog.destinations(exchange, "k", b"")
     assert there.queues == (queue,)
     assert [placed.name for placed in there.placed] == ["p1"]
-    core.resources.default.write(ev.QueueRemoved(core.state.map.queues["p1"].id))
+    core.resources.replicated.write(ev.QueueRemoved(core.state.map.queues["p1"].id))
     assert core.catalog.destinations(exchange, "k", b"") == ((queue,), ())
     assert [binding.key for binding in exchange.bindings()] == ["k", "other"]
     core.check()
@@ -212,7 +212,7 @@ def test_what_stays_within_one_set_is_refused_where_an_exchange_leads_to_another
 def test_a_queue_that_is_being_deleted_cannot_be_bound() -> None:
     core = core_with_placed("p1")
     core.exchange("x")
-    core.resources.default.write(ev.QueuePlaced("p1", "s", {}, True))
+    core.resources.replicated.write(ev.QueuePlaced("p1", "s", {}, True))
     with pytest.raises(InUse, match="p1 is being deleted"):
         core.configuration.bind("x", "p1", "", {})
 
@@ -244,7 +244,7 @@ def test_whatever_happens_to_the_map_who_follows_or_compares_has_the_same(seed: 
     pair.primary.exchange("x")
     for step in range(40):
         core = pair.primary
-        core.resources.default.write(map_event(random, core.state.map, core.catalog.queues))
+        core.resources.replicated.write(map_event(random, core.state.map, core.catalog.queues))
         bindable = [name for name in PLACED if name in core.state.map.queues]
         if bindable and random.random() < 0.5:
             placed = core.state.map.queues[random.choice(bindable)]

@@ -18,7 +18,7 @@ from qpid_ha_broker.server.control.control import ControlError
 def written() -> Resources:
     """A set whose log has something that nobody has acknowledged."""
     resources = Resources(TextReader())
-    resources.default.log.add_witness("backup")
+    resources.replicated.log.add_witness("backup")
     Configuration(resources).declare_queue("q", {})
     return resources
 
@@ -37,6 +37,6 @@ async def test_a_set_that_loses_its_primary_refuses_those_that_wait_in_it_and_no
 
     with pytest.raises(ControlError, match="stopped being primary"):
         await waits[0]
-    kept.default.log.acknowledge("backup", kept.default.log.last_lsn)
+    kept.replicated.log.acknowledge("backup", kept.replicated.log.last_lsn)
     waiters.turn_ended()
     assert await waits[1] == "kept"

@@ -119,7 +119,7 @@ def browses_what_no_backup_has(broker: PairedBroker, client: PairedClient) -> No
 
 def publishes_what_no_backup_has(broker: PairedBroker, client: PairedClient) -> None:
     client.sender("q")
-    broker.container.default.resources.default.log.add_witness("backup")
+    broker.container.default.resources.replicated.log.add_witness("backup")
     client.publish("q", "x")
 
 

@@ -29,12 +29,12 @@ def client(broker: PairedBroker) -> PairedClient:
 
 
 def witness(broker: PairedBroker, name: str = STORE) -> None:
-    broker.container.default.resources.default.log.add_witness(name)
+    broker.container.default.resources.replicated.log.add_witness(name)
 
 
 def acknowledge(broker: PairedBroker, name: str = STORE, lsn: int | None = None) -> None:
     """The witness has everything up to `lsn`, by default all."""
-    log = broker.container.default.resources.default.log
+    log = broker.container.default.resources.replicated.log
     log.acknowledge(name, log.last_lsn if lsn is None else lsn)
     broker.settle_down()
 
@@ -72,7 +72,7 @@ def test_publishes_are_settled_as_far_as_the_witness_has_come(broker: PairedBrok
     deliveries = [client.send(sender, proton.Message(body=number)) for number in range(3)]
     broker.settle_down()
 
-    acknowledge(broker, lsn=broker.container.default.resources.default.log.last_lsn - 1)
+    acknowledge(broker, lsn=broker.container.default.resources.replicated.log.last_lsn - 1)
 
     assert [delivery.settled for delivery in deliveries] == [True, True, False]
 
@@ -144,7 +144,7 @@ def test_a_discharge_is_accepted_only_when_the_whole_unit_is_committed(
 
     discharged = coordinator.discharge(transaction_id)
     assert not discharged.settled
-    log = broker.container.default.resources.default.log
+    log = broker.container.default.resources.replicated.log
     acknowledge(broker, lsn=log.last_lsn - 1)
     assert not discharged.settled
 
@@ -290,7 +290,7 @@ def test_when_a_witness_is_dropped_what_it_held_up_goes_on(broker: PairedBroker,
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
 
-    broker.container.default.resources.default.log.remove_witness(STORE)
+    broker.container.default.resources.replicated.log.remove_witness(STORE)
     broker.settle_down()
 
     assert delivery.settled

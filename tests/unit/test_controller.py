@@ -12,7 +12,6 @@ from qpid_ha_broker.cluster.context import Orders
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.directory import deletion_of
 from qpid_ha_broker.cluster.liveness import FIRST_REPORTS_S, BrokerLife, Liveness
-from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
 from qpid_ha_broker.cluster.messages import OrderKind
 from qpid_ha_broker.cluster.placement import (
     Placement,
@@ -27,6 +26,7 @@ from qpid_ha_broker.cluster.placement import (
 from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE
 from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
 from qpid_ha_broker.cluster.shutdown import LIMIT_S, RESUME_S
+from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import Scalar
 

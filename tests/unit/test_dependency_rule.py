@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS, MODEL = "qpid_ha_broker.events", "qpid_ha_broker.model"
 CLUSTER = "qpid_ha_broker.cluster"
-MAP = "qpid_ha_broker.cluster.map"  # state of the set `default`
+MAP = "qpid_ha_broker.cluster_map"  # state of the set `default`
 METRICS = "qpid_ha_broker.metrics"
 STATES = "qpid_ha_broker.ha.states"  # what a broker can be, for those who ask whether it is that
 HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
@@ -42,7 +42,8 @@ SET_NAMES = "qpid_ha_broker.events.set_names"  # how a resource set may be calle
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "qpid_ha_broker": (),
     EVENTS: (),
-    CLUSTER: (EVENTS, MODEL),
+    MAP: (EVENTS,),
+    CLUSTER: (EVENTS, MAP, MODEL),
     MODEL: (EVENTS, MAP),
     AMQP: (EVENTS, MODEL),
     HA: (EVENTS, MODEL, MAP),
@@ -50,7 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
-    SERVER: (EVENTS, CLUSTER, MODEL, HA, METRICS, AMQP, COORDINATION, STORE, CONFIG, VERSION),
+    SERVER: (EVENTS, MAP, CLUSTER, MODEL, HA, METRICS, AMQP, COORDINATION, STORE, CONFIG, VERSION),
     CLIENT: (CLIENT_CORE,),
     CLIENT_CORE: (),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, *SECTIONS, f"{WIRE}.values", CONFIG, VERSION),
@@ -75,7 +76,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-PURE = (EVENTS, CLUSTER, MODEL, HA, METRICS, AMQP, CLIENT_CORE)
+PURE = (EVENTS, MAP, CLUSTER, MODEL, HA, METRICS, AMQP, CLIENT_CORE)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",

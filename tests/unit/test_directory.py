@@ -21,8 +21,8 @@ from qpid_ha_broker.cluster.directory import (
     is_withdrawn,
     with_conditions,
 )
-from qpid_ha_broker.cluster.map import ClusterMap
 from qpid_ha_broker.cluster.messages import KeptQueue, UnplacedQueue
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 
 LEADER = SetLeader("s", "alpha", 3)

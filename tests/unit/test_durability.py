@@ -20,7 +20,7 @@ class Archive:
     """A store's progress, and the requests that it has made."""
 
     def __init__(self, settings: MemberSettings = SETTINGS, durable_lsn: int = 10) -> None:
-        self.ctx = MemberContext(settings, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
+        self.ctx = MemberContext(settings, Resources(TextReader()).replicated, lambda: 0.5, lambda: NOW_MS)
         self.progress = DurableProgress(self.ctx, durable_lsn)
 
     def persist(self, first_lsn: int, last_lsn: int) -> int:

@@ -213,7 +213,7 @@ class Story:
         return entries[0].delivery_count
 
     def outcome(self) -> Outcome:
-        registry = self.broker.container.default.resources.default.state.sessions
+        registry = self.broker.container.default.resources.replicated.state.sessions
         session = registry.by_name.get(FIRST)
         state = "over" if session is None else "attached" if session.is_attached else "waits"
         subscription = "stays" if "subscription:shop:durable" in self.queues else "deleted"
@@ -269,7 +269,7 @@ def test_who_gives_up_waiting_for_its_session_has_not_ended_it(way: str) -> None
     """As while brokers are frozen. Proton keeps a close to itself until it has the broker's open; others do not."""
     story = Story(way)
     story.with_session.vanish()
-    log = story.broker.container.default.resources.default.log
+    log = story.broker.container.default.resources.replicated.log
     log.add_witness(WITNESS)
     waiting = open_session(story.broker, FIRST, resume=True)
     assert waiting.connection.state & proton.Endpoint.REMOTE_UNINIT

@@ -18,11 +18,11 @@ class Leading(PairedBroker):
         super().__init__()
         self.is_cut_off = False
         self._records: list[LogRecord] = []
-        self.container.default.resources.default.log.add_witness(WITNESS)
+        self.container.default.resources.replicated.log.add_witness(WITNESS)
 
     def lead(self, records: list[LogRecord]) -> None:
         """Go on where these end."""
-        default = self.container.default.resources.default
+        default = self.container.default.resources.replicated
         for record in records:
             default.follow(record)
         self._records = list(records)
@@ -33,7 +33,7 @@ class Leading(PairedBroker):
 
     def turn(self) -> None:
         super().turn()
-        log = self.container.default.resources.default.log
+        log = self.container.default.resources.replicated.log
         if not self.is_cut_off and log.committed_lsn < log.last_lsn and not log.has_pending:
             log.acknowledge(WITNESS, log.last_lsn)
             self.container.default.touch()

@@ -24,7 +24,7 @@ def take_over(core: Core) -> Core:
     """The broker that followed `core` and is now primary."""
     backup = core.followed()
     heir = Core(backup)
-    backup.default.take_over(core.now_ms, GRACE_MS)
+    backup.replicated.take_over(core.now_ms, GRACE_MS)
     return heir
 
 
@@ -37,7 +37,7 @@ def test_who_follows_the_log_holds_the_same_and_stands_where_it_ends() -> None:
     core.resources.commit(transaction_of((q, "e"), (r, "f")), NOW_MS)
     backup = core.followed()
     assert picture(backup.sets) == replicated_picture(core.sets)
-    assert backup.default.log.last_lsn == backup.default.log.last_lsn == core.log.last_lsn
+    assert backup.replicated.log.last_lsn == backup.replicated.log.last_lsn == core.log.last_lsn
 
 
 def test_the_parts_of_a_unit_wait_for_its_end() -> None:
@@ -47,10 +47,10 @@ def test_the_parts_of_a_unit_wait_for_its_end() -> None:
     core.read()
     backup = Resources(TextReader())
     for record in core.records[:-1]:
-        backup.default.follow(record)
-    assert (backup.catalog.queues["q"].messages.count, backup.default.log.last_lsn) == (0, queue.id)
-    backup.default.follow(core.records[-1])
-    assert (backup.catalog.queues["q"].messages.count, backup.default.log.last_lsn) == (2, core.log.last_lsn)
+        backup.replicated.follow(record)
+    assert (backup.catalog.queues["q"].messages.count, backup.replicated.log.last_lsn) == (0, queue.id)
+    backup.replicated.follow(core.records[-1])
+    assert (backup.catalog.queues["q"].messages.count, backup.replicated.log.last_lsn) == (2, core.log.last_lsn)
 
 
 def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts() -> None:
@@ -60,29 +60,29 @@ def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts
     core.read()
     backup = Resources(TextReader())
     for record in core.records[:-1]:
-        backup.default.follow(record)
-    backup.default.drop_open_unit()
+        backup.replicated.follow(record)
+    backup.replicated.drop_open_unit()
     event = ev.Enqueued(queue.ids, message("c").payload, False, 4, 0, "")
-    backup.default.follow(LogRecord(queue.id + 1, event, False))
+    backup.replicated.follow(LogRecord(queue.id + 1, event, False))
     assert bodies(backup.catalog.queues["q"].messages) == ["c"]
-    assert backup.default.log.last_lsn == queue.id + 1
+    assert backup.replicated.log.last_lsn == queue.id + 1
 
 
 def test_an_event_that_does_not_fit_is_named_with_its_place() -> None:
     backup = Resources(TextReader())
     with pytest.raises(ReplayError, match="LSN 7: Enqueued"):
-        backup.default.follow(LogRecord(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
+        backup.replicated.follow(LogRecord(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
 
 
 def test_generations_and_the_in_sync_set_are_part_of_the_state() -> None:
     core = Core()
     started = ev.GenerationStarted(1, "node1", "the cluster", NOW_MS, False, "the first start")
     assert core.state.in_sync == ev.InSyncChanged(0, ())
-    lsn = core.resources.default.write(started)
-    core.resources.default.write(ev.InSyncChanged(2, ("node1", "node2")))
+    lsn = core.resources.replicated.write(started)
+    core.resources.replicated.write(ev.InSyncChanged(2, ("node1", "node2")))
     backup = core.followed()
-    assert backup.default.state.generations == core.state.generations == [(lsn, started)]
-    assert backup.default.state.in_sync == ev.InSyncChanged(2, ("node1", "node2"))
+    assert backup.replicated.state.generations == core.state.generations == [(lsn, started)]
+    assert backup.replicated.state.in_sync == ev.InSyncChanged(2, ("node1", "node2"))
 
 
 def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
@@ -90,7 +90,7 @@ def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
     queue = core.queue("q")
     core.publish(queue, "a")
     backup = core.followed()
-    backup.default.read_only = "this broker is ready; node1 is primary"
+    backup.replicated.read_only = "this broker is ready; node1 is primary"
     reader = Core(backup, witness=False)
     replica = backup.catalog.queues["q"]
     browser = reader.browser(replica)
@@ -102,12 +102,12 @@ def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
     single, *unit = core.records[-4:]
     for records, seen in (([single], ["b"]), (unit, ["c", "d"])):
         for record in records:
-            backup.default.follow(record)
+            backup.replicated.follow(record)
         reader.now_ms += SECOND
         assert reader.tick() == []
         reader.hand_out()
         assert bodies(reader.inbox(browser)) == seen
-    assert (replica.messages.count, backup.default.log.last_lsn) == (4, core.log.last_lsn)
+    assert (replica.messages.count, backup.replicated.log.last_lsn) == (4, core.log.last_lsn)
 
 
 # --- taking over
@@ -128,7 +128,7 @@ def test_messages_of_a_local_queue_count_as_seen_too() -> None:
     core = Core()
     queue = core.queue("q", replicate="none")
     core.publish(queue, "a")
-    core.resources.default.take_over(NOW_MS, GRACE_MS)
+    core.resources.replicated.take_over(NOW_MS, GRACE_MS)
     core.publish(queue, "b")
     old, new = queue.messages
     assert old.id <= queue.redelivered_below < new.id
@@ -232,7 +232,7 @@ def test_a_backup_writes_nothing_and_says_who_does() -> None:
     core.publish(queue, "a")
     (entry,) = core.take(queue, core.consumer(queue))
     lsn = core.log.last_lsn
-    core.resources.default.read_only = "this broker is ready; node1 is primary"
+    core.resources.replicated.read_only = "this broker is ready; node1 is primary"
     commands: list[Callable[[], object]] = [
         lambda: core.publish(queue, "b"),
         lambda: core.publish(exchange, "b"),
@@ -253,7 +253,7 @@ def test_a_backup_writes_nothing_and_says_who_does() -> None:
     core.resources.release(queue, [entry], failed=True)
     assert (entry.holder, entry.delivery_count) == (None, 0)
     assert (core.log.last_lsn, queue.messages.count) == (lsn, 1)
-    core.resources.default.read_only = ""
+    core.resources.replicated.read_only = ""
     core.publish(queue, "b")
     core.check()
 
@@ -264,7 +264,7 @@ def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
     both = core.exchange("both", "fanout", queue, local)
     core.publish(queue, "a")
     lsn = core.log.last_lsn
-    core.resources.default.refusal = NotEnoughReplicas("2 brokers must hold it, 1 does")
+    core.resources.replicated.refusal = NotEnoughReplicas("2 brokers must hold it, 1 does")
     for target in (queue, both):
         with pytest.raises(NotEnoughReplicas, match="2 brokers"):
             core.publish(target, "b")
@@ -273,7 +273,7 @@ def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
     assert (core.log.last_lsn, local.messages.count) == (lsn, 0)
     assert core.resources.publish(local, message("c"), core.now_ms).is_committed
     assert core.consume(queue) == ["a"]
-    core.resources.default.refusal = None
+    core.resources.replicated.refusal = None
     core.publish(queue, "d")
     core.check()
 
@@ -282,11 +282,11 @@ def test_messages_that_are_not_durable_are_given_up_by_everybody_at_the_same_pla
     core = Core()
     queue = core.queue("q")
     core.publish(queue, message("durable", durable=True), message("transient"))
-    core.resources.default.write(ev.TransientsLost(core.resources.default.log.last_lsn + 1))
+    core.resources.replicated.write(ev.TransientsLost(core.resources.replicated.log.last_lsn + 1))
     core.publish(queue, message("later"))
     backup = core.followed()
     for each in (core.catalog, backup.catalog):
         assert bodies(each.queues["q"].messages) == ["durable", "later"]
         each.queues["q"].messages.check_invariants()
     assert backup.catalog.memory_bytes == core.catalog.memory_bytes
-    assert backup.default.state.transients_lost_lsn == core.state.transients_lost_lsn > 0
+    assert backup.replicated.state.transients_lost_lsn == core.state.transients_lost_lsn > 0

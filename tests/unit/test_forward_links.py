@@ -47,7 +47,7 @@ class Broker:
         self.container: Container = self.sets.container
         self.sets.lead_elsewhere("red")
         self.red = self.sets.set("red")
-        self.red.resources.default.log.add_witness(WITNESS)
+        self.red.resources.replicated.log.add_witness(WITNESS)
         self.dialled: list[SubChannel] = []
         self.is_reachable = True
         host = cast(Host, self)
@@ -78,8 +78,8 @@ class Broker:
 
     def lead(self, generation: int) -> None:
         """This broker leads `red`, in that generation."""
-        self.red.resources.default.read_only = ""
-        self.red.resources.default.write(ev.GenerationStarted(generation, "alpha", "", 0, False, ""))
+        self.red.resources.replicated.read_only = ""
+        self.red.resources.replicated.write(ev.GenerationStarted(generation, "alpha", "", 0, False, ""))
         self.red.read_only = False
 
     def forward(self, *texts: str) -> None:

@@ -22,7 +22,7 @@ from paired_remote import TARGET, PairedRemote
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.links.bridges import InboundBridge, OutboundBridge
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from session_clients import open_session
 from session_support import FIRST
 from several_sets import SeveralSets
@@ -249,7 +249,7 @@ def test_a_session_that_is_refused_or_stolen_or_times_out_leaves_nothing_behind(
             broker.container.now_ms += 100_000
             broker.container.tick()
         world.settle_down()
-        assert not world.primary.container.default.resources.default.state.sessions.by_id
+        assert not world.primary.container.default.resources.replicated.state.sessions.by_id
 
     world.primary.container.default.configuration.declare_queue("q", {})
     assert growth(each, ROUNDS) == {}

@@ -36,9 +36,9 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def leading(core: Core) -> Core:
     """The one who writes the log, and tells of marks."""
-    core.resources.default.state.marks.inherit(is_next=True)
-    core.resources.default.take_over(NOW_MS, 0)
-    core.resources.default.begin_marks()
+    core.resources.replicated.state.marks.inherit(is_next=True)
+    core.resources.replicated.take_over(NOW_MS, 0)
+    core.resources.replicated.begin_marks()
     core.commit()
     return core
 
@@ -49,15 +49,15 @@ def heir_of(core: Core, upto: int = EVERYTHING, *, is_next: bool = True, tells: 
     backup = Resources(TextReader())
     for record in core.records:
         if record.lsn <= upto:
-            backup.default.follow(record)
-    backup.default.state.marks.inherit(is_next=is_next)
-    backup.default.drop_open_unit()
+            backup.replicated.follow(record)
+    backup.replicated.state.marks.inherit(is_next=is_next)
+    backup.replicated.drop_open_unit()
     heir = Core(backup)
-    heir.records = [record for record in core.records if record.lsn <= backup.default.log.last_lsn]
-    backup.default.write(GenerationStarted(1, "heir", "cluster", 0, False, ""))
-    backup.default.take_over(NOW_MS, 0)
+    heir.records = [record for record in core.records if record.lsn <= backup.replicated.log.last_lsn]
+    backup.replicated.write(GenerationStarted(1, "heir", "cluster", 0, False, ""))
+    backup.replicated.take_over(NOW_MS, 0)
     if tells:
-        backup.default.begin_marks()
+        backup.replicated.begin_marks()
     return heir
 
 
@@ -252,7 +252,7 @@ def test_who_begins_to_tell_later_tells_what_went_out_until_then() -> None:
     second = heir_of(core, tells=False)
     replica = second.catalog.queues["q"]
     assert bodies(second.take(replica, second.consumer(replica), 5)) == numbers(5), "nothing waits for marks"
-    second.resources.default.begin_marks()
+    second.resources.replicated.begin_marks()
     assert marked(heir_of(second)) == numbers(5)
 
 
@@ -261,7 +261,7 @@ def test_when_marks_end_messages_wait_until_everybody_knows_that() -> None:
     queue = core.queue("q")
     core.publish(queue, *numbers(50))
     consumer = core.consumer(queue)
-    core.resources.default.end_marks()
+    core.resources.replicated.end_marks()
     assert core.take(queue, consumer) == []
     assert bodies(get(core, queue, consumer, 1000)) == numbers(50)
     new = core.queue("new")
@@ -377,12 +377,12 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def begin_marks(self) -> None:
         if not self.core.state.marks.is_told:
-            self.core.resources.default.begin_marks()
+            self.core.resources.replicated.begin_marks()
 
     @precondition(lambda self: self.core.state.marks.is_told)
     @rule()
     def end_marks(self) -> None:
-        self.core.resources.default.end_marks()
+        self.core.resources.replicated.end_marks()
 
     @rule(lost=st.integers(0, 6), tells=st.sampled_from([True, True, True, False]))
     def fail_over(self, lost: int, tells: bool) -> None:

@@ -71,7 +71,7 @@ def test_messages_are_published_to_and_consumed_from_queues_of_all_sets(
 
 def test_what_is_published_is_in_the_log_of_its_set_and_in_no_other(broker: SeveralSets, client: PairedClient) -> None:
     def ends() -> dict[str, int]:
-        return {name: hosted.resources.default.log.last_lsn for name, hosted in broker.container.sets.items()}
+        return {name: hosted.resources.replicated.log.last_lsn for name, hosted in broker.container.sets.items()}
 
     before = ends()
     publish(client, "red")
@@ -80,7 +80,7 @@ def test_what_is_published_is_in_the_log_of_its_set_and_in_no_other(broker: Seve
 
 def test_a_publish_waits_for_the_witness_of_its_own_set_only(broker: SeveralSets, client: PairedClient) -> None:
     for name in ("red", "blue"):
-        broker.set(name).resources.default.log.add_witness(WITNESS)
+        broker.set(name).resources.replicated.log.add_witness(WITNESS)
     red, blue = publish(client, "red"), publish(client, "blue")
     assert (red.settled, blue.settled) == (False, False)
 
@@ -95,11 +95,11 @@ def test_what_was_committed_after_the_turn_is_told_without_another_turn(
     broker: SeveralSets, client: PairedClient
 ) -> None:
     red = broker.set("red")
-    red.resources.default.log.add_witness(WITNESS)
+    red.resources.replicated.log.add_witness(WITNESS)
     delivery = publish(client, "red")
     visits = broker.visits["red"]
 
-    red.resources.default.log.acknowledge(WITNESS, red.resources.default.log.last_lsn)
+    red.resources.replicated.log.acknowledge(WITNESS, red.resources.replicated.log.last_lsn)
     red.touch()
     broker.container.tell_what_is_committed()
 
@@ -112,7 +112,7 @@ def test_what_was_committed_after_the_turn_is_told_without_another_turn(
 def test_one_set_that_cannot_commit_holds_up_no_other_one_on_the_relay(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    broker.set("red").resources.default.log.add_witness(WITNESS)
+    broker.set("red").resources.replicated.log.add_witness(WITNESS)
     relay = client.sender(None)
     red, blue = (client.send(relay, proton.Message(address=name, body="x")) for name in ("red", "blue"))
     broker.settle_down()
@@ -127,7 +127,7 @@ def test_a_message_for_queues_of_several_sets_is_accepted_when_all_have_committe
 ) -> None:
     fan_out(broker)
     for name in ("red", "blue"):
-        broker.set(name).resources.default.log.add_witness(WITNESS)
+        broker.set(name).resources.replicated.log.add_witness(WITNESS)
     delivery = publish(client, "fan")
     assert (broker.count("red"), broker.count("blue"), broker.queue("plain").messages.count) == (1, 1, 1)
     broker.acknowledge("red")
@@ -141,7 +141,7 @@ def test_who_waits_for_a_set_that_goes_loses_its_link_to_an_exchange_and_is_told
 ) -> None:
     """It sends all of it again, before what is handed on to the next primary."""
     fan_out(broker)
-    broker.set("red").resources.default.log.add_witness(WITNESS)
+    broker.set("red").resources.replicated.log.add_witness(WITNESS)
     waiting, other = client.sender("fan"), client.sender("fan")
     delivery = client.send(waiting, proton.Message(body="x"))
     broker.settle_down()
@@ -198,7 +198,7 @@ def test_nothing_is_handed_on_beside_what_is_written_here_and_not_committed(
     fan_out(broker)
     other = broker.container.publisher.forwarder = RefusingBroker()
     red = broker.set("red")
-    red.resources.default.log.add_witness(WITNESS)
+    red.resources.replicated.log.add_witness(WITNESS)
     first = publish(client, "fan")
     red.read_only = True
     second = publish(client, "fan")
@@ -412,7 +412,7 @@ def test_where_others_write_all_links_of_a_lost_client_end_at_once(
 ) -> None:
     for _ in range(20):
         getattr(client, role)("red")
-    broker.set("red").resources.default.read_only = "another broker leads red"
+    broker.set("red").resources.replicated.read_only = "another broker leads red"
     ticks = itertools.count()
     broker.container.clock = lambda: float(next(ticks))
 
@@ -454,7 +454,7 @@ def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_i
     coordinator = PairedCoordinator(client)
     transaction_id = coordinator.declare()
     coordinator.publish(client.sender("red"), transaction_id)
-    broker.set("red").resources.default.log.add_witness(WITNESS)
+    broker.set("red").resources.replicated.log.add_witness(WITNESS)
 
     discharged = coordinator.discharge(transaction_id)
     assert not discharged.settled
@@ -531,7 +531,7 @@ def test_management_reads_and_purges_a_queue_of_another_set_and_answers_once_tha
 ) -> None:
     publish(client, "red")
     assert ask(client, "READ", {}, type="queue", name="red").body["messages"] == 1
-    broker.set("red").resources.default.log.add_witness(WITNESS)
+    broker.set("red").resources.replicated.log.add_witness(WITNESS)
     replies, requests = client.receiver("$management", 10), client.sender("$management")
     request: Any = proton.Message(reply_to="$management", correlation_id=1, body={})
     request.properties = {"operation": "PURGE", "type": "queue", "name": "red"}
@@ -676,7 +676,7 @@ def test_a_queue_that_nobody_uses_any_more_is_deleted_by_way_of_its_entry_in_the
     queue = broker.set("red").resources.catalog.queues["brief"]
     broker.set("red").configuration.update_queue("brief", {"qpid.auto_delete": True})
     fan_out(broker)
-    broker.container.default.resources.default.write(ev.QueuePlaced("brief", "red", {}, False))
+    broker.container.default.resources.replicated.write(ev.QueuePlaced("brief", "red", {}, False))
     client.receiver("brief", 1).close()
     broker.settle_down()
 
@@ -717,7 +717,7 @@ def test_a_client_that_goes_before_the_answer_comes_leaves_nothing_behind(
 def test_of_a_queue_without_a_replica_here_the_directory_is_told_and_who_leads_it(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    default = broker.container.default.resources.default
+    default = broker.container.default.resources.replicated
     default.write(ev.SetPlaced("green", ("beta",), (), "", 0, 0))
     for number in range(3):
         default.write(ev.QueuePlaced(f"g{number}", "green", {"qpid.max_count": number}, number == 2))
@@ -849,7 +849,7 @@ def test_when_a_set_is_hosted_no_more_its_links_end_and_the_others_go_on(
     held = client.receiver("red", 1)
     ((held_delivery, _),) = client.received(held)
     red, blue = client.sender("red"), client.sender("blue")
-    broker.set("red").resources.default.log.add_witness(WITNESS)
+    broker.set("red").resources.replicated.log.add_witness(WITNESS)
     unconfirmed = client.send(red, proton.Message(body="never confirmed"))
     broker.settle_down()
 
@@ -891,7 +891,7 @@ def test_what_is_led_elsewhere_ends_its_writers_and_rolls_back_its_transactions(
 
 
 def test_who_waits_on_the_relay_for_a_set_that_goes_loses_that_link(broker: SeveralSets, client: PairedClient) -> None:
-    broker.set("red").resources.default.log.add_witness(WITNESS)
+    broker.set("red").resources.replicated.log.add_witness(WITNESS)
     relay, other = client.sender(None), client.sender(None)
     delivery = client.send(relay, proton.Message(address="red", body="x"))
     broker.settle_down()
@@ -904,7 +904,7 @@ def test_who_waits_on_the_relay_for_a_set_that_goes_loses_that_link(broker: Seve
 
 
 def test_who_waits_for_a_command_on_a_set_that_goes_loses_that_link(broker: SeveralSets, client: PairedClient) -> None:
-    broker.set("red").resources.default.log.add_witness(WITNESS)
+    broker.set("red").resources.replicated.log.add_witness(WITNESS)
     client.receiver("$management", 10)
     requests = client.sender("$management")
     request: Any = proton.Message(reply_to="$management", correlation_id=1, body={"arguments": {"mine": 1}})

@@ -245,14 +245,14 @@ def test_who_is_being_recorded_as_the_primary_follows_the_old_one_no_more() -> N
     a.paused = True
     cluster.heal()
     cluster.wait(0.2)
-    lsn_before, cluster.record_answers = b.resources.default.log.last_lsn, deque()
+    lsn_before, cluster.record_answers = b.resources.replicated.log.last_lsn, deque()
     b.feed(fx.PromoteAsked(1))
     cluster.wait(0.4)
     assert cluster.record is not None
     assert cluster.record.primary == "b"
     a.paused = False
     cluster.run()
-    assert (b.state, b.resources.default.log.last_lsn) == (State.CONNECTING, lsn_before)
+    assert (b.state, b.resources.replicated.log.last_lsn) == (State.CONNECTING, lsn_before)
     cluster.let_record_answers_come()
     cluster.settle()
     assert primaries(cluster) == ["b"]
@@ -268,11 +268,11 @@ def test_below_the_least_number_in_sync_publishes_are_refused_and_what_waits_is_
     lsn = a.publish("q", "waits")
     cluster.wait(20)
     assert a.committed < lsn
-    assert a.resources.default.refusal is not None
+    assert a.resources.replicated.refusal is not None
     cluster.heal()
     cluster.settle()
     assert a.committed >= lsn
-    assert a.resources.default.refusal is None
+    assert a.resources.replicated.refusal is None
 
 
 def test_a_primary_remembers_the_generation_for_which_it_stepped_down_when_nobody_who_knows_it_answers() -> None:

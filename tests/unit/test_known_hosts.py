@@ -12,7 +12,7 @@ import proton
 from event_loops import in_event_loop
 from paired_engines import PairedBroker
 from qpid_ha_broker.amqp.connections.container import Container, Greeting
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.configuration import Configuration

@@ -39,7 +39,7 @@ def proof(cluster: SmallCluster, woke_s: float = 0.0) -> LeadProof:
 
 
 def last_lsn(cluster: SmallCluster) -> int:
-    return cluster["a"].resources.default.log.last_lsn
+    return cluster["a"].resources.replicated.log.last_lsn
 
 
 def publish(cluster: SmallCluster) -> None:
@@ -183,7 +183,7 @@ class Primary:
 
     def __init__(self) -> None:
         self.broker = PairedBroker()
-        self.log: Log = self.broker.container.default.resources.default.log
+        self.log: Log = self.broker.container.default.resources.replicated.log
         self.proof = LeadProof.PROVEN
         self.broker.container.default.prove_lead = lambda: self.proof
         administration = self.broker.container.administration

@@ -52,7 +52,7 @@ class Node:
     def __init__(self) -> None:
         self.resources = Resources(PlainReader())
         self.configuration = Configuration(self.resources)
-        self.resources.default.declare_standard_exchanges()
+        self.resources.replicated.declare_standard_exchanges()
         self.management = Management(Administration(self.resources, self.configuration), "node1", open_to_all())
 
     def send(self, message: Any) -> Answer:
@@ -140,7 +140,7 @@ def test_a_browser_measures_what_lies_behind_a_position_and_accepts_what_it_has_
 
 def test_a_time_leads_to_the_place_in_a_queue_behind_what_came_before_it(node: Node) -> None:
     node.create("orders")
-    log = node.resources.default.log
+    log = node.resources.replicated.log
     log.note_time(1_000)
     declared = log.last_lsn
     node.publish("orders")
@@ -156,7 +156,7 @@ def test_a_time_leads_to_the_place_in_a_queue_behind_what_came_before_it(node: N
 
 def test_messages_of_a_queue_have_times(node: Node) -> None:
     node.create("orders")
-    log = node.resources.default.log
+    log = node.resources.replicated.log
     log.note_time(1_000)
     declared = log.last_lsn
     node.publish("orders")
@@ -176,7 +176,7 @@ def test_messages_of_a_queue_have_times(node: Node) -> None:
 
 def test_what_is_not_committed_is_not_measured(node: Node) -> None:
     node.create("orders")
-    node.resources.default.log.add_witness("backup")
+    node.resources.replicated.log.add_witness("backup")
     node.publish("orders")
     assert node.ask("MEASURE", type=QUEUE, name="orders", after=0).body["messages"] == 0
 
@@ -367,11 +367,11 @@ def test_a_refusal_has_a_status_and_says_what_to_do(
     node: Node, status: int, hint: str, operation: str, body: object, properties: dict[str, object]
 ) -> None:
     node.create("taken")
-    before = node.resources.default.log.last_lsn
+    before = node.resources.replicated.log.last_lsn
     answer = node.ask(operation, body, **properties)
     assert answer.status == status
     assert hint in answer.text
-    assert node.resources.default.log.last_lsn == before
+    assert node.resources.replicated.log.last_lsn == before
 
 
 def test_a_request_without_an_operation_is_answered(node: Node) -> None:
@@ -482,14 +482,14 @@ requests = st.tuples(
 @given(st.lists(requests, min_size=1, max_size=4))
 def test_any_request_gets_a_reply_and_what_it_did_can_be_written(asked: list[tuple[dict[str, object], object]]) -> None:
     node = Node()
-    node.resources.default.log.add_witness("backup")
+    node.resources.replicated.log.add_witness("backup")
     for properties, body in asked:
         message: Any = proton.Message(reply_to="replies", id="1")
         message.properties, message.body = properties, body
         answer = node.send(message)
         assert (answer.reply_to, answer.correlation_id) == ("replies", "1")
         assert answer.status in (200, 201, 204, 400, 404, 409, 412, 501)
-    batch = node.resources.default.log.take_batch()
+    batch = node.resources.replicated.log.take_batch()
     if batch is not None:
         decoded = decode(batch.data)
         assert decoded.problem is None

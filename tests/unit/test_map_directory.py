@@ -12,7 +12,7 @@ import pytest
 from event_loops import in_event_loop
 from qpid_ha_broker.amqp.nodes.directory import ServerAddress
 from qpid_ha_broker.cluster import messages as ms
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.effects import MemberStatus
 from qpid_ha_broker.ha.frames import StoreOrigin

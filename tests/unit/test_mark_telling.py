@@ -40,7 +40,7 @@ def begin(cluster: SmallCluster) -> None:
 
 
 def is_told(node: Node) -> bool:
-    return node.resources.default.state.marks.is_told
+    return node.resources.replicated.state.marks.is_told
 
 
 def test_marks_are_told_once_all_read_them() -> None:
@@ -60,7 +60,7 @@ def test_who_does_not_read_marks_is_sent_none(older: str) -> None:
     assert cluster.sent == []
     assert not is_told(a)
     assert cluster["b"].bodies("q") == ["1", "2"]
-    assert cluster["b"].resources.default.log.last_lsn == a.resources.default.log.last_lsn
+    assert cluster["b"].resources.replicated.log.last_lsn == a.resources.replicated.log.last_lsn
 
 
 def test_when_an_older_broker_comes_the_log_says_that_it_has_no_marks_any_more() -> None:

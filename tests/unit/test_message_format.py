@@ -219,7 +219,7 @@ def test_a_frame_as_large_as_may_be_is_taken(missing: int) -> None:
 
 def test_it_is_in_the_log_in_front_of_the_message_and_nothing_is_where_it_is_0() -> None:
     broker = PairedBroker()
-    log = broker.container.default.resources.default.log
+    log = broker.container.default.resources.replicated.log
     log.add_witness("test")
     published(broker, "q", transfer(BODY), transfer(BODY, 0, number=1))
     records = [record.event for batch in broker.batches for record in decode(batch.data).records]

@@ -186,7 +186,7 @@ class Restarted(ClockedCluster):
 
 class RestoredNode(ClockedNode):
     def open_store(self, settings: MemberSettings) -> Restored:
-        default = self.resources.default
+        default = self.resources.replicated
         default.write(GenerationStarted(1, "a", "cluster", NOW_MS, False, "first start"))
         default.write(InSyncChanged(1, ("a", "b", "c")))
         default.write(QueueDeclared("q", {}))

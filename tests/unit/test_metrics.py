@@ -179,9 +179,9 @@ def test_the_age_is_that_of_the_oldest_message(resources: Resources) -> None:
     queue = resources.catalog.queues["audit"]
     assert oldest_age_s(queue, 5_000) == 0
     resources.publish(queue, message("a"), 0)
-    resources.default.log.note_time(1_000)
+    resources.replicated.log.note_time(1_000)
     resources.publish(queue, message("b"), 0)
-    resources.default.log.note_time(4_000)
+    resources.replicated.log.note_time(4_000)
     assert oldest_age_s(queue, 5_000) == 4.0
 
 

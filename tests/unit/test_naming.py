@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from model_support import Core, TextReader
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import InvalidArgument, OtherSet

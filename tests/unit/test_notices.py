@@ -168,8 +168,8 @@ def test_no_queue_or_exchange_gets_the_name_of_an_address_behind_an_exchange() -
 def test_a_queue_of_an_earlier_release_is_not_found_in_place_of_the_notices() -> None:
     broker = PairedBroker()
     resources = broker.container.default.resources
-    resources.default.write(ev.QueueDeclared(ADDRESS, {}))
-    resources.default.write(ev.QueueDeclared("old", {"qpid.alternate_exchange": "amq.qpid"}))
+    resources.replicated.write(ev.QueueDeclared(ADDRESS, {}))
+    resources.replicated.write(ev.QueueDeclared("old", {"qpid.alternate_exchange": "amq.qpid"}))
     catalog = resources.catalog
     subscribe(broker.connect(), ADDRESS, "qpid.known.hosts")
     assert not catalog.queues[ADDRESS].dispatcher.consumers

@@ -82,7 +82,7 @@ def five(**settings: float) -> SmallCluster:
 
 def have_second_set(cluster: SmallCluster, by: str = "a") -> None:
     """As the controller does when it is told to."""
-    resource_set = cluster[by].resources.default
+    resource_set = cluster[by].resources.replicated
     for name, zone in ZONES.items():
         resource_set.write(ev.BrokerRegistered(name, "", f"{name}:5672", "", zone, ""))
         resource_set.write(ev.BrokerChanged(name, True, False, 0))
@@ -210,7 +210,7 @@ def test_nobody_is_let_go_while_one_is_missing() -> None:
     cluster.run()
     assert cluster.promote("b").done
     b = cluster["b"]
-    b.resources.default.write(ev.SetPlaced("orders", ("a", "b"), (), "", 0, 0))
+    b.resources.replicated.write(ev.SetPlaced("orders", ("a", "b"), (), "", 0, 0))
     b.want_turn()
     cluster.wait(3)
     assert "e" in b.member.status.members
@@ -236,7 +236,7 @@ def test_with_fewer_in_sync_than_wanted_publishes_are_confirmed_as_soon_as_an_ob
 
 def test_when_the_last_other_set_is_gone_all_are_in_sync_again() -> None:
     cluster = limited()
-    cluster["a"].resources.default.write(ev.SetDeleted("orders"))
+    cluster["a"].resources.replicated.write(ev.SetDeleted("orders"))
     cluster["a"].want_turn()
     cluster.settle()
     assert cluster["a"].member.status.members == tuple(FIVE)

@@ -89,7 +89,7 @@ def test_queues_of_all_sets_and_exchanges_are_listed_so() -> None:
 
 def test_queues_of_sets_that_others_lead_are_listed_with_their_own_set() -> None:
     broker = SeveralSets()
-    write = broker.container.default.resources.default.write
+    write = broker.container.default.resources.replicated.write
     write(ev.BrokerRegistered("beta", "beta", "amqp://beta:5672", "", "", "0"))
     for name in ("green", "violet", "white"):
         write(ev.SetPlaced(name, ("beta",), (), "", 0, 0))

@@ -26,11 +26,11 @@ class Backup:
 
     def __init__(self, settings: MemberSettings) -> None:
         resources = Resources(TextReader())
-        resources.default.write(GenerationStarted(1, "c", "uuid", 0, False, "first start"))
-        resources.default.write(InSyncChanged(1, ("a", "b", "c")))
-        resources.default.log.reset(2)
+        resources.replicated.write(GenerationStarted(1, "c", "uuid", 0, False, "first start"))
+        resources.replicated.write(InSyncChanged(1, ("a", "b", "c")))
+        resources.replicated.log.reset(2)
         restored = Restored(fr.StoreOrigin.DIRTY)
-        self.member = Member(settings, resources.default, lambda: 0.5, lambda: NOW_MS, restored)
+        self.member = Member(settings, resources.replicated, lambda: 0.5, lambda: NOW_MS, restored)
         self.dialled: list[str] = []
         self.now_s = 10.0
         self._link = 0

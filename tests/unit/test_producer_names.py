@@ -143,12 +143,12 @@ def test_where_most_names_are_at_work_a_new_one_is_refused() -> None:
 
 def _follows_from_its_events(broker: PairedBroker) -> None:
     """A backup that has read the log knows the same names."""
-    source = broker.container.default.resources.default
+    source = broker.container.default.resources.replicated
     source.state.producers.check_invariants(source.log.last_lsn)
     backup = Resources(broker.container.sections)
     for lsn, event in source.state.producers.events():
-        backup.default.state.apply(lsn, event)
-    assert backup.default.state.producers.items() == source.state.producers.items()
+        backup.replicated.state.apply(lsn, event)
+    assert backup.replicated.state.producers.items() == source.state.producers.items()
 
 
 # --- sessions

@@ -146,7 +146,7 @@ def test_a_duplicate_is_not_refused_for_what_would_refuse_a_new_message() -> Non
     queue = core.queue("q", max_count=1, policy_type="reject")
     core.publish(queue, numbered(1))
     core.publish(queue, numbered(1))
-    core.resources.default.refusal = NotEnoughReplicas("one is missing")
+    core.resources.replicated.refusal = NotEnoughReplicas("one is missing")
     core.publish(queue, numbered(1))
     core.publish(core.exchange("e", "fanout", queue), numbered(1))
     assert dropped(core) == 3
@@ -160,7 +160,7 @@ def test_who_may_not_write_accepts_no_duplicate_either() -> None:
     queue = core.queue("q")
     core.publish(queue, numbered(1))
     exchange = core.exchange("e", "fanout", queue)
-    core.resources.default.read_only = "a backup"
+    core.resources.replicated.read_only = "a backup"
     for target in (queue, exchange):
         with pytest.raises(NotPrimary):
             core.publish(target, numbered(1))
@@ -247,7 +247,7 @@ def test_the_one_who_writes_decides_how_many_are_remembered_by_all() -> None:
     core.publish(queue, numbered(1, "f"))
     backup = core.followed()
     backup.deduplication.producers = 50
-    assert backup.default.state.producers.items() == core.state.producers.items()
+    assert backup.replicated.state.producers.items() == core.state.producers.items()
     assert known(core) == {"e": 1, "f": 1}
 
 
@@ -313,8 +313,8 @@ def test_who_follows_the_log_or_is_given_the_table_knows_what_was_refused() -> N
     core.purge(queue)
     core.publish(queue, numbered(2))
     backup = core.followed()
-    assert backup.default.state.producers.refused(b"p") == (1,)
-    assert list(backup.default.state.producers.events()) == list(core.state.producers.events())
+    assert backup.replicated.state.producers.refused(b"p") == (1,)
+    assert list(backup.replicated.state.producers.events()) == list(core.state.producers.events())
     objects = read_objects(objects_frame(core.state, 1, core.log.last_lsn))
     assert objects.refused == [NumbersRefused(b"p", (1,))]
     strange = objects.frame._replace(data=objects.frame.data + encode(1, NumbersRefused(b"nobody", (1,))))
@@ -338,7 +338,7 @@ def test_what_another_primary_accepted_meanwhile_was_not_refused() -> None:
     queue = core.queue("q", max_count=1)
     core.publish(queue, numbered(1))
     refusing(core, queue, 2)
-    core.resources.default.became_read_only()
+    core.resources.replicated.became_read_only()
     core.purge(queue)
     core.publish(queue, numbered(4))
     assert core.state.producers.refused(b"p") == ()
@@ -526,4 +526,4 @@ def test_what_is_live_is_remembered_and_a_backup_remembers_the_same(steps: list[
             live.add(producer)
         assert all(core.state.producers.sequence_of(each) >= 0 for each in live)
     core.check()
-    assert core.followed().default.state.producers.items() == core.state.producers.items()
+    assert core.followed().replicated.state.producers.items() == core.state.producers.items()

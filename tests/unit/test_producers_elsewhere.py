@@ -28,7 +28,7 @@ def test_who_followed_the_log_knows_the_same_numbers() -> None:
     core.publish(queue, numbered(1), numbered(2, "other"), numbered(3))
     core.resources.commit(transaction_of((queue, numbered(4)), (queue, numbered(7, "third"))), core.now_ms)
     backup = core.followed()
-    backup.default.take_over(core.now_ms, 0)
+    backup.replicated.take_over(core.now_ms, 0)
     backup.publish(backup.catalog.queues["q"], numbered(4), core.now_ms)
     backup.publish(backup.catalog.queues["q"], numbered(5), core.now_ms)
     assert (backup.catalog.queues["q"].messages.count, dropped(backup)) == (6, 1)
@@ -77,7 +77,7 @@ def test_with_messages_that_the_primary_never_had_their_producers_are_forgotten_
     pair.primary.publish(queue, numbered(1), numbered(1, "both"))
     pair.part()
     pair.backup.publish(pair.backup.catalog.queues["a"], numbered(9))
-    catch_up = CatchUp(pair.backup.resources.default, pair.common_lsn)
+    catch_up = CatchUp(pair.backup.resources.replicated, pair.common_lsn)
     catch_up.discard_after_common()
     assert known(pair.backup) == {"both": 1}
     catch_up.objects(objects_frame(pair.primary.state, GENERATION, pair.primary.log.last_lsn))
@@ -173,7 +173,7 @@ def test_a_snapshot_has_the_numbers_whoever_made_it_in_the_order_of_their_events
 
 
 def check_numbers(core: KeptCore, *names: bytes) -> None:
-    default, local = (each.state.producers for each in recovered(core.disk)[0].sets)
+    default, local = (each.state.producers for each in recovered(core.disk)[0].sets.all)
     assert [name for name, _ in default.items()] == list(names)
     assert default.items() == core.state.producers.items()
     assert local.items() == core.sets.local.state.producers.items() != []
@@ -187,9 +187,9 @@ def test_a_unit_that_the_end_of_the_journal_cut_short_leaves_neither_message_nor
     core.read()
     backup = Resources(core.resources._reader)
     for record in core.records[:-1]:
-        backup.default.follow(record)
-    backup.default.take_over(core.now_ms, 0)
-    assert (backup.catalog.queues["q"].messages.count, backup.default.state.producers.sequence_of(b"p")) == (1, 1)
+        backup.replicated.follow(record)
+    backup.replicated.take_over(core.now_ms, 0)
+    assert (backup.catalog.queues["q"].messages.count, backup.replicated.state.producers.sequence_of(b"p")) == (1, 1)
     backup.publish(backup.catalog.queues["q"], numbered(2), core.now_ms)
     assert bodies(backup.catalog.queues["q"].messages) == ["p1", "p2"]
 
@@ -245,7 +245,7 @@ def promoted_by_force_in_the_middle_of_a_catch_up() -> SmallCluster:
             cluster.now_s += TICK_S
             for each in cluster.nodes.values():
                 each.feed(fx.Ticked())
-    assert node.resources.default.state.producers.sequence_of(b"p") == 9
+    assert node.resources.replicated.state.producers.sequence_of(b"p") == 9
     cluster.kill("a")
     cluster.cut("b", "c")
     assert cluster.promote("c", force=True).done
@@ -255,7 +255,7 @@ def promoted_by_force_in_the_middle_of_a_catch_up() -> SmallCluster:
 def test_who_is_promoted_by_force_in_the_middle_of_a_catch_up_knows_no_numbers() -> None:
     """Of the messages some are not there: better twice than never."""
     node = promoted_by_force_in_the_middle_of_a_catch_up()["c"]
-    assert len(node.resources.default.state.producers) == 0
+    assert len(node.resources.replicated.state.producers) == 0
     before = len(node.bodies("q"))
     publish_numbered(node, *range(10))
     assert len(node.bodies("q")) == before + 10
@@ -269,4 +269,4 @@ def test_who_comes_back_to_one_that_was_promoted_by_force_is_compared_with_it() 
     cluster.settle()
     assert cluster["b"].is_in(State.READY)
     assert cluster["b"].bodies("q") == left
-    assert len(cluster["b"].resources.default.state.producers) == 0
+    assert len(cluster["b"].resources.replicated.state.producers) == 0

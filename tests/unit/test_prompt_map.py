@@ -13,7 +13,7 @@ ORDERS = ev.SetPlaced("orders", ("a", "b"), (), "", 0, 0)
 def write(node: Node, *events: ev.MapEvent) -> None:
     """As the controller would."""
     for event in events:
-        node.resources.default.write(event)
+        node.resources.replicated.write(event)
     node.want_turn()
 
 
@@ -21,7 +21,7 @@ def test_backups_apply_what_changes_the_map_without_waiting_for_a_heartbeat() ->
     cluster = three()
     write(cluster["a"], ORDERS, ev.QueuePlaced("q", "orders", {}, False))
     cluster.run()  # no time goes by
-    assert all("q" in node.resources.default.state.map.queues for node in cluster.nodes.values())
+    assert all("q" in node.resources.replicated.state.map.queues for node in cluster.nodes.values())
 
 
 def test_what_concerns_no_map_is_committed_at_backups_with_the_next_batch_or_heartbeat_as_ever() -> None:
@@ -49,4 +49,4 @@ def test_nobody_hears_of_a_map_that_one_in_sync_does_not_hold(late: str) -> None
 
 
 def _has_orders(cluster: SmallCluster, name: str) -> bool:
-    return "orders" in cluster[name].resources.default.state.map.sets
+    return "orders" in cluster[name].resources.replicated.state.map.sets

@@ -59,9 +59,9 @@ class Cluster:
         self.led = {"default": self.default.resources, "red": self.red.resources}
         self.publisher = ExchangePublisher(self.default.resources, self.led.get, self.others)
         for name, queues in {"red": ("r1", "r2"), "blue": ("b",)}.items():
-            self.default.resources.default.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
+            self.default.resources.replicated.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
             for queue in queues:
-                self.default.resources.default.write(ev.QueuePlaced(queue, name, {}, False))
+                self.default.resources.replicated.write(ev.QueuePlaced(queue, name, {}, False))
         self.red.queue("r1")
         self.red.queue("r2", max_count=2)
         self.exchange = self.default.exchange("x", "direct")
@@ -145,7 +145,7 @@ def test_a_queue_that_is_deleted_gets_nothing_and_one_that_is_not_there_yet_is_w
     cluster.red.configuration.delete_queue("r1")
     with pytest.raises(OtherSet, match="r1 is not there yet"):
         cluster.publish()
-    cluster.default.resources.default.write(ev.QueuePlaced("r1", "red", {}, True))
+    cluster.default.resources.replicated.write(ev.QueuePlaced("r1", "red", {}, True))
     cluster.publish()
     assert cluster.held(cluster.default, "q") == ["m"]
 

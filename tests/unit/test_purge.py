@@ -135,7 +135,7 @@ def test_a_broker_that_may_write_no_more_gives_its_purges_up_and_writes_nothing_
     purge = core.resources.purges.begin(queue)
     core.resources.work.run(SPENT)
     written = core.log.last_lsn
-    core.resources.default.read_only = "this broker is joining, not primary"
+    core.resources.replicated.read_only = "this broker is joining, not primary"
     assert not core.resources.work
     core.resources.work.run()
     assert isinstance(purge.failure, NotPrimary)
@@ -173,7 +173,7 @@ class Site:
         self.replies = self.client.receiver("$management", 10)
         clock = itertools.count()
         self.broker.container.clock = lambda: next(clock)
-        self.resources.default.log.add_witness("store")
+        self.resources.replicated.log.add_witness("store")
 
     def ask(self, operation: str, **properties: Any) -> None:
         """Send a request, and let the broker have one turn."""
@@ -184,7 +184,7 @@ class Site:
         self.broker.turn()
 
     def commit(self) -> None:
-        self.resources.default.log.acknowledge("store", self.resources.default.log.last_lsn)
+        self.resources.replicated.log.acknowledge("store", self.resources.replicated.log.last_lsn)
 
     def answers(self, client: PairedClient | None = None) -> list[tuple[int, Any]]:
         self.broker.settle_down()

@@ -53,7 +53,7 @@ def test_who_only_looks_is_no_consumer_for_an_auto_delete_queue(after: int | Non
     assert core.tick(after_ms=60 * SECOND) == []
     assert not any(isinstance(event, QueueUsed) for event in core.read())
     backup = core.followed()
-    backup.default.take_over(core.now_ms, 5 * SECOND)
+    backup.replicated.take_over(core.now_ms, 5 * SECOND)
     assert backup.timers.tick(core.now_ms + 60 * SECOND) == []
     core.leave(queue, core.consumer(queue))
     browser = core.consumer(queue, browsing=True, after=after)

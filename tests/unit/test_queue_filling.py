@@ -69,7 +69,7 @@ def test_what_is_put_before_the_rest_expires_in_its_time() -> None:
     queue = core.queue("q")
     core.log.reset(100)
     core.catalog.prepended(queue, [entry_of(7, "a", expires_at_ms=NOW_MS + 5), entry_of(8, "b")])
-    core.resources.default.take_over(NOW_MS, 0)
+    core.resources.replicated.take_over(NOW_MS, 0)
     core.tick(after_ms=5)
     assert bodies(queue.messages) == ["b"]
 

@@ -118,7 +118,7 @@ def test_no_more_bytes_are_shown_than_asked_for(broker: PairedBroker, client: Pa
 
 def test_what_is_not_committed_yet_is_not_shown(broker: PairedBroker, client: PairedClient) -> None:
     client.publish("q", "a")
-    broker.container.default.resources.default.log.add_witness("store")
+    broker.container.default.resources.replicated.log.add_witness("store")
     client.publish("q", "b")
     assert contents(seen(broker)) == ["a"]
     with pytest.raises(NotFound):
@@ -238,7 +238,7 @@ def test_a_replica_shows_what_it_holds_and_has_nothing_moved() -> None:
     broker.directory.primaries["red"] = BETA
     red = broker.set("red")
     red.resources.publish(red.resources.catalog.queues["red"], Message(proton.Message("x").encode()), START_MS)
-    red.read_only, red.resources.default.read_only = True, "a backup"
+    red.read_only, red.resources.replicated.read_only = True, "a backup"
     peek = messages_of(broker).peek("red")
     rows = rows_of(peek)
     answer = peek.answer(rows)

@@ -54,7 +54,7 @@ def test_unanswered_messages_are_sent_again_and_are_there_once_and_in_order(deli
     proxied = PairedProxy()
     client = proxied.client()
     out = client.sender("q")
-    log = proxied.primary.container.default.resources.default.log
+    log = proxied.primary.container.default.resources.replicated.log
     log.add_witness("backup")
     first = client.send_all(out, "a", "b")
     late = [client.send(out, proton.Message(text)) for text in "cd"]
@@ -120,7 +120,7 @@ def test_a_new_primary_that_refuses_what_another_one_took_gets_the_rest_in_order
     client = proxied.client()
     default = proxied.primary.container.default
     default.configuration.declare_queue("q", {"qpid.max_size": 120, "qpid.policy_type": "reject"})
-    default.resources.default.log.add_witness("backup")
+    default.resources.replicated.log.add_witness("backup")
     out = client.sender("q")
     deliveries = client.send_all(out, "a" * 40, "b", "c" * 200, "d")
     assert [delivery.remote_state for delivery in deliveries] == [0, 0, REJECTED, 0]
@@ -195,7 +195,7 @@ def test_a_publisher_has_the_credit_that_the_primary_gives() -> None:
     client = proxied.client()
     out = client.sender("q")
     assert out.credit == 10
-    proxied.primary.container.default.resources.default.log.add_witness("backup")
+    proxied.primary.container.default.resources.replicated.log.add_witness("backup")
     client.send_all(out, *"abcdefghij")
     assert out.credit == 0
 
@@ -290,7 +290,7 @@ def test_what_a_client_gave_back_is_not_claimed_again_for_somebody_else_may_have
     client, other = proxied.client(), proxied.client(container="other")
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1, answers_first=True)
-    proxied.primary.container.default.resources.default.log.add_witness("backup")
+    proxied.primary.container.default.resources.replicated.log.add_witness("backup")
     client.send_all(client.sender("another"), "b")  # so that nothing is confirmed any more
     ((returned, _),) = texts(client, link)
     theirs = other.receiver("q", 1)
@@ -329,7 +329,7 @@ def test_an_answer_is_settled_when_the_primary_has_carried_it_out() -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1, answers_first=True)
     ((delivery, _),) = texts(client, link)
-    log = proxied.primary.container.default.resources.default.log
+    log = proxied.primary.container.default.resources.replicated.log
     log.add_witness("backup")
     delivery.update(ACCEPTED)
     proxied.settle_down()
@@ -367,7 +367,7 @@ def test_a_new_primary_gives_others_nothing_before_proxies_have_come_for_what_th
     gated: list[HostedSet] = []
     proxied.primary.container.gate = gated.append
     default = proxied.primary.container.default
-    default.resources.default.state.generations += [(1, GENERATION), (1, GENERATION._replace(generation=2))]
+    default.resources.replicated.state.generations += [(1, GENERATION), (1, GENERATION._replace(generation=2))]
     client = proxied.client()
     client.send_all(client.sender("q"), *"abc")
     link = client.receiver("q", 2)
@@ -536,7 +536,7 @@ def test_a_publisher_that_has_gone_leaves_its_name_to_the_next_one() -> None:
         link.close()
         proxied.settle_down()
     assert len(waiting(proxied)) == 3
-    producers = proxied.primary.container.default.resources.default.state.producers
+    producers = proxied.primary.container.default.resources.replicated.state.producers
     assert len(list(producers.events())) == 1
 
 
@@ -603,7 +603,7 @@ def test_a_message_that_comes_back_before_its_release_is_confirmed_is_held_anew(
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
-    proxied.primary.container.default.resources.default.log.add_witness("backup")
+    proxied.primary.container.default.resources.replicated.log.add_witness("backup")
     delivery.update(proton.Delivery.RELEASED)
     delivery.settle()
     link.flow(1)
@@ -612,7 +612,7 @@ def test_a_message_that_comes_back_before_its_release_is_confirmed_is_held_anew(
     again.update(ACCEPTED)
     again.settle()
     proxied.settle_down()
-    log = proxied.primary.container.default.resources.default.log
+    log = proxied.primary.container.default.resources.replicated.log
     log.acknowledge("backup", log.last_lsn)
     proxied.settle_down()
     assert waiting(proxied) == []
@@ -650,7 +650,7 @@ def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay() -> None:
 def test_a_message_that_came_back_before_its_release_was_confirmed_is_the_clients_again(cut: bool) -> None:
     proxied = PairedProxy()
     client = proxied.client()
-    out, log = client.sender("q"), proxied.primary.container.default.resources.default.log
+    out, log = client.sender("q"), proxied.primary.container.default.resources.replicated.log
     client.send_all(out, "a")
     link = client.receiver("q", 1)
     ((first, _),) = texts(client, link)
@@ -716,7 +716,7 @@ def test_a_publisher_whose_messages_are_not_confirmed_takes_no_more_of_a_proxy_t
     proxied = small_proxy(32 * MB)
     client = proxied.client()
     out = client.sender(to)
-    proxied.primary.container.default.resources.default.log.add_witness("a backup")
+    proxied.primary.container.default.resources.replicated.log.add_witness("a backup")
     payload = large_body(100_000) if to else proton.Message(b"x" * 100_000, address="q").encode()
     most = 0
     for _ in range(60):
@@ -732,7 +732,7 @@ def test_a_publisher_whose_messages_are_not_confirmed_takes_no_more_of_a_proxy_t
 def test_what_a_publisher_sends_beyond_its_credit_ends_its_link_before_it_fills_a_proxy() -> None:
     proxied = small_proxy(32 * MB)
     proxied.primary.container.default.configuration.declare_queue("q", {})
-    proxied.primary.container.default.resources.default.log.add_witness("a backup")
+    proxied.primary.container.default.resources.replicated.log.add_witness("a backup")
     peer = proxied.proxy.accept()
     opened = raw_peer.frame(raw_peer.OPEN, ["raw", "localhost", proton.uint(65536), proton.ushort(10)])
     peer.receive(raw_peer.AMQP_HEADER + opened + raw_peer.begin() + raw_peer.attach("out", 0, raw_peer.SENDER, "q"))

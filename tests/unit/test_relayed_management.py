@@ -102,7 +102,7 @@ def test_errors_are_passed_on(managed: Managed) -> None:
 
 def test_the_answer_comes_when_the_set_has_committed_it_and_others_do_not_wait_for_it(managed: Managed) -> None:
     managed.publish_red("a")
-    managed.there.set("red").resources.default.log.add_witness(WITNESS)
+    managed.there.set("red").resources.replicated.log.add_witness(WITNESS)
     managed.desk.ask("slow", "PURGE")
     managed.desk.ask("quick", "READ", "blue")
     assert [number for number, _, _ in managed.desk.answers()] == ["quick"]
@@ -167,7 +167,7 @@ def test_of_what_a_lost_primary_was_asked_nothing_is_known_and_the_next_request_
     managed: Managed,
 ) -> None:
     managed.publish_red("a")
-    managed.there.set("red").resources.default.log.add_witness(WITNESS)
+    managed.there.set("red").resources.replicated.log.add_witness(WITNESS)
     managed.desk.ask(1, "PURGE")
     managed.cut()
     assert [(number, status) for number, status, _ in managed.desk.answers()] == [(1, 503)]
@@ -178,14 +178,14 @@ def test_of_what_a_lost_primary_was_asked_nothing_is_known_and_the_next_request_
 
 def test_a_primary_that_leads_no_more_ends_what_it_was_asked(managed: Managed) -> None:
     managed.publish_red("a")
-    managed.there.set("red").resources.default.log.add_witness(WITNESS)
+    managed.there.set("red").resources.replicated.log.add_witness(WITNESS)
     managed.desk.ask(1, "PURGE")
     managed.there.lead_elsewhere("red")
     managed.there.set("red").end_links(ServedElsewhere(managed.there.directory, "red"), browsers=False)
     managed.settle_down()
     assert [(number, status) for number, status, _ in managed.desk.answers()] == [(1, 503)]
     managed.there.set("red").read_only = False
-    managed.there.set("red").resources.default.read_only = ""
+    managed.there.set("red").resources.replicated.read_only = ""
     managed.there.acknowledge("red")
     managed.attach_those_left()
     assert managed.desk.answer("READ")[0] == 200
@@ -204,7 +204,7 @@ def test_a_primary_that_leads_no_more_ends_links_of_which_nothing_is_asked(manag
 def test_a_request_is_not_waited_for_without_end(managed: Managed, is_sent: bool, expected: int) -> None:
     managed.publish_red("a")
     if is_sent:
-        managed.there.set("red").resources.default.log.add_witness(WITNESS)
+        managed.there.set("red").resources.replicated.log.add_witness(WITNESS)
     else:
         managed.cut()
     managed.desk.ask(1, "PURGE")
@@ -232,7 +232,7 @@ def test_a_request_about_a_set_that_is_out_of_reach_is_answered_at_once_unless_i
 
 
 def test_what_a_client_asked_that_has_gone_is_nobodys(managed: Managed) -> None:
-    managed.there.set("red").resources.default.log.add_witness(WITNESS)
+    managed.there.set("red").resources.replicated.log.add_witness(WITNESS)
     managed.desk.ask(1, "PURGE")
     managed.one.vanish()
     managed.settle_down()
@@ -246,7 +246,7 @@ def test_far_links_of_few_sets_are_kept(managed: Managed, monkeypatch: pytest.Mo
     monkeypatch.setattr(relayed_management, "FAR_SETS", 1)
     managed.here.lead_elsewhere("blue")
     blue = managed.there.set("blue")
-    blue.read_only, blue.resources.default.read_only = False, ""
+    blue.read_only, blue.resources.replicated.read_only = False, ""
     for name in ("red", "blue", "red"):
         assert managed.desk.answer("READ", name)[0] == 200
         assert managed.sets_asked() == [name]

@@ -283,7 +283,7 @@ def test_what_a_client_has_for_itself_is_its_own_at_a_new_primary(proxied: Paire
     news = attach(proxied, client, "amq.fanout", name="news")
     proxied.cut()
     container = proxied.primary.container
-    container.default.resources.default.take_over(container.now_ms, 10_000)  # as whoever leads next does
+    container.default.resources.replicated.take_over(container.now_ms, 10_000)  # as whoever leads next does
     pass_time(proxied, 9_000)
     publish(proxied, own.remote_source.address, "for me")
     publish(proxied, "amq.fanout", "for all")

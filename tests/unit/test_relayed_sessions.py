@@ -62,7 +62,7 @@ def filled(broker: PairedProxy, count: int, queue: str = "q") -> None:
 
 
 def registered(broker: PairedProxy, name: str = FIRST) -> Any:
-    return broker.container.default.resources.default.state.sessions.by_name.get(name)
+    return broker.container.default.resources.replicated.state.sessions.by_name.get(name)
 
 
 def settle(client: PairedClient, delivery: Any, outcome: int = ACCEPTED) -> None:
@@ -331,7 +331,7 @@ def test_an_open_that_nobody_answers_is_refused_in_the_end(proxied: PairedProxy)
 
 
 def test_a_client_that_goes_before_its_session_is_committed_leaves_it_waiting(proxied: PairedProxy) -> None:
-    proxied.container.default.resources.default.log.add_witness(WITNESS)
+    proxied.container.default.resources.replicated.log.add_witness(WITNESS)
     client = opened(proxied)
     assert registered(proxied).is_attached
     client.vanish()
@@ -439,7 +439,7 @@ def test_other_sets_give_back_what_a_session_held_when_its_end_is_committed() ->
     primary.settle_down()
     client = open_session(primary)
     consume(client, "red", 1)
-    log = primary.container.default.resources.default.log
+    log = primary.container.default.resources.replicated.log
     log.add_witness(WITNESS)
     client.connection.close()
     primary.settle_down()
@@ -534,7 +534,7 @@ def test_what_comes_for_a_link_that_has_ended_and_waits_for_its_transaction_stay
 
 def test_a_link_waits_until_its_session_is_known_and_is_refused_when_a_later_connection_has_it() -> None:
     broker = PairedBroker()
-    links, default = broker.container.sessions.links, broker.container.default.resources.default
+    links, default = broker.container.sessions.links, broker.container.default.resources.replicated
     part = SessionPart(default.log.last_lsn + 1, FIRST, 1, "in")
     told: list[AmqpError | None] = []
     with pytest.raises(AttachWaits) as waits:
@@ -564,7 +564,7 @@ def test_links_of_a_connection_that_has_the_session_no_more_end(proxied: PairedP
     client = opened(proxied)
     link = consume(client, "q", 2)
     session = registered(proxied)
-    default = proxied.container.default.resources.default
+    default = proxied.container.default.resources.replicated
     default.write(ev.SessionResumed(session.id, session.epoch + 1, 1000, 0))
     assert len(proxied.container.sessions.links) == 1
     proxied.container.tick()

@@ -92,7 +92,7 @@ def test_what_is_published_counts_when_the_primary_has_committed_it(proxied: Pai
     assert [(each.remote_state, bytes(each.remote.data[0])) for each in answers] == [(TRANSACTIONAL, work)] * 2
     assert all(each.settled for each in answers)
     assert there(proxied) == []
-    log = proxied.primary.container.default.resources.default.log
+    log = proxied.primary.container.default.resources.replicated.log
     log.add_witness("backup")
     commit = worker.coordinator.discharge(work)
     assert not commit.settled
@@ -441,7 +441,7 @@ def test_a_rollback_leaves_no_gap_among_the_numbers_of_a_publisher(proxied: Pair
         worker.publish(work, "within")
         worker.send("between")
         worker.coordinator.discharge(work, fails=fails)
-        log = proxied.primary.container.default.resources.default.log
+        log = proxied.primary.container.default.resources.replicated.log
         log.add_witness("backup")
         after = [worker.client.send(worker.out, proton.Message("after")) for _ in range(2)]
         worker.client.exchange()
@@ -492,7 +492,7 @@ def test_all_of_a_client_comes_to_a_set_in_one_way_also_when_it_moves_here() -> 
     proxy.lead_elsewhere("red")
     worker = Worker(proxied, "red")
     hosted = proxy.set("red")
-    hosted.read_only, hosted.resources.default.read_only = False, ""
+    hosted.read_only, hosted.resources.replicated.read_only = False, ""
     worker.client.sender("red")
     worker.consumer(1, "red")
     assert [link.set_name for link in proxied.links] == ["red"] * 3

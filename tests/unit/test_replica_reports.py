@@ -34,7 +34,7 @@ class Replicas:
         for name in names:
             resources = self.resources[name] = Resources(TextReader(), name)
             settings = MemberSettings(name="a", instance="i", addresses=())
-            member = Member(settings, resources.default, Random(1).random, lambda: 0, None)
+            member = Member(settings, resources.replicated, Random(1).random, lambda: 0, None)
             member.handle(Started(), 0.0)
             self.there[name] = HostedReplica(member, resources.catalog)
 

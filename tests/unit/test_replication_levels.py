@@ -150,8 +150,8 @@ def test_a_replicated_object_takes_its_name_from_a_local_one() -> None:
     core = Core()
     queue, exchange = core.queue("q", replicate="none"), core.exchange("e", replicate="none")
     core.publish(queue, "a")
-    core.resources.default.follow(LogRecord(1, ev.QueueDeclared("e", {}), False))
-    core.resources.default.follow(LogRecord(2, ev.ExchangeDeclared("q", "fanout", {}), False))
+    core.resources.replicated.follow(LogRecord(1, ev.QueueDeclared("e", {}), False))
+    core.resources.replicated.follow(LogRecord(2, ev.ExchangeDeclared("q", "fanout", {}), False))
     assert (list(core.catalog.queues), list(core.catalog.exchanges)) == (["e"], ["q"])
     assert queue.deleted
     assert core.resources.catalog.deleted_queues == [queue]
@@ -222,7 +222,7 @@ def test_a_change_of_rules_says_what_it_did() -> None:
 
 def test_standard_exchanges_stay_replicated() -> None:
     core = Core()
-    core.resources.default.declare_standard_exchanges()
+    core.resources.replicated.declare_standard_exchanges()
     core.configuration.set_replication([], Replicate.NONE)
     assert len(core.followed().catalog.exchanges) == 5
 
@@ -281,7 +281,7 @@ def test_what_a_failover_may_have_delivered_stays_marked_when_its_level_changes(
     core.configuration.default_replication = Replicate.CONFIGURATION
     queue = core.queue("q")
     core.publish(queue, "a")
-    core.resources.default.take_over(NOW_MS, 0)
+    core.resources.replicated.take_over(NOW_MS, 0)
     core.publish(queue, "b")
     core.configuration.set_replication([], Replicate.MESSAGES)
     marked = [entry.acquired_before or entry.id <= queue.redelivered_below for entry in queue.messages]
@@ -291,7 +291,7 @@ def test_what_a_failover_may_have_delivered_stays_marked_when_its_level_changes(
 def test_a_backup_keeps_the_rules_and_moves_nothing() -> None:
     core = Core()
     core.queue("q")
-    core.resources.default.read_only = "this broker is ready; node1 is primary"
+    core.resources.replicated.read_only = "this broker is ready; node1 is primary"
     (note,) = core.configuration.set_replication([], Replicate.NONE)
     assert "node1" in note
     assert core.catalog.queues["q"].replication is Replicate.MESSAGES

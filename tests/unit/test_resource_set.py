@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from model_support import Core, bodies, message
+from model_support import Core, TextReader, bodies, message
 from qpid_ha_broker.events.codec import LogRecord
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.types import (
     Dequeued,
     DequeueReason,
@@ -20,8 +21,9 @@ from qpid_ha_broker.events.types import (
 )
 from qpid_ha_broker.model import resource_set
 from qpid_ha_broker.model.catalog import Catalog
-from qpid_ha_broker.model.errors import NotFound
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound
 from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.resources import Resources
 from qpid_ha_broker.model.state import ReplayError
 
 
@@ -149,7 +151,7 @@ def test_the_same_commands_write_the_same_log() -> None:
 def replay(events: Sequence[tuple[Event, bool]]) -> Catalog:
     sets = ResourceSets()
     for lsn, (event, part) in enumerate(events, start=1):
-        sets.default.state.replay(LogRecord(lsn, event, part))
+        sets.replicated.state.replay(LogRecord(lsn, event, part))
     return sets.catalog
 
 
@@ -185,12 +187,28 @@ def test_a_log_that_does_not_fit_is_an_error_with_the_lsn(events: list[tuple[Eve
 
 def test_a_set_knows_its_name_and_has_its_own_log() -> None:
     sets = ResourceSets()
-    default, local = sets
+    default, local = sets.all
     lsn, local_lsn = default.write(DECLARED), local.write(QueueDeclared("mine", {}))
     assert (default.name, local.name, set(sets.catalog.queues)) == ("default", "local", {"q", "mine"})
     assert (default.log.last_lsn, local.log.last_lsn) == (lsn, local_lsn) == sets.log_ends
-    assert ([queue.name for queue in default.state.queues()], sets.of(lsn)) == (["q"], default)
-    assert ([queue.name for queue in local.state.queues()], sets.of(local_lsn)) == (["mine"], local)
+    assert [queue.name for queue in default.state.queues()] == ["q"]
+    assert [queue.name for queue in local.state.queues()] == ["mine"]
+
+
+def test_nothing_is_local_beside_another_set() -> None:
+    """Its queues are replicated with their messages, and exchanges are in `default`."""
+    core = Core(Resources(TextReader(), "red"))
+    core.publish(core.queue("q"), message("a", durable=True))
+    sets = core.resources.sets
+    assert (sets.all, sets.has_local, sets.take_local_parts()) == ((sets.replicated,), False, [])
+    assert sets.log_ends == (core.log.last_lsn, LOCAL_BASE)
+    for keep in (lambda: sets.local, lambda: sets.local_log):
+        with pytest.raises(KeyError, match="nothing is local beside red"):
+            keep()
+    with pytest.raises(InvalidArgument, match="replicated with their messages"):
+        core.queue("own", replicate="none")
+    core.commit()
+    assert core.resources.written.is_committed
 
 
 def test_messages_that_are_alike_share_one_header_here_and_on_a_backup() -> None:

@@ -47,13 +47,13 @@ def member(
     """One whose log goes up to LSN 2 for certain: all three were in sync. `left_out`: messages after `held`."""
     resources = Resources(TextReader())
     for event in (BEGAN, ALL):
-        resources.default.write(event)
-    resources.default.log.reset(2)
+        resources.replicated.write(event)
+    resources.replicated.log.reset(2)
     records = [LogRecord(lsn, event, False) for lsn, event in enumerate(held, start=3)]
     end = 2 + len(records) + left_out
     batches = (Held(end, records),) if end > 2 else ()
     restored = Restored(store, batches, lost_transient=left_out, promised=promised, promised_to=to)
-    return Member(settings, resources.default, lambda: 0.5, lambda: NOW_MS, restored)
+    return Member(settings, resources.replicated, lambda: 0.5, lambda: NOW_MS, restored)
 
 
 def test_who_was_left_out_may_not_know_so_is_asked_while_that_is_not_certain() -> None:
@@ -106,12 +106,12 @@ def with_held(records: list[LogRecord], lost_transient: int) -> Member:
     """As `member`, of a log with gaps, where the store left something out."""
     resources = Resources(TextReader())
     for event in (BEGAN, ALL):
-        resources.default.write(event)
-    resources.default.log.reset(2)
+        resources.replicated.write(event)
+    resources.replicated.log.reset(2)
     held = (Held(records[-1].lsn, records),)
     return Member(
         SETTINGS,
-        resources.default,
+        resources.replicated,
         lambda: 0.5,
         lambda: NOW_MS,
         Restored(StoreOrigin.DIRTY, held, lost_transient=lost_transient),

@@ -62,7 +62,7 @@ def test_each_role_has_a_column() -> None:
 def test_an_input_without_a_row_is_a_bug_that_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(roles.HANDLERS["connecting"], fx.Ticked)
     parts = MemberParts(
-        MemberContext(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS), Restored(MEMORY)
+        MemberContext(SETTINGS, Resources(TextReader()).replicated, lambda: 0.5, lambda: NOW_MS), Restored(MEMORY)
     )
     with pytest.raises(KeyError):
         parts.role.handle(fx.Ticked())
@@ -79,7 +79,7 @@ MEMORY = fr.StoreOrigin.MEMORY
 
 
 def test_who_is_refused_goes_on_as_the_standby_that_it_was() -> None:
-    member = Member(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
+    member = Member(SETTINGS, Resources(TextReader()).replicated, lambda: 0.5, lambda: NOW_MS)
     member.handle(fx.Started(), 1.0)
     before = member.role
     (asked,) = [effect for effect in member.handle(fx.PromoteAsked(1), 1.0) if isinstance(effect, fx.Ask)]
@@ -134,7 +134,7 @@ def test_the_status_is_told_once_for_each_change(monkeypatch: pytest.MonkeyPatch
 
 def test_who_asks_again_for_the_same_promotion_hears_what_comes_of_it() -> None:
     """An order that was given twice, because the first one took long, is no refusal."""
-    member = Member(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
+    member = Member(SETTINGS, Resources(TextReader()).replicated, lambda: 0.5, lambda: NOW_MS)
     member.handle(fx.Started(), 1.0)
     effects = member.handle(fx.PromoteAsked(1, failover=True), 1.0)
     (asked,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
@@ -158,7 +158,7 @@ def test_who_asks_again_for_the_same_promotion_hears_what_comes_of_it() -> None:
 def test_who_asks_for_more_than_the_promotion_that_is_under_way_is_told_to_wait(
     first: fx.PromoteAsked, second: fx.PromoteAsked
 ) -> None:
-    member = Member(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
+    member = Member(SETTINGS, Resources(TextReader()).replicated, lambda: 0.5, lambda: NOW_MS)
     member.handle(fx.Started(), 1.0)
     member.handle(first, 1.0)
 

@@ -147,7 +147,7 @@ def test_a_backup_and_a_restart_route_alike() -> None:
     core = Core()
     bound(core, "topic", a=RED, b="")
     backup = Core(core.followed())
-    backup.resources.default.take_over(core.now_ms, 0)
+    backup.resources.replicated.take_over(core.now_ms, 0)
     exchange = backup.catalog.exchanges["x"]
     publish(backup, exchange, "b", colour="blue")
     assert {name: queue.messages.count for name, queue in backup.catalog.queues.items()} == {"a": 0, "b": 1}
@@ -238,7 +238,7 @@ def test_a_state_that_routes_nothing_takes_such_bindings() -> None:
     bound(core, "topic", a=RED)
     core.read()
     for record in core.records:
-        sets.default.follow(record)
+        sets.replicated.follow(record)
     (binding,) = sets.catalog.exchanges["x"].bindings()
     assert binding.arguments == selects(RED)
 

@@ -128,7 +128,7 @@ def test_who_had_a_message_has_it_no_more_when_another_link_acquires_it() -> Non
     queue = core.queue("q")
     core.publish(queue, *"ab")
     a, b = taken(core, queue, 2)
-    core.resources.default.write(ev.SessionAcquired(queue.id, 1, FIRST, "other", (b.id, a.id)))
+    core.resources.replicated.write(ev.SessionAcquired(queue.id, 1, FIRST, "other", (b.id, a.id)))
     assert held(core, queue) == []
     assert held(core, queue, "other") == [b.id, a.id]
     core.check()
@@ -169,7 +169,7 @@ def test_what_is_held_since_another_broker_led_may_have_been_sent() -> None:
     core.publish(queue, "a")
     taken(core, queue, 1)
     core = Core(core.followed())
-    core.resources.default.take_over(core.now_ms, 0)
+    core.resources.replicated.take_over(core.now_ms, 0)
     (link,) = core.catalog.holdings
     (entry,) = core.catalog.queues["q"].messages
     release_held(core.resources, link, failed=True)
@@ -181,7 +181,7 @@ def test_what_a_session_holds_stays_held_where_another_broker_leads_now() -> Non
     queue = core.queue("q")
     core.publish(queue, *"ab")
     entries = taken(core, queue, 2)
-    core.resources.default.read_only = "another one leads"
+    core.resources.replicated.read_only = "another one leads"
     core.resources.accept(queue, entries[:1])
     core.resources.release(queue, entries[1:], failed=True)
     assert held(core, queue) == [entry.id for entry in entries]
@@ -265,13 +265,13 @@ def test_after_a_restart_the_session_holds_what_is_there_of_what_it_held() -> No
     queue = core.queue("q")
     core.publish(queue, message("a", durable=True), "transient", message("b", durable=True), message("c", durable=True))
     a, _, b = taken(core, queue, 3)
-    core.resources.default.write(ev.SessionStarted(FIRST, "", 60_000, NOW_MS))
+    core.resources.replicated.write(ev.SessionStarted(FIRST, "", 60_000, NOW_MS))
     core.keep()
     resources, _ = recovered(core.disk)
     there = resources.catalog.queues["q"]
     assert held(resources, there) == [a.id, b.id]
     assert Core(resources, witness=False).consume(there) == ["c"]
-    assert list(resources.default.state.sessions.by_name) == [FIRST]
+    assert list(resources.replicated.state.sessions.by_name) == [FIRST]
     resources.catalog.holdings.check_invariants([there])
 
 

@@ -112,7 +112,7 @@ def test_where_too_few_are_in_sync_nobody_waits_with_letting_one_in() -> None:
 
 
 def test_the_time_has_a_limit_and_is_forgotten_by_and_by() -> None:
-    ctx = MemberContext(MemberSettings("a", "a-1", ("a:1", "b:1")), Resources(TextReader()).default, lambda: 0.5,
+    ctx = MemberContext(MemberSettings("a", "a-1", ("a:1", "b:1")), Resources(TextReader()).replicated, lambda: 0.5,
                         lambda: NOW_MS)  # fmt: skip
     admission = BackupAdmission(ctx)
     assert admission.probation_s("b") == 0

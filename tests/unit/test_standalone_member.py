@@ -38,9 +38,9 @@ class Alone:
     def __init__(self, settings: MemberSettings = WITH_STORE, *log: Any, held: tuple[Held, ...] = ()) -> None:
         self.resources = Resources(TextReader())
         for event in log:
-            self.resources.default.write(event)
+            self.resources.replicated.write(event)
         restored = Restored(StoreOrigin.DIRTY, held) if log else None
-        self.member = Member(settings, self.resources.default, lambda: 0.5, lambda: NOW_MS, restored)
+        self.member = Member(settings, self.resources.replicated, lambda: 0.5, lambda: NOW_MS, restored)
         self.began = self.feed(fx.Started())
 
     def feed(self, happened: fx.Input) -> list[fx.Effect]:
@@ -49,7 +49,7 @@ class Alone:
         return effects
 
     def turn(self) -> list[fx.Persist]:
-        effects = self.feed(fx.TurnEnded(self.resources.default.log.take_batch()))
+        effects = self.feed(fx.TurnEnded(self.resources.replicated.log.take_batch()))
         return [effect for effect in effects if isinstance(effect, fx.Persist)]
 
     def queue(self) -> Queue:
@@ -59,13 +59,13 @@ class Alone:
 def test_it_leads_at_once_and_asks_nobody() -> None:
     alone = Alone()
     assert alone.member.status.state is State.STANDALONE
-    assert alone.resources.default.read_only == ""
+    assert alone.resources.replicated.read_only == ""
     assert alone.began == [fx.TurnDue(), fx.StatusChanged(alone.member.status)]
 
 
 def test_a_member_that_knows_of_others_leads_nobody_before_it_is_promoted() -> None:
     member = Member(
-        MemberSettings("a", "a-1", ("b:5672",)), Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS
+        MemberSettings("a", "a-1", ("b:5672",)), Resources(TextReader()).replicated, lambda: 0.5, lambda: NOW_MS
     )
     member.handle(fx.Started(), 1.0)
     assert member.status.state is State.CONNECTING
@@ -100,7 +100,7 @@ def test_what_it_writes_is_committed_once_its_store_has_it() -> None:
 def test_without_a_store_nothing_is_encoded_for_nobody() -> None:
     alone = Alone(WITHOUT_STORE)
     assert alone.resources.publish(alone.queue(), message("a"), NOW_MS).is_committed
-    assert not alone.resources.default.log.has_pending
+    assert not alone.resources.replicated.log.has_pending
     assert alone.turn() == []
 
 
@@ -120,14 +120,14 @@ def test_the_log_of_a_cluster_is_gone_on_with_as_it_is() -> None:
     (keep,) = alone.turn()
     assert {type(record.event) for record in decode(keep.data).records} == {ExchangeDeclared}
     alone.feed(fx.Persisted(keep.number))
-    assert alone.resources.default.log.committed_lsn == keep.last_lsn
+    assert alone.resources.replicated.log.committed_lsn == keep.last_lsn
 
 
 def test_what_nobody_may_have_confirmed_counts_because_there_is_nobody_to_say_otherwise() -> None:
     held = (Held(3, [LogRecord(3, QueueDeclared("q", {}), False)]),)
     alone = Alone(WITH_STORE, *FROM_A_CLUSTER, held=held)
     assert list(alone.resources.catalog.queues) == ["q"]
-    assert alone.resources.default.log.last_lsn == 3 + 5  # the standard exchanges
+    assert alone.resources.replicated.log.last_lsn == 3 + 5  # the standard exchanges
 
 
 def test_its_end_is_a_clean_one_after_all_that_was_written() -> None:

@@ -16,7 +16,7 @@ from qpid_ha_broker.store.errors import JournalDead, StoreError
 from qpid_ha_broker.store.journal import ClosedSegment, Journal, tied
 from qpid_ha_broker.store.layout import SPARE, segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from qpid_ha_broker.store.reading import BlockReader, Ending, end_facts, read_header
-from simulated_disk import SimulatedDisk
+from simulated_disk import PowerCut, SimulatedDisk
 
 
 @pytest.fixture
@@ -49,6 +49,28 @@ def test_a_flush_is_one_write_and_one_sync_however_much_was_staged(disk: Simulat
     assert disk.trace[before:] == [f"write {SPARE}", f"sync {SPARE}"]  # the name under which it was opened
     assert journal.flush() == 0
     assert len(disk.trace) == before + 2
+
+
+def test_of_blocks_that_count_together_a_power_cut_leaves_all_or_none() -> None:
+    """A block takes more than a sector, and a disk may keep later ones without the first."""
+    seen = set()
+    for seed in range(100):
+        disk = SimulatedDisk(Random(seed))
+        journal = begin(disk)
+        keep(journal, 1, 2)
+        if seed % 2:
+            journal.mark()
+        for lsn in (3, 4, 5):
+            stage(journal, lsn, 700)
+        journal.stage_as_one()
+        disk.crash_at(1 + seed % 5)
+        with suppress(PowerCut):
+            journal.flush()
+            keep(journal, 6)
+        found = read_journal(disk.after_power_cut())
+        assert found.verdicts[-1].ending is not Ending.DAMAGED
+        seen.add(tuple(found.lsns))
+    assert seen == {(1, 2), (1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6)}
 
 
 def test_each_group_knows_what_was_on_disk_before_it(disk: SimulatedDisk, journal: Journal) -> None:

@@ -52,7 +52,7 @@ def test_a_state_comes_back_from_the_journal_that_it_wrote(seed: int) -> None:
     resources, facts = recovered(core.disk)
     assert durable_picture(resources.sets) == durable_picture(core.sets)
     assert (facts.last_lsn, facts.local_lsn) == core.sets.log_ends
-    assert (resources.default.log.last_lsn, resources.sets.local_log.last_lsn) == core.sets.log_ends
+    assert (resources.replicated.log.last_lsn, resources.sets.local_log.last_lsn) == core.sets.log_ends
     assert facts.next_number == core.journal.number + 1
     assert facts.previous_bytes == core.journal.position
     assert facts.notes == ()
@@ -110,9 +110,9 @@ def test_messages_come_back_as_possibly_delivered_before() -> None:
 @pytest.mark.parametrize("is_snapshot", [False, True])
 def test_after_a_restart_that_is_marked_which_somebody_may_have_had_and_nothing_else(is_snapshot: bool) -> None:
     core = KeptCore()
-    core.resources.default.state.marks.inherit(is_next=True)
-    core.resources.default.take_over(core.now_ms, 0)
-    core.resources.default.begin_marks()
+    core.resources.replicated.state.marks.inherit(is_next=True)
+    core.resources.replicated.take_over(core.now_ms, 0)
+    core.resources.replicated.begin_marks()
     taken, left = core.queue("taken"), core.queue("left")
     for queue in (taken, left):
         core.publish(queue, *(message(text, durable=True) for text in ("one", "two", "three")))
@@ -129,8 +129,8 @@ def test_after_a_restart_that_is_marked_which_somebody_may_have_had_and_nothing_
         for older in range(1, number):
             core.disk.remove(segment_path(older))
     resources, _ = recovered(core.disk)
-    resources.default.state.marks.inherit(is_next=True)
-    resources.default.take_over(core.now_ms, 0)
+    resources.replicated.state.marks.inherit(is_next=True)
+    resources.replicated.take_over(core.now_ms, 0)
     queues = resources.catalog.queues
     marked = {name: [queue.is_redelivered(entry) for entry in queue.messages] for name, queue in queues.items()}
     assert marked == {"taken": [True, True, False], "left": [False, False, False]}
@@ -190,7 +190,7 @@ def test_what_is_not_known_to_be_committed_is_held_unless_somebody_is_alone() ->
     assert spans == [(committed + 1, committed + 2), (committed + 3, committed + 5)]
     for batch in facts.held:
         for record in batch.records:
-            resources.default.follow(record)
+            resources.replicated.follow(record)
     assert durable_picture(resources.sets) == durable_picture(core.sets)
 
     resources, facts = recovered(core.disk, apply_all=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -84,7 +85,7 @@ async def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path)
     assert owner.told == []
     assert owner.store.writer.waiting_bytes > 100 * BLOCK_HEADER_BYTES
     held.is_open.set()
-    await owner.committed(owner.resources.default.log.written)
+    await owner.committed(owner.resources.replicated.log.written)
 
     assert owner.store.writer.waiting_bytes == 0
     assert held.syncs == before + 1
@@ -99,7 +100,7 @@ async def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_pat
     owner.start()
     queue = owner.queue("q")
     owner.turn()
-    await owner.committed(owner.resources.default.log.written)
+    await owner.committed(owner.resources.replicated.log.written)
     syncs = held.syncs
 
     owner.publish(queue, b"passing", durable=False)
@@ -129,7 +130,7 @@ async def test_both_logs_are_kept_in_the_order_in_which_they_were_written(tmp_pa
     for number in range(3):  # each log speaks of what the other one has just said, all in one turn
         shared = owner.queue(f"shared{number}")
         event = ev.ReplicationChanged(shared.id, False)
-        owner.resources.default.state.apply(owner.resources.default.log.append(event), event)
+        owner.resources.replicated.state.apply(owner.resources.replicated.log.append(event), event)
         owner.publish(shared, b"half")
         owner.publish(owner.queue(f"own{number}", local=True), b"own")
     owner.turn()
@@ -168,18 +169,18 @@ async def test_what_is_durable_is_kept_however_a_turn_is_cut(tmp_path: Path, tra
 
 def test_what_was_written_in_both_logs_is_committed_when_both_are() -> None:
     resources = Resources(Reader())
-    for log in (resources.default.log, resources.sets.local_log):
+    for log in (resources.replicated.log, resources.sets.local_log):
         log.add_witness("store")
     resources.sets.local_log.append(ev.QueueDeclared("own", {}))
     only_local = resources.sets.local_log.written
-    resources.default.log.append(ev.QueueDeclared("shared", {}))
-    only_shared, both = resources.default.log.written, resources.written
+    resources.replicated.log.append(ev.QueueDeclared("shared", {}))
+    only_shared, both = resources.replicated.log.written, resources.written
 
     def committed() -> list[bool]:
         return [token.is_committed for token in (only_local, only_shared, both)]
 
     assert committed() == [False, False, False]
-    resources.default.log.acknowledge("store", 1)
+    resources.replicated.log.acknowledge("store", 1)
     assert committed() == [False, True, False]
     resources.sets.local_log.acknowledge("store", LOCAL_BASE + 1)
     assert committed() == [True, True, True]
@@ -194,7 +195,7 @@ async def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(
     owner.start()
     queue = owner.queue("q")
     owner.turn()
-    await owner.committed(owner.resources.default.log.written)
+    await owner.committed(owner.resources.replicated.log.written)
     owner.disk.capacity = 0
     token = owner.publish(queue, bytes(SEGMENT_BYTES))
     owner.turn()
@@ -218,7 +219,7 @@ async def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
     owner.start()
     queue = owner.queue("q")
     owner.turn()
-    await owner.committed(owner.resources.default.log.written)
+    await owner.committed(owner.resources.replicated.log.written)
     owner.disk.fail(1, errno.EMFILE, of=("create",), times=3)
     token = owner.publish(queue, bytes(SEGMENT_BYTES))
     owner.turn()
@@ -244,7 +245,7 @@ async def test_a_disk_that_hangs_is_told_and_that_it_goes_on(
     owner.start()
     queue = owner.queue("q")
     owner.turn()
-    await owner.committed(owner.resources.default.log.written)
+    await owner.committed(owner.resources.replicated.log.written)
     held.hold()
     token = owner.publish(queue, b"waits")
     owner.turn()
@@ -292,7 +293,7 @@ async def test_a_disk_that_fails_is_told_and_nothing_is_committed_any_more(tmp_p
     owner.start()
     queue = owner.queue("q")
     owner.turn()
-    await owner.committed(owner.resources.default.log.written)
+    await owner.committed(owner.resources.replicated.log.written)
     owner.disk.fail(1, errno.EIO, of=(kind,))
     token = owner.publish(queue, b"lost")
     owner.turn()
@@ -345,15 +346,15 @@ async def test_a_checkpoint_is_the_state_of_its_moment_and_counts_once_it_is_tol
     for number in range(2000):
         owner.publish(queue, b"%d" % number)
     owner.turn()
-    await owner.committed(owner.resources.default.log.written)
-    owner.store.checkpoints.begin(owner.resources.default.log.last_lsn)
+    await owner.committed(owner.resources.replicated.log.written)
+    owner.store.checkpoints.begin(owner.resources.replicated.log.last_lsn)
     done = asyncio.Event()
     owner.store.checkpoints.write(done.set)
     owner.publish(queue, b"meanwhile")
     owner.turn()
     async with asyncio.timeout(LIMIT_S):
         await done.wait()
-    await owner.committed(owner.resources.default.log.written)
+    await owner.committed(owner.resources.replicated.log.written)
     await owner.store.close("")
 
     resources, found = after_power_cut(owner.disk)
@@ -398,13 +399,13 @@ def test_parts_of_a_unit_stay_whole() -> None:
 
 def test_a_batch_counts_what_a_store_leaves_out() -> None:
     resources = Resources(Reader())
-    resources.default.log.add_witness("store")
+    resources.replicated.log.add_witness("store")
     for record in records(True, False, False):
-        resources.default.log.append(record.event)
-    resources.default.log.append_unit([records(False)[0].event])
-    resources.default.log.append(ev.Enqueued((1, 2, 3), b"x", False, 4, 0, ""))
+        resources.replicated.log.append(record.event)
+    resources.replicated.log.append_unit([records(False)[0].event])
+    resources.replicated.log.append(ev.Enqueued((1, 2, 3), b"x", False, 4, 0, ""))
 
-    batch = resources.default.log.take_batch()
+    batch = resources.replicated.log.take_batch()
 
     assert isinstance(batch, LogBatch)
     assert batch.transient == transient_count(decode(batch.data).records) == durable_only(batch.data)[1] == 2 + 3
@@ -432,9 +433,14 @@ class Pieces:
 
     def __init__(self) -> None:
         self.pieces: list[JournalPiece] = []
+        self.joined: list[tuple[int, int]] = []
+        """First and last LSNs of those that were given together."""
 
     def append(self, piece: JournalPiece) -> None:
         self.pieces.append(piece)
+
+    def append_joined(self, pieces: Sequence[JournalPiece]) -> None:
+        self.joined += [(piece.first_lsn, piece.last_lsn) for piece in pieces]
 
 
 def test_blocks_behind_a_truncation_by_force_do_not_call_committed_what_it_took_back() -> None:
@@ -446,3 +452,38 @@ def test_blocks_behind_a_truncation_by_force_do_not_call_committed_what_it_took_
     appender.truncate(5)
     appender.append_local([LocalPart(5, LogBatch(LOCAL_BASE + 1, LOCAL_BASE + 1, b"-"))])
     assert [piece.committed_lsn for piece in pieces.pieces] == [8, 5, 5]
+
+
+def test_what_goes_from_one_log_to_the_other_is_given_to_the_writer_in_one_piece() -> None:
+    """Also where the local log is the first to tell of it; what waited before it goes along."""
+    writer: Any = Pieces()
+    journal: Any = None
+    appender = JournalAppender(journal, writer, SyncProgress(), SegmentEnd(0, LOCAL_BASE, 0))
+    local = [LocalPart(after, LogBatch(LOCAL_BASE + n, LOCAL_BASE + n, b"-"), True) for n, after in ((1, 0), (2, 2))]
+    appender.append_local(local)
+    assert (writer.pieces, writer.joined) == ([], [])
+    appender.append(LogBatch(1, 2, b"-"), committed_lsn=0)
+    assert writer.joined == [(LOCAL_BASE + 1, LOCAL_BASE + 1), (1, 2), (LOCAL_BASE + 2, LOCAL_BASE + 2)]
+    appender.append_local([LocalPart(2, LogBatch(LOCAL_BASE + 3, LOCAL_BASE + 3, b"-"))])
+    appender.append(LogBatch(3, 3, b"-"), committed_lsn=2)
+    assert [piece.first_lsn for piece in writer.pieces] == [LOCAL_BASE + 3, 3]
+
+
+def test_a_log_is_joined_to_what_the_other_says_later_in_the_turn() -> None:
+    resources = Resources(Reader())
+    log, local_log = resources.replicated.log, resources.sets.local_log
+    local_log.join()  # nobody keeps it
+    for kept in (log, local_log):
+        kept.add_witness("store")
+    local_log.append(ev.QueueDeclared("a", {}))
+    log.append(ev.QueueDeclared("b", {}))
+    assert [part.is_joined for part in local_log.take_parts()] == [False]
+    local_log.join()
+    local_log.append(ev.QueueDeclared("c", {}))
+    assert [part.is_joined for part in local_log.take_parts()] == [False]
+    local_log.join()
+    local_log.append(ev.QueueDeclared("d", {}))
+    log.append(ev.QueueDeclared("e", {}))
+    local_log.append(ev.QueueDeclared("f", {}))
+    assert [part.is_joined for part in local_log.take_parts()] == [True, True]
+    assert not local_log.has_pending

@@ -50,7 +50,7 @@ def owners(directory: Path, count: int, disk: type[Held] | None = None) -> list[
 
 async def settle(made: list[Owner]) -> None:
     for owner in made:
-        await owner.committed(owner.resources.default.log.written)
+        await owner.committed(owner.resources.replicated.log.written)
 
 
 def publish(owner: Owner, body: bytes) -> CommitToken:

@@ -107,6 +107,19 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles({module: imports(module, tree) for module, tree in modules().items()}) == set()
 
 
+def room_of(module: str) -> str:
+    """The part of the broker that a module is in; elsewhere its whole package."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "qpid_ha_broker" else parts[0]
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    graph = defaultdict[str, set[str]](set)
+    for module, tree in modules().items():
+        graph[room_of(module)] |= {room_of(imported) for imported in imports(module, tree)} - {room_of(module)}
+    assert circles(graph) == set()
+
+
 def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
     """A resource set does both; the short way of a publisher and the change of a queue's level say why they do it."""
     appending = {
@@ -119,6 +132,25 @@ def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
         and ast.unparse(node.func.value).endswith("log")
     }
     assert appending == {f"qpid_ha_broker.model.{name}" for name in ("resource_set", "resources", "level_change")}
+
+
+def test_which_log_a_number_is_of_is_asked_where_bytes_are_read_and_written() -> None:
+    """In memory a queue knows its log, and a set what is its own: only files and frames have nothing but numbers."""
+    asking = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and any(alias.name in ("LOCAL_BASE", "is_local_lsn") for alias in node.names)
+    }
+    reading = (
+        "qpid_ha_broker.store.",
+        "qpid_ha_broker.server.stores.",
+        "qpid_ha_broker.ha.objects",
+        "qpid_ha_pipeline.",
+    )
+    beginning = {"qpid_ha_broker.model.local_log", "qpid_ha_broker.model.resource_set"}
+    assert {module for module in asking if not module.startswith(reading)} == beginning
 
 
 def test_a_disk_is_waited_for_where_it_is_known() -> None:

@@ -89,7 +89,7 @@ def test_what_has_the_name_of_a_subscription_and_is_none_stops_the_subscriber(br
     """Of a store of an earlier release: now nobody makes one."""
     client = client_of(broker, "shop")
     declared = ev.QueueDeclared(OWN_NAME, {}) if kind == "queue" else ev.ExchangeDeclared(OWN_NAME, "fanout", {})
-    broker.container.default.resources.default.write(declared)
+    broker.container.default.resources.replicated.write(declared)
     for address in ("amq.topic", None):
         link = subscribe(client, address, "orders", durable=address is not None)
         assert condition(link) == "amqp:precondition-failed"
@@ -129,7 +129,7 @@ def test_a_queue_that_was_made_anew_under_the_name_of_a_temporary_one_is_not_del
     link = subscribe(client, "amq.topic", "orders", durable=True)
     configuration = broker.container.default.configuration
     configuration.delete_queue(OWN_NAME)
-    broker.container.default.resources.default.write(ev.QueueDeclared(OWN_NAME, {}))
+    broker.container.default.resources.replicated.write(ev.QueueDeclared(OWN_NAME, {}))
     close(client, link)
     assert queues(broker) == [OWN_NAME]
 
@@ -223,7 +223,7 @@ def test_a_queue_that_is_bound_otherwise_is_no_subscription_of_the_release_befor
 
 
 def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
-    log = broker.container.default.resources.default.log
+    log = broker.container.default.resources.replicated.log
     log.add_witness("store")
     leave_as_release_0_1_0_did(broker, "a.old")
     subscribe(client_of(broker, "a"), "amq.topic", "old", durable=True)
@@ -233,10 +233,10 @@ def test_a_backup_and_a_restart_know_the_mark(broker: PairedBroker) -> None:
     for name in ("amq.direct", "amq.topic", "amq.fanout", "amq.match"):
         there = broker.container.default.resources.catalog.exchanges[name]
         backup.catalog.exchanges[name] = backup.catalog.exchanges_by_id[there.id] = type(there)(there.id, name, {})
-    backup.default.log.last_lsn = log.last_lsn
+    backup.replicated.log.last_lsn = log.last_lsn
     for batch in broker.batches:
         for record in decode(batch.data).records:
-            backup.default.state.replay(record)
+            backup.replicated.state.replay(record)
     marks = {name: queue.arguments.subscription for name, queue in backup.catalog.queues.items()}
     assert marks == {"a.old": "a:old:", "subscription:a:new": "a:new:"}
     assert picture(backup.sets)["queues"] == picture(broker.container.default.resources.sets)["queues"]

@@ -20,7 +20,7 @@ def test_what_is_sent_at_most_once_is_dequeued_before_the_witnesses_in_the_same_
     receiver.open()
     receiver.flow(10)
     sender = client.sender("q")
-    broker.container.default.resources.default.log.add_witness("store")
+    broker.container.default.resources.replicated.log.add_witness("store")
     client.send(sender, proton.Message(body="only once"))
     client.exchange()
     broker.turn()
@@ -30,7 +30,7 @@ def test_what_is_sent_at_most_once_is_dequeued_before_the_witnesses_in_the_same_
 
 def test_what_is_written_when_the_turn_ends_asks_for_another_turn() -> None:
     broker = PairedBroker()
-    log = broker.container.default.resources.default.log
+    log = broker.container.default.resources.replicated.log
     log.add_witness("store")
     broker.container.default.configuration.declare_queue("q", {})
     due = [broker.container.has_work]

@@ -14,7 +14,7 @@ from paired_proxy import PairedProxy, paired_broker
 from paired_transactions import PairedCoordinator, publish
 from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
 from qpid_ha_broker.amqp.wire.conditions import MESSAGE_SIZE, RESOURCE_LIMIT
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import LimitReached
 from qpid_ha_broker.model.rate_limit import BURST_S
@@ -240,7 +240,7 @@ def test_a_user_has_no_more_sessions_than_its_limit_and_can_resume_each(way: str
 def test_sessions_of_other_users_do_not_count(broker: PairedBroker) -> None:
     put_in_force(broker, "limit all sessions=1")
     open_session(broker, FIRST)
-    registry = broker.container.default.resources.default.state.sessions
+    registry = broker.container.default.resources.replicated.state.sessions
     registry._put(registry.by_name[FIRST]._replace(user="alice"))
     assert condition(open_session(broker, SECOND).connection) is None
     assert [broker.container.sessions.count_of(user) for user in ("alice", "", "bob")] == [1, 1, 0]

@@ -22,7 +22,7 @@ class Voter:
     """A broker that candidates ask."""
 
     def __init__(self, restored: Restored | None = None) -> None:
-        self._ctx = MemberContext(SETTINGS, Resources(TextReader()).default, lambda: 0.5, lambda: NOW_MS)
+        self._ctx = MemberContext(SETTINGS, Resources(TextReader()).replicated, lambda: 0.5, lambda: NOW_MS)
         self.votes = Votes(self._ctx, restored or Restored(StoreOrigin.MEMORY))
 
     def promise(self, asker: str, generation: int, log: int = LOG) -> str:

@@ -30,7 +30,7 @@ def broker(request: pytest.FixtureRequest) -> PairedBroker:
 
 
 def log_of(broker: PairedBroker) -> Log:
-    return broker.container.default.resources.default.log
+    return broker.container.default.resources.replicated.log
 
 
 def commit(broker: PairedBroker, lsn: int | None = None) -> None:
@@ -45,7 +45,7 @@ def taken_over(broker: PairedBroker, *messages: str) -> PairedClient:
     client = broker.connect()
     publisher = client.sender("q")
     client.send_all(publisher, *messages[:-1])
-    resource_set: ResourceSet = broker.container.default.resources.default
+    resource_set: ResourceSet = broker.container.default.resources.replicated
     resource_set.log.add_witness(BACKUPS)
     client.send_all(publisher, messages[-1])
     resource_set.take_over(broker.container.now_ms, 0)

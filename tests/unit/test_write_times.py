@@ -87,7 +87,7 @@ def test_a_broker_that_is_started_again_knows_the_times_from_its_journal() -> No
     core.publish(queue, "a")
     core.keep()
     resources, facts = recovered(core.disk)
-    times = resources.default.log.write_times
+    times = resources.replicated.log.write_times
     asked_ms = (declared_ms, declared_ms + 1, core.now_ms, core.now_ms + 1)
     assert [times.last_before(each) for each in asked_ms] == [0, declared_lsn, declared_lsn, facts.last_lsn]
 
@@ -103,6 +103,6 @@ def test_a_turn_ends_with_the_time_at_which_all_of_it_was_written(is_marked: boo
     declared = container.default.resources.sets.log_ends
     container.now_ms = 2_000
     container.turn()
-    logs = [each.log for each in container.default.resources.sets]
+    logs = [each.log for each in container.default.resources.sets.all]
     assert [log.write_times.last_before(1_001) for log in logs] == list(declared)
     assert [log.write_times.last_before(1_000) for log in logs] == [0, 0]

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from qpid_ha_broker.cluster.figures import ControllerFigures
 from qpid_ha_broker.cluster.history import ClusterHistory
 from qpid_ha_broker.cluster.liveness import BrokerLife, Liveness
-from qpid_ha_broker.cluster.map import BrokerEntry, ClusterMap, SetEntry
 from qpid_ha_broker.cluster.messages import (
     AnswerRecord,
     AnswerRequest,
@@ -23,6 +22,7 @@ from qpid_ha_broker.cluster.messages import (
 )
 from qpid_ha_broker.cluster.placement import Placement, PlacementBroker
 from qpid_ha_broker.cluster.reports import Reports
+from qpid_ha_broker.cluster_map import BrokerEntry, ClusterMap, SetEntry
 from qpid_ha_broker.events import types as ev
 
 LEAVING_S = 5.0

@@ -36,8 +36,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from qpid_ha_broker.cluster.map import DELETION, IF_EMPTY, IF_UNUSED, ClusterMap, PlacedQueue, without_conditions
 from qpid_ha_broker.cluster.messages import KeptQueue, UnplacedQueue
+from qpid_ha_broker.cluster_map import DELETION, IF_EMPTY, IF_UNUSED, ClusterMap, PlacedQueue, without_conditions
 from qpid_ha_broker.events.types import Arguments, SetRecorded
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from qpid_ha_broker.cluster.context import ControllerContext
-from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.placement import PlacementBroker, PlacementSet, rank, ring
 from qpid_ha_broker.cluster.replicas import (
     ReplicaAction,
@@ -21,6 +20,7 @@ from qpid_ha_broker.cluster.replicas import (
     extra_replicas,
     wanted_replicas,
 )
+from qpid_ha_broker.cluster_map import SetEntry
 
 THROTTLED_S = 1.0
 """Until a set is checked again for which no broker had an addition left."""

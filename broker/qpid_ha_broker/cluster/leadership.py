@@ -28,11 +28,11 @@ from typing import NamedTuple
 from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
 from qpid_ha_broker.cluster.leader_choice import LeaderChoice
 from qpid_ha_broker.cluster.liveness import BrokerLife
-from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
 from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE, PromotionTurns
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.reports import ACTIVE, MAY_LEAD, RECOVERING
+from qpid_ha_broker.cluster_map import SetEntry
 
 PROMOTION_LIMIT_S = 20.0
 """So long an operator waits at most for what comes of a promotion that he wants."""

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
 from qpid_ha_broker.cluster.leadership import Leadership
-from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import AnswerRequest, GiveOrder, OrderKind
 from qpid_ha_broker.cluster.reports import DEFAULT
+from qpid_ha_broker.cluster_map import SetEntry
 
 MOVE_LIMIT_S = 10.0
 RETRY_S = 0.5

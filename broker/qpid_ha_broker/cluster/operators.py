@@ -12,7 +12,6 @@ from typing import Any, Final
 from qpid_ha_broker.cluster.context import LEAVING_S, ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
-from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import (
     AddReplica,
     AnswerRequest,
@@ -43,6 +42,7 @@ from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster.overview import ClusterOverview
 from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, QueueDirectory
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
+from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import REASONS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
-from qpid_ha_broker.cluster.map import BrokerEntry, ClusterMap, SetEntry
 from qpid_ha_broker.cluster.moves import Moves
+from qpid_ha_broker.cluster_map import BrokerEntry, ClusterMap, SetEntry
 
 
 def map_facts(known: ClusterMap, broker: str) -> dict[str, object]:

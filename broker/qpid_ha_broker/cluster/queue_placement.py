@@ -16,9 +16,9 @@ from qpid_ha_broker.cluster.directory import (
     with_conditions,
 )
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
-from qpid_ha_broker.cluster.map import PlacedQueue, SetEntry, without_conditions
 from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, LocateQueue, SettleQueue
 from qpid_ha_broker.cluster.reports import DEFAULT
+from qpid_ha_broker.cluster_map import PlacedQueue, SetEntry, without_conditions
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.events.types import Arguments

@@ -29,9 +29,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from qpid_ha_broker.cluster.map import SetEntry
 from qpid_ha_broker.cluster.messages import ControllerSettings
 from qpid_ha_broker.cluster.placement import Placement, PlacementBroker, PlacementSet, rank
+from qpid_ha_broker.cluster_map import SetEntry
 
 
 class ReplicaStep(StrEnum):

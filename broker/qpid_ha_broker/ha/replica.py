@@ -50,6 +50,8 @@ class Held(NamedTuple):
 
     last_lsn: int
     records: list[LogRecord]
+    behind: tuple[LogRecord, ...] = ()
+    """Of the broker's own log, in the order in which they were written: they may need what is held here."""
 
 
 class Restored(NamedTuple):
@@ -283,6 +285,7 @@ class Replica:
                 raise
             if not state.open_unit:  # what a store left out is no record, but it was written
                 self._set.log.last_lsn = held.last_lsn
+            self._apply_behind(held.behind)
         if self.history.held_marks:
             # A batch out of a store may be empty: its messages were not durable.
             self.history.applied_before(
@@ -292,8 +295,17 @@ class Replica:
         if state.transients_lost_lsn > self._lost_upto_lsn:
             self.lacks_transient = False  # nobody has them any more
 
+    def _apply_behind(self, records: Iterable[LogRecord]) -> None:
+        """What they were written after has come, or never will: this broker's own log goes on."""
+        own = self._set.beside
+        if own is not None:
+            for record in records:
+                own.follow_own(self._without_lost(record))
+
     def _lose_track(self) -> None:
         """What comes next does not fit what is here, which must never be: only a comparison helps, and no promotion."""
+        for held in self._held:
+            self._apply_behind(held.behind)
         self._held.clear()
         self.history.forget_held()
         self._set.drop_open_unit()
@@ -339,11 +351,18 @@ class Replica:
         taken_back, stored_lsn = self.held_lsn - lsn, max(lsn, self._set.log.last_lsn)
         if self.held_lsn > stored_lsn:
             self.durable.truncate(stored_lsn)
+        behind: tuple[LogRecord, ...] = ()
         while self._held and self._held[-1].last_lsn > lsn:
             last = self._held.pop()
+            behind = last.behind + behind
             if self.held_lsn < lsn:  # a part of it stays; there may be no record in that, but what a store left out
                 self._held.append(Held(lsn, [record for record in last.records if record.lsn <= lsn]))
                 break
+        if self._held:
+            last = self._held.pop()
+            self._held.append(last._replace(behind=last.behind + behind))
+        else:
+            self._apply_behind(behind)
         while self._stored_ends and self._stored_ends[-1] > lsn:
             self._stored_ends.pop()
         self.history.truncate(lsn)

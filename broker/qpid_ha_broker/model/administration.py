@@ -181,12 +181,12 @@ class Administration:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
         conditions = {"if_empty": checked_flag(if_empty, "if_empty"), "if_unused": checked_flag(if_unused, "if_unused")}
         deletion = self.configuration.delete_queue(checked_name(name, "name"), **conditions)
-        return Pending(deletion, self.resources.default.log, lambda: {"name": deletion.queue.name})
+        return Pending(deletion, self.resources.replicated.log, lambda: {"name": deletion.queue.name})
 
     def purge_queue(self, name: object) -> Pending[int]:
         """Drop what nobody has acquired; how many messages that were. Raises NotFound."""
         purge = self.resources.purges.begin(self.configuration.queue(checked_name(name, "name")))
-        return Pending(purge, self.resources.default.log, lambda: purge.count)
+        return Pending(purge, self.resources.replicated.log, lambda: purge.count)
 
     # --- exchanges
 
@@ -301,12 +301,12 @@ class Administration:
 def committed_lsn(resources: Resources, queue: Queue) -> int:
     """Up to where the log of its messages is committed, so that they may be browsed."""
     # A replica holds nothing but what is committed, and its log does not know of it.
-    return queue.log.last_lsn if resources.default.read_only else queue.log.whole_lsn()
+    return queue.log.last_lsn if resources.replicated.read_only else queue.log.whole_lsn()
 
 
 def taking_over(resources: Resources) -> Facts:
     """What is said with figures of a queue: its messages up to `committed_lsn` may not be all that were confirmed."""
-    return {"taking_over": True} if resources.default.is_taking_over else {}
+    return {"taking_over": True} if resources.replicated.is_taking_over else {}
 
 
 def checked_name(value: object, what: str) -> str:

@@ -39,7 +39,7 @@ class BrowsingRequests:
         if queue.id != checked_number(queue_id, "id"):
             raise NotFound(f"queue {queue.name} has the id {queue.id}: it was deleted and declared again")
         work = self._resources.purges.begin(queue, last, DequeueReason.CONSUMED)
-        return Pending(work, self._resources.default.log, lambda: work.count)
+        return Pending(work, self._resources.replicated.log, lambda: work.count)
 
     def measure(self, name: object, after: object, most: object, most_bytes: object) -> Facts:
         """How many committed messages, of how many bytes, come behind the message `after`, up to which of them.

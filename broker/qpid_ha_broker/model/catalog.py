@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qpid_ha_broker.cluster.map import ClusterMap, PlacedQueue
+from qpid_ha_broker.cluster_map import ClusterMap, PlacedQueue
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.errors import NotFound, OtherSet
 from qpid_ha_broker.model.exchanges import Binding, Exchange

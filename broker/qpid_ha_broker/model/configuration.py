@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from qpid_ha_broker.cluster.map import PlacedQueue
+from qpid_ha_broker.cluster_map import PlacedQueue
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
@@ -59,7 +59,7 @@ class Configuration:
         self._is_default = resources.name == DEFAULT_SET
         self._resources = resources
         self._catalog = resources.catalog
-        self._default, self._local = resources.default, resources.local
+        self._replicated, self._sets = resources.replicated, resources.sets
         self._changes: list[ConfigurationChange] = []
         self._deletions: dict[Queue, Deletion] = {}
         """Those that go on."""
@@ -81,8 +81,8 @@ class Configuration:
         What asked for its level itself keeps it. Nobody who publishes or consumes is disturbed.
         """
         self.rules, self.default_replication = tuple(rules), default
-        if self._default.read_only:
-            return [f"nothing is moved here: {self._default.read_only}"]
+        if self._replicated.read_only:
+            return [f"nothing is moved here: {self._replicated.read_only}"]
         notes = [self._revise_exchange(exchange) for exchange in self._catalog.exchanges.values()]
         notes += [self._revise_queue(queue) for queue in self._catalog.queues.values()]
         return [note for note in notes if note] or ["no queue or exchange has another level now"]
@@ -148,7 +148,7 @@ class Configuration:
         `by_rule`: it belongs to the set that the rules say; else here, whatever they say. Raises AlreadyExists,
         InvalidArgument, LimitReached, NotFound, OtherSet.
         """
-        self._default.check_writable()
+        self._replicated.check_writable()
         parsed = QueueArguments.parse(arguments)
         if name in self._catalog.queues:
             there = self._catalog.queues[name]
@@ -179,7 +179,7 @@ class Configuration:
         `most_moved`: messages and bindings that may get another level; None: all. Raises NotFound, InvalidArgument,
         InUse.
         """
-        self._default.check_writable()
+        self._replicated.check_writable()
         queue = self.queue(name)
         merged = {**queue.arguments.given, **changes}
         arguments = {key: value for key, value in merged.items() if value is not None}
@@ -223,7 +223,7 @@ class Configuration:
         If these are more than a portion, its consumers lose it at once, nobody publishes to it, and the queue goes with
         the last message.
         """
-        self._default.check_writable()
+        self._replicated.check_writable()
         queue = self.queue(name)
         if if_empty and queue.messages.count:
             raise InUse(
@@ -252,16 +252,16 @@ class Configuration:
     def _move_and_delete(self, deletion: Deletion) -> Task:
         queue, resources = deletion.queue, self._resources
         for entries in deletion.portions():
-            if queue.deleted or resources.default.read_only:
+            if queue.deleted or resources.replicated.read_only:
                 break
             resources.reject(queue, entries, DeathReason.QUEUE_DELETED)
             yield
         del self._deletions[queue]
         if queue.deleted:
             deletion.written = resources.written
-        elif resources.default.read_only:
+        elif resources.replicated.read_only:
             _lock(queue, deletion.locked_before)
-            text = f"queue {queue.name} is there with what has not been moved: {resources.default.read_only}"
+            text = f"queue {queue.name} is there with what has not been moved: {resources.replicated.read_only}"
             deletion.failure = NotPrimary(text)
         else:
             self._finish(deletion)
@@ -273,7 +273,7 @@ class Configuration:
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
         """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
-        self._default.check_writable()
+        self._replicated.check_writable()
         there = self._catalog.exchanges.get(name)
         if there is not None:
             if (there.kind, dict(there.arguments)) != (kind, dict(arguments)):
@@ -296,7 +296,7 @@ class Configuration:
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Raises NotFound, InUse (standard exchanges, alternates in use, bindings where it had to be unused)."""
-        self._default.check_writable()
+        self._replicated.check_writable()
         exchange = self.exchange(name)
         if name in STANDARD_EXCHANGES:
             raise InUse(f"{name} is a standard exchange: it stays")
@@ -313,7 +313,7 @@ class Configuration:
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
         """Raises NotFound, InvalidArgument, LimitReached, InUse."""
-        self._default.check_writable()
+        self._replicated.check_writable()
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
             self._check_placed(source, target)
@@ -330,14 +330,16 @@ class Configuration:
         there = source.binding(target.id, key)
         if there is None or there.arguments != arguments:
             source.check_room(Binding(target.id, key, arguments))
-        if there is not None and is_local_binding(source, target, there.arguments) is not local:
-            self._write(ev.Unbound(source.id, target.id, key), local=not local)
+        # The other way round it is replaced: were it to go first, it might be in neither log.
+        if there is not None and local and not is_local_binding(source, target, there.arguments):
+            self._sets.local_log.join()
+            self._write(ev.Unbound(source.id, target.id, key))
         self._write(bound, local=local)
         self._note(_here(target), f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
-        self._default.check_writable()
+        self._replicated.check_writable()
         source, target = self.exchange(exchange), self._catalog.bindable_named(queue)
         there = source.binding(target.id, key)
         if there is None:
@@ -425,11 +427,11 @@ class Configuration:
         if level is not Replicate.CONFIGURATION:
             return self._write(event, local=level is Replicate.NONE)
         self._check_record(event)
-        return self._default.write_unit([event, ev.ReplicationChanged(self._default.log.last_lsn + 1, False)])[0]
+        return self._replicated.write_unit([event, ev.ReplicationChanged(self._replicated.log.last_lsn + 1, False)])[0]
 
     def _write(self, event: ev.Event, *, local: bool = False) -> int:
         self._check_record(event)
-        return (self._local if local else self._default).write(event)
+        return (self._sets.local if local else self._replicated).write(event)
 
     @staticmethod
     def _check_record(event: ev.Event) -> None:

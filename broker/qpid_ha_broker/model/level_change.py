@@ -4,6 +4,10 @@ Messages stay in their queue, also those that consumers hold; the log in which t
 are their ids. A queue that comes into the replicated log is written there from the start, in one unit, so backups have
 all of it or none; a queue that leaves it is deleted there and goes on here.
 
+The local log does not say that something leaves it: the declaration in the other log takes the name, as each does that
+finds a local object there (`SetState`). So if the broker ends in between, or if the next primary lacks that
+declaration, the object is still what it was.
+
 It is done in one step. In portions a part of a queue would be in either log meanwhile, and the order of its messages is
 that of their ids, which is that of one log.
 """
@@ -14,9 +18,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.exchanges import Binding, Exchange
+from qpid_ha_broker.model.local_log import LocalLog
+from qpid_ha_broker.model.log import Log
 from qpid_ha_broker.model.queue import Queue
 from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import is_local, is_local_binding
@@ -42,11 +47,15 @@ class LevelChange:
     """The promise: who follows the replicated log holds, before and after, what its level says of every object."""
 
     def __init__(self, sets: ResourceSets, *, log_acquisitions: bool) -> None:
+        self._sets = sets
         self._catalog = sets.catalog
-        self._state = sets.default.state
-        self._log = sets.default.log
-        self._local_log = sets.local.log
+        self._state = sets.replicated.state
+        self._log = sets.replicated.log
         self._log_acquisitions = log_acquisitions
+
+    @property
+    def _local_log(self) -> LocalLog:
+        return self._sets.local_log
 
     def obstacle(self, queue: Queue, level: Replicate, most: int | None = None) -> str:
         """Why `queue` cannot have `level` now; empty: it can. `most`: messages and bindings that may be moved."""
@@ -75,6 +84,7 @@ class LevelChange:
 
     def move_queue(self, queue: Queue, level: Replicate) -> None:
         """Give `queue` another level, where there is no obstacle."""
+        self._local_log.join()
         if level is Replicate.NONE:
             self._to_local(queue)
         elif is_local(queue):
@@ -84,31 +94,34 @@ class LevelChange:
             self._state.set_replication(queue, level)
             self._copy_messages_to_local(queue)
         else:
-            copies = self._copies(queue, queue.id, self._log.last_lsn + 2)
+            copies = self._copies(queue, self._log, self._log.last_lsn + 2)
             lsns = self._log.append_unit([ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history])
             self._state.set_replication(queue, level)
             self._came_into_the_log(queue, copies, lsns[1:])
 
     def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
         """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
+        self._local_log.join()
         declared = ev.ExchangeDeclared(exchange.name, exchange.kind.value, exchange.arguments)
-        deleted = ev.ExchangeDeleted(exchange.id)
         if local:
-            self._log.append(deleted)
+            self._log.append(ev.ExchangeDeleted(exchange.id))
             self._catalog.renumber_exchange(exchange, self._local_log.append(declared))
             exchange.replication = Replicate.NONE
             for binding in exchange.bindings():
                 self._local_log.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
             return
-        self._local_log.append(deleted)
         self._catalog.renumber_exchange(exchange, self._log.last_lsn + 1)
         exchange.replication = Replicate.MESSAGES
-        shared = [
-            ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
-            for binding in exchange.bindings()
-            if not is_local_binding(exchange, self._catalog.bindable(binding.queue), binding.arguments)
-        ]
+        shared: list[ev.Event] = []
+        private: list[ev.Event] = []
+        for binding in exchange.bindings():
+            target = self._catalog.bindable(binding.queue)
+            is_private = is_local_binding(exchange, target, binding.arguments)
+            bound = ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
+            (private if is_private else shared).append(bound)
         self._log.append_unit([declared, *shared])
+        for private_binding in private:  # after the declaration that they name
+            self._local_log.append(private_binding)
 
     def _to_local(self, queue: Queue) -> None:
         self._log.append(ev.QueueDeleted(queue.id))
@@ -129,13 +142,12 @@ class LevelChange:
         """
         if not self._local_log.is_witnessed:
             return
-        copies = self._copies(queue, queue.id, self._local_log.last_lsn + 1)
+        copies = self._copies(queue, self._local_log, self._local_log.last_lsn + 1)
         lsns = [self._local_log.append(event) for event in (*copies.enqueued, *copies.history)]
         _renumber(self._catalog, queue, copies, lsns)
 
     def _to_replicated(self, queue: Queue, level: Replicate) -> None:
         bindings = self._unbind(queue)
-        self._local_log.append(ev.QueueDeleted(queue.id))
         self._catalog.renumber_queue(queue, self._log.last_lsn + 1)
         self._state.set_replication(queue, level)
         events: list[ev.Event] = [ev.QueueDeclared(queue.name, queue.arguments.given)]
@@ -148,7 +160,7 @@ class LevelChange:
         if level is Replicate.CONFIGURATION:
             self._log.append_unit(events)
         else:
-            copies = self._copies(queue, queue.id, self._log.last_lsn + 1 + len(events))
+            copies = self._copies(queue, self._log, self._log.last_lsn + 1 + len(events))
             lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
             self._came_into_the_log(queue, copies, lsns[len(events) :])
         for each in ours:  # after the declaration that they name
@@ -175,25 +187,25 @@ class LevelChange:
         exchange.bind(binding._replace(queue=queue.id))
         return ev.Bound(exchange.id, queue.id, binding.key, binding.arguments)
 
-    def _copies(self, queue: Queue, queue_id: int, first_lsn: int) -> _Copies:
-        """What to write so that a reader of the log holds the messages of `queue`, the first under `first_lsn`."""
+    def _copies(self, queue: Queue, log: Log, first_lsn: int) -> _Copies:
+        """What to write so that a reader of `log` holds the messages of `queue`, the first under `first_lsn`."""
         entries = sorted(queue.messages, key=attrgetter("id"))
         bodies = load_bodies(entries)
         enqueued = [
-            entry.enqueued(body)._replace(queues=(queue_id,)) for entry, body in zip(entries, bodies, strict=True)
+            entry.enqueued(body)._replace(queues=(queue.id,)) for entry, body in zip(entries, bodies, strict=True)
         ]
         lsns = {entry: lsn for lsn, entry in enumerate(entries, start=first_lsn)}
         history: list[ev.Event] = []
         for failures in range(1, max((entry.delivery_count for entry in entries), default=0) + 1):
             ids = [lsn for entry, lsn in lsns.items() if entry.delivery_count >= failures]
-            history += [ev.Released(queue_id, part, True) for part in _parts(ids)]
+            history += [ev.Released(queue.id, part, True) for part in _parts(ids)]
         if self._log_acquisitions:
             ids = [lsn for entry, lsn in lsns.items() if entry.holder is not None]
-            history += [ev.Acquired(queue_id, part) for part in _parts(ids)]
-        if self._state.marks.is_told and not is_local_lsn(first_lsn):
+            history += [ev.Acquired(queue.id, part) for part in _parts(ids)]
+        if self._state.marks.is_told and log is self._log:
             highest = max(queue.mark.highest, queue.redelivered_below)
             marked = max((lsn for entry, lsn in lsns.items() if entry.id <= highest), default=0)
-            history.append(ev.HandedOut(queue_id, marked))
+            history.append(ev.HandedOut(queue.id, marked))
         return _Copies(entries, enqueued, history)
 
 

@@ -76,7 +76,7 @@ class QueueMove:
 
     def _check(self) -> None:
         """Whether it may go on."""
-        refusal = self._resources.default.read_only
+        refusal = self._resources.replicated.read_only
         if refusal:
             self._give_up(NotPrimary, refusal)
         for queue in (self.source, self.target):
@@ -163,7 +163,7 @@ def begin_move(
 
     More than a portion takes its time; consumers that take some of it meanwhile have it.
     """
-    resources.default.check_writable()
+    resources.replicated.check_writable()
     _check_queues(source, target)
     move = QueueMove(resources, source, target, most)
     if message_id is not None:

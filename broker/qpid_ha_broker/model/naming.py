@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from qpid_ha_broker.cluster.map import ClusterMap, SetEntry
+from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.log import DEFAULT_SET

@@ -13,7 +13,7 @@ its *owner*, and bounds are by owner, so that nobody's names push out another us
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -292,9 +292,9 @@ class Deduplication:
     One that was refused is not taken for one that was accepted.
     """
 
-    def __init__(self, replicated: Producers, local: Producers) -> None:
-        self._replicated = replicated
-        self._local = local
+    def __init__(self, tables: Sequence[Producers]) -> None:
+        """`tables`: of each log, how far producers have come in it."""
+        self._tables = tables
         self._refused_since = RefusedNumbers()
         """Numbers that were refused since their producer has had one accepted: above its highest. Not written yet."""
         self.producers = DEFAULT_PRODUCERS
@@ -321,7 +321,7 @@ class Deduplication:
 
     def _check_new(self, producer: bytes, sequence: int, highest: int) -> None:
         if highest == NEVER:
-            for table in (self._replicated, self._local):
+            for table in self._tables:
                 if table.pushed_out_by((producer,), self.producers).get(owner_of(producer)):
                     self._check_room(table, owner_of(producer))
         elif _is_too_high(producer, sequence, highest):
@@ -344,10 +344,10 @@ class Deduplication:
             " nearly all of them are those of links that are attached and sessions that live: end some first"
         )
 
-    def room_for(self, advances: Mapping[bytes, int], *, is_local: bool) -> list[ProducerAdvanced]:
-        """What is to be written before these producers advance: that those are not idle which they would push out, and
-        which number for a link that is there, or for a session that lives. Others are pushed out in their place."""
-        table = self._local if is_local else self._replicated
+    def room_for(self, advances: Mapping[bytes, int], table: Producers) -> list[ProducerAdvanced]:
+        """What is to be written before these producers advance in the log of `table`: that those are not idle which
+        they would push out, and which number for a link that is there, or for a session that lives. Others are pushed
+        out in their place."""
         room: list[ProducerAdvanced] = []
         if table.have_room(advances, self.producers):
             return room
@@ -368,19 +368,18 @@ class Deduplication:
 
     def _highest(self, producer: bytes) -> int:
         """As its owner's; where that has none, as a release wrote it in which names belonged to no user."""
-        highest = max(self._replicated.sequence_of(producer), self._local.sequence_of(producer))
+        highest = NEVER
+        for table in self._tables:
+            highest = max(highest, table.sequence_of(producer))
         if highest != NEVER:
             return highest
         name = name_of(producer)
-        return max(self._replicated.sequence_of(name), self._local.sequence_of(name))
+        return max(table.sequence_of(name) for table in self._tables)
 
     def refused(self, producer: bytes) -> tuple[int, ...]:
         """Numbers below the highest that were refused; ascending."""
         found = [
-            each
-            for name in {producer, name_of(producer)}
-            for table in (self._replicated, self._local)
-            if (each := table.refused(name))
+            each for name in {producer, name_of(producer)} for table in self._tables if (each := table.refused(name))
         ]
         return found[0] if len(found) == 1 else tuple(sorted({number for each in found for number in each}))
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from qpid_ha_broker.cluster_map import CREATED_BY
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument
 
 PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
 """Whose durable subscription a queue is: see `amqp.nodes.subscriptions`. Only the broker itself sets it."""
-CREATED_BY = f"{PREFIX}created_by"
-"""The user for whom a queue was made, where that is counted: see `user_limits`. Only the broker itself sets it."""
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 

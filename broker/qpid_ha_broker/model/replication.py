@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from qpid_ha_broker.cluster.map import PlacedQueue
+from qpid_ha_broker.cluster_map import PlacedQueue
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
 from qpid_ha_broker.model.notices import NOTICE_EXCHANGE
@@ -35,7 +35,7 @@ def is_local(thing: Queue | Exchange) -> bool:
 
 
 def has_replicated_messages(queue: Queue) -> bool:
-    """Whether its messages are in the log of `default`."""
+    """Whether its messages are in the log that others follow."""
     return queue.replication is Replicate.MESSAGES
 
 

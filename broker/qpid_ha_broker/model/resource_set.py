@@ -1,29 +1,32 @@
 """A resource set: a log, and the state that follows from it. It knows nothing of other sets but what they share.
 
 `default` is what the brokers of a cluster share: one of them writes its log, the others follow; and so is any other set
-that has a name of its own. `local` is what a broker keeps for itself beside it: queues and bindings that are not
-replicated, and the messages of queues of which only the configuration is.
+that has a name of its own. `local` is what a broker keeps for itself beside `default`: queues and bindings that are not
+replicated, and the messages of queues of which only the configuration is. Beside other sets there is none: their queues
+are replicated with their messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
-from qpid_ha_broker.events.layout import is_local_lsn
+from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.following import take_over_queues
-from qpid_ha_broker.model.local_log import LocalLog
+from qpid_ha_broker.model.local_log import LocalLog, LocalPart
 from qpid_ha_broker.model.log import COMMITTED, DEFAULT_SET, CommitToken, Log
 from qpid_ha_broker.model.next_mark import next_mark
 from qpid_ha_broker.model.plan import Departure
 from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.state import ReplayError, SetState
 from qpid_ha_broker.model.write_admission import WriteAdmission
 
 LOCAL_SET: Final = "local"
@@ -38,6 +41,8 @@ class ResourceSet(WriteAdmission):
         WriteAdmission.__init__(self)
         self.name = name
         self.log = log
+        self.beside: ResourceSet | None = None
+        """What the broker keeps for itself beside this set."""
         self.state = state
         self.catalog = state.catalog
         self._taken_over = COMMITTED
@@ -156,6 +161,27 @@ class ResourceSet(WriteAdmission):
                     for queue_id in done.queues:
                         catalog.note_arrival(catalog.queues_by_id[queue_id])
 
+    def follow_own(self, record: LogRecord) -> None:
+        """Do as this broker has done before it ended, where what that was about is still there and has this log.
+
+        All of a unit is there, and what of it fits is done.
+        """
+        lsn, event, _ = record
+        if isinstance(event, ev.TransactionCommitted):
+            return
+        if isinstance(event, ev.Enqueued):
+            there = self.catalog.queues_by_id
+            queues = tuple([queue_id for queue_id in event.queues if queue_id in there and self.has(there[queue_id])])
+            if not queues:
+                return
+            event = event._replace(queues=queues)
+        with suppress(ReplayError):
+            self.state.apply(lsn, event)
+
+    def has(self, queue: Queue) -> bool:
+        """Whether the messages of `queue` are in this log."""
+        return queue.log is self.log
+
     def drop_open_unit(self) -> None:
         """The rest of a unit will not come: forget its parts."""
         self.state.drop_open_unit()
@@ -210,39 +236,75 @@ class ResourceSet(WriteAdmission):
 
 
 class ResourceSets:
-    """A replicated set and what a broker keeps for itself beside it, and what the two share."""
+    """A set that others follow, beside `default` what a broker keeps for itself, and what the two share."""
 
     def __init__(self, name: str = DEFAULT_SET) -> None:
         self.catalog = Catalog()
         log = Log()
-        self.local_log = LocalLog(log)
-        """That of `local`, which a store keeps in its order beside the other."""
-        self.default = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self.local_log))
-        self.local = ResourceSet(LOCAL_SET, self.local_log, SetState(self.local_log, self.catalog))
+        self._local_log = LocalLog(log) if name == DEFAULT_SET else None
+        self.replicated = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self._local_log))
+        """The one that has a name in its cluster: others follow its log."""
+        self.all: tuple[ResourceSet, ...] = (self.replicated,)
+        """That one, and `local` where there is one."""
+        if self._local_log is not None:
+            state = SetState(self._local_log, self.catalog, level=Replicate.NONE)
+            self.replicated.beside = ResourceSet(LOCAL_SET, self._local_log, state)
+            self.all += (self.replicated.beside,)
 
-    def __iter__(self) -> Iterator[ResourceSet]:
-        return iter((self.default, self.local))
+    @property
+    def has_local(self) -> bool:
+        """Whether the broker keeps something for itself beside this set."""
+        return self._local_log is not None
+
+    @property
+    def local(self) -> ResourceSet:
+        """What the broker keeps for itself. Raises KeyError beside another set than `default`."""
+        if self._local_log is None:
+            raise KeyError(f"nothing is local beside {self.replicated.name}")
+        return self.all[1]
+
+    @property
+    def local_log(self) -> LocalLog:
+        """The log of `local`. Raises KeyError beside another set than `default`."""
+        if self._local_log is None:
+            raise KeyError(f"nothing is local beside {self.replicated.name}")
+        return self._local_log
+
+    def take_local_parts(self) -> list[LocalPart]:
+        """What a store has to keep of the local log, with its places: see `LocalLog.take_parts`."""
+        return [] if self._local_log is None else self._local_log.take_parts()
 
     @property
     def written(self) -> CommitToken:
         """What to wait for so that all that was written in both logs is committed."""
-        local = self.local_log
-        if local.committed_lsn == local.last_lsn:
-            return self.default.written
-        return CommitToken(local, local.last_lsn, self.default.written)
+        local = self._local_log
+        if local is None or local.committed_lsn == local.last_lsn:
+            return self.replicated.written
+        return CommitToken(local, local.last_lsn, self.replicated.written)
+
+    def written_since(self, ends: tuple[int, int]) -> CommitToken:
+        """What to wait for so that what was written since `log_ends` was that is committed: of both logs, unless only
+        the local one has gone on."""
+        local = self._local_log
+        if local is not None and self.replicated.log.last_lsn == ends[0] and local.last_lsn != ends[1]:
+            return local.written
+        return self.written
 
     @property
     def log_ends(self) -> tuple[int, int]:
-        """The last LSNs of `default` and of `local`."""
-        return self.default.log.last_lsn, self.local_log.last_lsn
+        """The last LSNs of both logs; where nothing is local that of a local log in which nothing is."""
+        local = self._local_log
+        return self.replicated.log.last_lsn, LOCAL_BASE if local is None else local.last_lsn
+
+    def reset(self, last_lsn: int, local_lsn: int) -> None:
+        """The logs end there: see `Log.reset`."""
+        self.replicated.log.reset(last_lsn)
+        if self._local_log is not None:
+            self._local_log.reset(local_lsn)
 
     def holding(self, queue: Queue) -> ResourceSet:
         """The set in whose log the messages of `queue` are."""
-        return self.default if has_replicated_messages(queue) else self.local
-
-    def of(self, lsn: int) -> ResourceSet:
-        """The set in whose log an event has that LSN."""
-        return self.local if is_local_lsn(lsn) else self.default
+        return self.replicated if has_replicated_messages(queue) else self.local
 
 
 def _ids(entries: Sequence[Entry]) -> tuple[int, ...]:

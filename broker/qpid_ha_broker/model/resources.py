@@ -47,10 +47,11 @@ class Resources:
         self.name = name
         """Of the replicated set."""
         self.sets = ResourceSets(name)
-        self.default, self.local = self.sets.default, self.sets.local
+        self.replicated = self.sets.replicated
+        """The set of whose objects and messages these are the commands, and of those that are local beside it."""
         self.catalog = self.sets.catalog
         self.catalog.reader = reader
-        self.default.became_read_only = self._finish_work
+        self.replicated.became_read_only = self._finish_work
         self._reader = reader
         self.log_acquisitions = log_acquisitions
         self._uncommitted: dict[Queue, int] = {}
@@ -63,7 +64,7 @@ class Resources:
         self._shrinking = Shrinking(self.sets, self.work)
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
-        self.deduplication = Deduplication(self.default.state.producers, self.local.state.producers)
+        self.deduplication = Deduplication([each.state.producers for each in self.sets.all])
         self.is_gated = False
         """Nobody is given anything but those who only look: others may come for what they have had already."""
         self.lead_proof = LeadProof.PROVEN
@@ -99,7 +100,7 @@ class Resources:
         Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
         """
         body, durable, priority, expires_at_ms, producer, _ = message
-        if queue.needs_care or expires_at_ms or self.default.is_restricted or producer:
+        if queue.needs_care or expires_at_ms or self.replicated.is_restricted or producer:
             return 0
         lsn = queue.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
         headers = queue.durable_headers if durable else queue.transient_headers
@@ -114,7 +115,7 @@ class Resources:
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
         """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
-        self.default.check_writable()
+        self.replicated.check_writable()
         known_at = self.known_at(message)
         if known_at is not None:
             return known_at
@@ -126,7 +127,7 @@ class Resources:
         RefusedBefore."""
         if not message.producer or not self.deduplication.knows(message):
             return None
-        self.default.check_writable()
+        self.replicated.check_writable()
         self.deduplication.dropped_total += 1
         return self.written
 
@@ -140,8 +141,8 @@ class Resources:
     def plan(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> EnqueuePlan:
         """The first half of publishing, which writes nothing: `carry_out` it or abandon it. Raises as `publish`."""
         self.catalog.now_ms = now_ms
-        if self.default.is_restricted:
-            self.default.check_publish(queues)
+        if self.replicated.is_restricted:
+            self.replicated.check_publish(queues)
         plan = EnqueuePlan(self._reader, self.deduplication.producers)
         plan.add(queues, message, now_ms, routed=routed)
         return plan
@@ -153,25 +154,23 @@ class Resources:
 
     def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
         """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
-        default, local = self.default, self.local
-        before = default.log.last_lsn, local.log.last_lsn
+        replicated, before, sets = self.replicated, self.sets.log_ends, self.sets.all
         # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
         # For the same reason the unit comes last after which the numbers of its messages are known.
-        default_first = plan.events and (departures or not plan.advances)
+        replicated_first = plan.events and (departures or not plan.advances)
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
-        for each in (default, local) if default_first else (local, default):
+        for each in sets if replicated_first else reversed(sets):
             leaving = [departure for departure in departures if departure.queue.log is each.log]
             events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused]
-            events = plan.written_to(log_is_local=each is local)
-            advances = plan.local_advances if each is local else plan.advances
+            events = plan.written_to(log_is_local=each is not replicated)
+            advances = plan.advances if each is replicated else plan.local_advances
             if advances:
-                room = self.deduplication.room_for(advances, is_local=each is local)
+                room = self.deduplication.room_for(advances, each.state.producers)
                 events = [*room, *events, *self.deduplication.take_refused(advances)]
             for queue, older in each.commit(events, leaving):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
-        only_local = default.log.last_lsn == before[0] and local.log.last_lsn != before[1]
-        token = local.written if only_local else self.written
+        token = self.sets.written_since(before)
         self.outranked_total += plan.outranked
         self.overrun |= plan.overrun
         for queue, entries in outdated.items():
@@ -190,7 +189,7 @@ class Resources:
         `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
         """
         if not consumer.browsing:
-            self.default.check_writable()
+            self.replicated.check_writable()
             check_unlocked(queue)
         name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
@@ -198,7 +197,7 @@ class Resources:
             check_owner(queue, owner, name, self.catalog.now_ms)
             queue.exclusive_owner = owner
         queue.subscribe(consumer)
-        if self.default.read_only:
+        if self.replicated.read_only:
             return
         if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
             self._write_use(queue, name)
@@ -209,10 +208,10 @@ class Resources:
         `keep_until_ms`: until then the consumer may come back, and what it alone has and uses is kept for it.
         """
         queue.unsubscribe(consumer, now_ms)
-        if self.default.read_only:
+        if self.replicated.read_only:
             return
         if not (consumer.browsing or queue.dispatcher.has_takers or queue.deleted):
-            self.default.narrow_mark(queue)
+            self.replicated.narrow_mark(queue)
         if keep_until_ms:
             self.timers.keep_for_return(queue, keep_until_ms)
             return
@@ -223,7 +222,7 @@ class Resources:
 
     def _write_use(self, queue: Queue, owner: str) -> None:
         """Tell backups what clients will expect of them after a failover."""
-        (self.local if is_local(queue) else self.default).write(ev.QueueUsed(queue.id, owner))
+        (self.sets.local if is_local(queue) else self.replicated).write(ev.QueueUsed(queue.id, owner))
 
     def hand_out(self, now_ms: int, limit: int, budget: Budget = UNLIMITED) -> list[Handout]:
         """Up to `limit` messages for each consumer that can take some. Call again while `has_work`.
@@ -231,7 +230,7 @@ class Resources:
         When `budget` is spent the other queues wait for the next call, and are the first in it.
         """
         handouts: list[Handout] = []
-        default = self.default
+        replicated = self.replicated
         self.catalog.now_ms = now_ms
         if self._uncommitted:
             self._wake_for_committed()
@@ -241,12 +240,12 @@ class Resources:
             if queue.deleted:
                 continue
             dispatcher, mark = queue.dispatcher, queue.mark
-            is_marked = default.is_marked(queue)
+            is_marked = replicated.is_marked(queue)
             given, expired = dispatcher.hand_out(
                 now_ms,
                 limit,
                 queue.log,
-                only_browsers=bool(default.read_only),
+                only_browsers=bool(replicated.read_only),
                 proof=self.proof_for(queue),
                 mark=mark if is_marked else None,
                 budget=budget,
@@ -263,8 +262,8 @@ class Resources:
                 if not consumer.browsing:
                     mark.highest = max(mark.highest, dispatcher.newest_of(entries))
                 handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
-            if is_marked and not default.read_only:
-                default.mark_ahead(queue, dispatcher.awaits_mark)
+            if is_marked and not replicated.read_only:
+                replicated.mark_ahead(queue, dispatcher.awaits_mark)
             if dispatcher.awaits_mark:
                 self._uncommitted[queue] = queue.log.committed_lsn
             if budget.is_spent:
@@ -275,7 +274,7 @@ class Resources:
         """What those who take messages of `queue` may be given. Of what is not replicated nobody else has a copy."""
         if self.is_gated:
             return LeadProof.MISSING
-        return self.lead_proof if queue.log is self.default.log else LeadProof.PROVEN
+        return self.lead_proof if queue.log is self.replicated.log else LeadProof.PROVEN
 
     @property
     def has_work(self) -> bool:
@@ -308,7 +307,7 @@ class Resources:
         """
         if queue.deleted:
             return self.written
-        if self.default.read_only:
+        if self.replicated.read_only:
             return self._give_back_unwritten(queue, entries)
         return self._dequeue(queue, entries, DequeueReason.CONSUMED)
 
@@ -316,7 +315,7 @@ class Resources:
         """Give `entries` back to their places; `failed` counts against the delivery limit."""
         if queue.deleted:
             return self.written
-        if self.default.read_only:
+        if self.replicated.read_only:
             return self._give_back_unwritten(queue, entries)
         limit = queue.arguments.delivery_limit
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
@@ -343,7 +342,7 @@ class Resources:
 
         What has not come back yet is held, and consumers of the queue get only what lies before all of it.
         """
-        if self.default.read_only or len(entries) <= RELEASED_LENGTH:
+        if self.replicated.read_only or len(entries) <= RELEASED_LENGTH:
             self.release(queue, entries, failed)
         elif not queue.deleted:
             entries.sort(key=_entry_id, reverse=True)
@@ -370,7 +369,7 @@ class Resources:
         Where nothing may be written all of it is done now: what others write must not come in between.
         """
         for _ in task:
-            if budget.is_spent and not self.default.read_only:
+            if budget.is_spent and not self.replicated.read_only:
                 self.work.add(task)
                 break
 
@@ -395,7 +394,7 @@ class Resources:
         """
         if queue.deleted:
             return self.written
-        if self.default.read_only:
+        if self.replicated.read_only:
             return self._give_back_unwritten(queue, entries)
         alternate = self.catalog.alternate(queue.arguments.alternate_exchange)
         if alternate is None and entries:
@@ -439,14 +438,14 @@ class Resources:
     def commit(self, transaction: Transaction, now_ms: int) -> CommitToken:
         """Do all of it in one unit; returns what to wait for. Raises as `publish`: then roll it back."""
         self.catalog.now_ms = now_ms
-        self.default.check_writable()
+        self.replicated.check_writable()
         new = self.deduplication.new_among(transaction.published)
         routed = [
             ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message, target)
             for target, message, key in new
         ]
-        if self.default.is_restricted:
-            self.default.check_publish(queue for queues, _, _ in routed for queue in queues)
+        if self.replicated.is_restricted:
+            self.replicated.check_publish(queue for queues, _, _ in routed for queue in queues)
         plan = EnqueuePlan(self._reader, self.deduplication.producers)
         for queues, message, target in routed:
             plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
@@ -455,6 +454,8 @@ class Resources:
             if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
                 accepted.setdefault(queue, []).append(entry)
         departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
+        if plan.local_events or any(queue.log is not self.replicated.log for queue in accepted):
+            self.sets.local_log.join()
         token = self.carry_out(plan, departures)
         duplicates = len(transaction.published) - len(new)
         self.deduplication.dropped_total += duplicates
@@ -485,7 +486,7 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
     ]
     deduplication = resources.deduplication
     advances = [
-        *deduplication.room_for({producer: sequence}, is_local=False),
+        *deduplication.room_for({producer: sequence}, resources.replicated.state.producers),
         ev.ProducerAdvanced(producer, sequence, deduplication.producers),
     ]
     lsns = queue.log.append_unit([*events, *advances])
@@ -496,13 +497,13 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
         total += size
     catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
     for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):
-        resources.default.state.apply(lsn, advanced)
+        resources.replicated.state.apply(lsn, advanced)
     catalog.note_arrival(queue)
 
 
 def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
     """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
-    resources.default.check_writable()
+    resources.replicated.check_writable()
     deduplication = resources.deduplication
     new = messages
     if deduplication.knows(messages[0]):  # the others have higher numbers
@@ -510,7 +511,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         deduplication.dropped_total += len(messages) - len(new)
         if not new:
             return resources.written
-    is_plain = not (queue.needs_care or resources.default.is_restricted) and queue.log is resources.default.log
+    is_plain = not (queue.needs_care or resources.replicated.is_restricted) and queue.log is resources.replicated.log
     is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
     if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
         _enqueue_numbered(resources, queue, new)

@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD, Catalog
@@ -37,11 +37,15 @@ class ReplayError(Exception):
 class SetState:
     """The promise: two states to which the same records were applied hold the same."""
 
-    def __init__(self, log: Log, catalog: Catalog, unreplicated: Log | None = None) -> None:
-        """`unreplicated`: where messages are written whose queue alone is of this set; None: the set is `local`."""
+    def __init__(
+        self, log: Log, catalog: Catalog, *, level: Replicate = Replicate.MESSAGES, unreplicated: Log | None = None
+    ) -> None:
+        """`level`: of what is declared in `log`; none: the set is `local`. `unreplicated`: the log in which messages
+        are whose queue alone is of this set; None: there are no such queues."""
         self._log = log
         self._unreplicated = log if unreplicated is None else unreplicated
-        self._is_local = unreplicated is None
+        self._level = level
+        self._is_local = level is Replicate.NONE
         self.catalog = catalog
         self.generations: list[tuple[int, ev.GenerationStarted]] = []
         """By the LSN with which each began."""
@@ -163,8 +167,8 @@ class SetState:
 
     def _queue_declared(self, lsn: int, event: ev.QueueDeclared) -> None:
         self._claim_name("queue", event.name)
-        level = Replicate.NONE if self._is_local else Replicate.MESSAGES
-        self.catalog.add_queue(Queue(lsn, event.name, QueueArguments.parse(event.arguments), self._log, level))
+        arguments = QueueArguments.parse(event.arguments)
+        self.catalog.add_queue(Queue(lsn, event.name, arguments, self._log, self._level))
 
     def _queue_updated(self, lsn: int, event: ev.QueueUpdated) -> None:
         queue = self.catalog.queues_by_id[event.queue]
@@ -200,7 +204,7 @@ class SetState:
     def _exchange_declared(self, lsn: int, event: ev.ExchangeDeclared) -> None:
         self._claim_name("exchange", event.name)
         exchange = make_exchange(event.kind, lsn, event.name, event.arguments)
-        exchange.replication = Replicate.NONE if self._is_local else Replicate.MESSAGES
+        exchange.replication = self._level
         self.catalog.add_exchange(exchange)
 
     def _exchange_deleted(self, lsn: int, event: ev.ExchangeDeleted) -> None:

@@ -29,7 +29,7 @@ class QueueTimers:
 
     def keep_for_return(self, queue: Queue, until_ms: int) -> None:
         """Until then nobody else gets it, and it does not delete itself: see `Queue.keep_for_return`."""
-        if self._sets.default.read_only or queue.deleted:
+        if self._sets.replicated.read_only or queue.deleted:
             return
         queue.keep_for_return(until_ms)
         if queue.arguments.auto_delete:
@@ -41,7 +41,7 @@ class QueueTimers:
         When `budget` is spent there is more to do: see `is_behind`.
         """
         self.is_behind = False
-        if self._sets.default.read_only:
+        if self._sets.replicated.read_only:
             return []
         due, timed = [], self._catalog.timed
         self._catalog.now_ms = now_ms

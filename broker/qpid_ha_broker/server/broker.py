@@ -458,7 +458,7 @@ class Broker:
         hosted = list(self.container.sets.values())
         queues = [queue for each in hosted for queue in each.resources.catalog.queues.values()]
         sums = await in_slices(sum_queues(queues))
-        catalog, log_ = self.container.default.resources.catalog, self.container.default.resources.default.log
+        catalog, log_ = self.container.default.resources.catalog, self.container.default.resources.replicated.log
         sets = [each.resources for each in self.container.sets.values()]
         return {
             "name": self._settings.name,
@@ -477,7 +477,7 @@ class Broker:
             "message_clock_ahead_s": _message_clock_ahead_s(self.container),
             "connections": len(self._protocols),
             "unopened_connections": len(self.admission.unopened),
-            "sessions": len(self.container.default.resources.default.state.sessions),
+            "sessions": len(self.container.default.resources.replicated.state.sessions),
             "queues": sums.queues,
             "exchanges": len(catalog.exchanges),
             "messages": sums.messages,

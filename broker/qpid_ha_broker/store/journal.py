@@ -104,6 +104,8 @@ class Journal:
         """Of the next segment. 0 < it <= _segment_bytes."""
         self._clock = clock
         self._staged: list[Staged] = []
+        self._are_one = False
+        """Of what is staged some blocks count together or not at all."""
         self._end = end
         self._closed: list[ClosedSegment] = []
         self._taken_back: int | None = None
@@ -186,6 +188,10 @@ class Journal:
         self._staged.append(Staged(kind, first_lsn, last_lsn, committed_lsn, left_out, data, self._clock()))
         self.staged_bytes += BLOCK_HEADER_BYTES + len(data)
 
+    def stage_as_one(self) -> None:
+        """What is staged with the next `flush` counts together, whatever becomes of the machine."""
+        self._are_one = True
+
     def flush(self) -> int:
         """Put all that is staged on disk; returns how many bytes that were. One write and one sync, if it has room."""
         with self._writing():
@@ -195,11 +201,12 @@ class Journal:
             if not self._segment.has_room(length):
                 self._next_segment(False, length)
             self._record_segment()
-            self._segment.write_group(self._staged)
+            self._segment.write_group(self._staged, as_one=self._are_one)
             self._note_durable()
         for block in self._staged:
             self._note(block)
         self._staged = []
+        self._are_one = False
         self.staged_bytes = 0
         return length
 

@@ -233,7 +233,7 @@ class Loader:
             self._has_held = True
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         elif not isinstance(event, ev.Acquired):
-            self._sets.of(lsn).state.apply(lsn, event)
+            (self._sets.local if is_local_lsn(lsn) else self._sets.replicated).state.apply(lsn, event)
             self._configured(lsn, event)
 
     def _enqueued(self, lsn: int, event: Enqueued) -> None:

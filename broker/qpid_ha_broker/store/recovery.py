@@ -11,9 +11,9 @@ and where. What there is, and what becomes of it (`survey` decides 1. to 5., bef
 4. A torn end of the last segment: nobody was promised anything about it. It is noted and left out. The same in an
    earlier segment, or before the place up to which STATUS says that the journal was synced, is damage.
 5. Events that a later block has truncated: they are left out.
-6. Events that are known to be committed, of a whole unit: they are applied. So is all of the broker's own log.
-7. Events after that: they are held, in batches, for the primary to say whether they count. A broker that is alone
-   (`apply_all`) applies them, too.
+6. Events that are known to be committed, of a whole unit: they are applied. So is the broker's own log.
+7. Events after that: they are held, in batches, for the primary to say whether they count, and with them what the
+   broker's own log says behind them, which may need them. A broker that is alone (`apply_all`) applies them, too.
 8. A journal that ends before what its snapshot was made of, or elsewhere than STATUS says of an end in order: damage.
 """
 
@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.write_times import WriteTimes
 
 from .blocks import BlockKind
 from .errors import StoreDamaged
@@ -52,6 +53,8 @@ class HeldBatch(NamedTuple):
     first_lsn: int
     last_lsn: int
     records: list[LogRecord]
+    behind: tuple[LogRecord, ...] = ()
+    """Of the broker's own log, between this one and the next."""
 
 
 class Recovered(NamedTuple):
@@ -121,6 +124,7 @@ class _Recovery:
         self._apply_all = apply_all
         self._progress = progress
         self._unloading = unloading
+        self._local_times = sets.local_log.write_times if sets.has_local else WriteTimes()
         self._loader = Loader(sets)
         self._reader = JournalReader(disk, found)
         self._held: list[HeldBatch] = []
@@ -140,8 +144,8 @@ class _Recovery:
             elif is_snapshot:
                 self._load(part)
             elif part.block.is_local:
-                self._load(part)
-                self._sets.local.log.write_times.note(part.written_ms, part.block.last_lsn)
+                self._load_local(part)
+                self._local_times.note(part.written_ms, part.block.last_lsn)
             else:
                 self._load_replicated(part)
             self._advance()
@@ -158,8 +162,8 @@ class _Recovery:
         self._loader.end_snapshot(end)
         self._last_lsn = end.last_lsn
         self._committed = max(self._committed, end.last_lsn, end.counts_lsn)
-        self._sets.default.log.write_times.note(part.written_ms, end.last_lsn)
-        self._sets.local.log.write_times.note(part.written_ms, end.local_lsn)
+        self._sets.replicated.log.write_times.note(part.written_ms, end.last_lsn)
+        self._local_times.note(part.written_ms, end.local_lsn)
 
     def _load_replicated(self, part: Part) -> None:
         """What comes after the commitment is held, unless all is applied."""
@@ -174,11 +178,19 @@ class _Recovery:
                 raise StoreDamaged(path, block.offset, text)
             self._load(part._replace(limit=counting))
             self._last_lsn = max(self._last_lsn, min(block.last_lsn, counting))
-            self._sets.default.log.write_times.note(written_ms, self._last_lsn)
+            self._sets.replicated.log.write_times.note(written_ms, self._last_lsn)
         first, last = max(block.first_lsn, upto + 1, after + 1), min(block.last_lsn, limit)
         if first <= last:
             records = [record for record in part.records() if first <= record.lsn <= last]
             self._held.append(HeldBatch(first, last, records))
+
+    def _load_local(self, part: Part) -> None:
+        if self._held:
+            last = self._held.pop()
+            records = [record for record in part.records() if record.lsn > part.after]
+            self._held.append(last._replace(behind=(*last.behind, *records)))
+        else:
+            self._load(part)
 
     def _load(self, part: Part) -> None:
         part.feed(self._loader.load)
@@ -208,8 +220,7 @@ class _Recovery:
         found, sets, base = self._survey, self._sets, self._reader.base
         local_lsn = max(base.local_lsn, found.segments[-1].local_lsn) if found.segments else base.local_lsn
         journal_lsn = (found.segments[-1].last_lsn if found.segments else 0) or base.last_lsn
-        sets.default.log.reset(self._last_lsn)
-        sets.local.log.reset(local_lsn)
+        sets.reset(self._last_lsn, local_lsn)
         for queue in sets.catalog.queues.values():
             queue.redelivered_below = queue.log.last_lsn
         status, notes = found.status, list(found.notes)

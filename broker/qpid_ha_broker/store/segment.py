@@ -85,8 +85,12 @@ class Segment:
         """What a group may have, headers included."""
         return self.size - self.position - END_ROOM_BYTES
 
-    def write_group(self, blocks: Sequence[Staged]) -> None:
-        """One write, one sync. When the write fails nothing has changed, and the same may be tried again."""
+    def write_group(self, blocks: Sequence[Staged], *, as_one: bool = False) -> None:
+        """One write, one sync. When the write fails nothing has changed, and the same may be tried again.
+
+        `as_one`: of the blocks either all can be read after a power cut, or none: the header with which they begin
+        comes last, and until then the blocks of the file end before it. That takes a second write and sync.
+        """
         number, synced, length = self.number, self.position, 0
         pieces: list[Buffer] = []
         created_ms = self._created_ms
@@ -96,6 +100,10 @@ class Segment:
             pieces.append(data)
             length += BLOCK_HEADER_BYTES + len(data)
         pieces.append(_STOP)
+        if as_one:
+            self._file.write(synced, _STOP, *pieces[1:])
+            sync(self._file)
+            del pieces[1:]
         self._file.write(synced, *pieces)
         sync(self._file)
         self.position = synced + length

@@ -59,7 +59,7 @@ def read_end(block: Block) -> SnapshotEnd:
 
 def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> Iterator[tuple[int, ev.Event]]:
     """All but the messages, in an order in which it can be applied; each with its LSN, or that of now."""
-    default, catalog = sets.default.state, sets.catalog
+    default, catalog = sets.replicated.state, sets.catalog
     yield from default.generations
     yield last_lsn, default.in_sync
     for exchange_id in sorted(catalog.exchanges_by_id):
@@ -80,7 +80,7 @@ def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> I
             local = is_local_lsn(max(exchange_id, binding.queue))
             event = ev.Bound(exchange_id, binding.queue, binding.key, binding.arguments)
             yield local_lsn if local else last_lsn, event
-    for resource_set in sets:
+    for resource_set in sets.all:
         yield from resource_set.state.producers.events()
     yield from default.marks.events(last_lsn, {queue.id: queue.mark for queue in default.queues()})
     yield from default.sessions.events(last_lsn)

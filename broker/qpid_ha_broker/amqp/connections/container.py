@@ -186,7 +186,7 @@ class Container:
         self.nodes = Nodes(self, settings.nodes, unique_name, access, limits)
         self.management.created_by = self.nodes.created_by
         self.management.taking_over = lambda: [
-            hosted.resources.default for hosted in self.sets.values() if hosted.resources.default.is_taking_over
+            hosted.resources.replicated for hosted in self.sets.values() if hosted.resources.replicated.is_taking_over
         ]
         self.peers: PeerListener | None = None
         """Who talks to the other brokers of a cluster; None: this broker is in none."""
@@ -241,7 +241,7 @@ class Container:
         if hosted is None:
             return None
         if hosted.read_only:
-            written = hosted.resources.default
+            written = hosted.resources.replicated
             may_be_lost = not written.read_only and written.log.committed_lsn < written.log.last_lsn
             if may_be_lost or hosted is self.default:
                 raise ServedElsewhere(self.directory, name)
@@ -286,7 +286,7 @@ class Container:
             raise ValueError(f"the resource set {name} is always hosted")
         hosted = self.sets.pop(name)
         hosted.read_only = True
-        hosted.resources.default.read_only = error.description  # so all that goes on there comes to its end
+        hosted.resources.replicated.read_only = error.description  # so all that goes on there comes to its end
         hosted.end_links(error, browsers=True)
         self._touched.pop(hosted, None)
         self._other_bytes -= hosted.counted_bytes

@@ -136,7 +136,7 @@ class ClientSessions:
 
     def count_of(self, user: str) -> int:
         """How many sessions the user has, with those that wait; empty: who has not logged in."""
-        owners = [session.user for session in self._default.resources.default.state.sessions.by_id.values()]
+        owners = [session.user for session in self._default.resources.replicated.state.sessions.by_id.values()]
         return sum(Subject.logged_in(owner, is_local=False).user == user for owner in owners)
 
     # --- an open
@@ -203,7 +203,7 @@ class ClientSessions:
         if self._default.read_only:
             return self._elsewhere()
         self._look_who_waits()
-        registry, request, now_ms = self._default.resources.default.state.sessions, asking.request, self._now_ms
+        registry, request, now_ms = self._default.resources.replicated.state.sessions, asking.request, self._now_ms
         session = registry.by_name.get(request.name)
         if session is not None and session.user != asking.user:
             return AmqpError(UNAUTHORIZED_ACCESS, "the session cannot be had by this user")
@@ -282,7 +282,7 @@ class ClientSessions:
         del self._attached[attachment.id]
         if self._default.read_only:
             return  # for the next primary it waits, as all do
-        session = self._default.resources.default.state.sessions.by_id[attachment.id]
+        session = self._default.resources.replicated.state.sessions.by_id[attachment.id]
         if ends:
             self.end(session, failed=False)
         else:
@@ -298,8 +298,8 @@ class ClientSessions:
 
     def end_by_hand(self, name: str) -> Session | None:
         """End a session, and its connection; None: there is none with that UUID or label. Raises NotPrimary."""
-        self._default.resources.default.check_writable()
-        session = self._default.resources.default.state.sessions.called(name)
+        self._default.resources.replicated.check_writable()
+        session = self._default.resources.replicated.state.sessions.called(name)
         if session is not None:
             attachment = self._attached.pop(session.id, None)
             if attachment is not None:
@@ -313,7 +313,7 @@ class ClientSessions:
         if hosted.read_only:
             return
         holdings, resources = hosted.resources.catalog.holdings, hosted.resources
-        default = self._default.resources.default
+        default = self._default.resources.replicated
         registry, lsn = default.state.sessions, default.log.last_lsn
         for link in holdings if len(holdings) else ():
             session = registry.by_id.get(link.session)
@@ -342,7 +342,7 @@ class ClientSessions:
         """Several times a second, where there may be sessions."""
         if self._opening:
             self._end_late()
-        registry = self._default.resources.default.state.sessions
+        registry = self._default.resources.replicated.state.sessions
         if self._default.read_only:
             self._leads_no_more()
         else:
@@ -363,7 +363,7 @@ class ClientSessions:
         """A broker that begins to lead has no client of any session."""
         if not self._leads:
             self._leads = True
-            registry = self._default.resources.default.state.sessions
+            registry = self._default.resources.replicated.state.sessions
             for session in list(registry.by_id.values()):
                 if session.is_attached and session.id not in self._attached:
                     self._write(ev.SessionDetached(session.id, self._now_ms))
@@ -389,7 +389,7 @@ class ClientSessions:
         return self._default.now_ms
 
     def _write(self, event: ev.SessionEvent) -> int:
-        lsn = self._default.resources.default.write(event)
+        lsn = self._default.resources.replicated.write(event)
         self._default.touch()
         return lsn
 

@@ -102,7 +102,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         Of each such message a delivery without content is sent first, about which the client's answer can come.
         """
         newest, ids = self._reclaimable(relay)
-        if self.browsing or self.queue.log is not self.hosted.resources.default.log:
+        if self.browsing or self.queue.log is not self.hosted.resources.replicated.log:
             return RelayAnswer(newest, (), self.queue.name)
         found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
         for entry in found:
@@ -113,7 +113,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     def _reclaimable(self, relay: RelayRequest) -> tuple[int, list[int]]:
         """The generation of the set, and those ids that mean the same messages here."""
-        generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.default.state.generations]
+        generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.replicated.state.generations]
         return generations[-1][0] if generations else 0, reclaimable(relay, generations)
 
     def _send_without_content(self, entries: list[Entry]) -> None:
@@ -336,7 +336,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     @property
     def must_end_at_once(self) -> bool:
-        return bool(self.hosted.resources.default.read_only)
+        return bool(self.hosted.resources.replicated.read_only)
 
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)

@@ -114,8 +114,8 @@ class HostedSet:
         """What attaches wait for, by name of a queue that is to be declared here."""
         self._unused: dict[str, int] = {}
         """Queues that are due for deletion, and which the directory has: when their deletion was asked for."""
-        resources.default.became_read_only = self._finish_work
-        resources.default.not_primary = self._not_primary
+        resources.replicated.became_read_only = self._finish_work
+        resources.replicated.not_primary = self._not_primary
 
     @property
     def read_only(self) -> bool:
@@ -126,7 +126,7 @@ class HostedSet:
     def read_only(self, read_only: bool) -> None:
         begins_to_lead = self._read_only and not read_only
         self._read_only = read_only
-        if begins_to_lead and len(self.resources.default.state.generations) > 1:
+        if begins_to_lead and len(self.resources.replicated.state.generations) > 1:
             self._host.led(self)
 
     @property
@@ -165,9 +165,11 @@ class HostedSet:
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
         resources = self.resources
-        has_pending = resources.default.log.has_pending or resources.local.log.has_pending
+        for resource_set in resources.sets.all:
+            if resource_set.log.has_pending:
+                return True
         goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
-        return resources.has_work or has_pending or goes_on or bool(resources.catalog.deleted_queues)
+        return resources.has_work or goes_on or bool(resources.catalog.deleted_queues)
 
     @property
     def awaits_turn(self) -> bool:
@@ -206,9 +208,9 @@ class HostedSet:
             consumer, entries, _ = self._withheld.popleft()
             _deliver(consumer, entries)
         wall_ms = host.steady.wall_ms()
-        resources.default.log.note_time(wall_ms)
-        resources.local.log.note_time(wall_ms)
-        batch = resources.default.log.take_batch()
+        for resource_set in resources.sets.all:
+            resource_set.log.note_time(wall_ms)
+        batch = resources.replicated.log.take_batch()
         self.tell_what_is_committed()
         return batch
 
@@ -306,7 +308,7 @@ class HostedSet:
         for link in list(self.links):
             if browsers or link.is_writer:
                 link.end(error)
-        log = self.resources.default.log
+        log = self.resources.replicated.log
         for link in list(self._host.default.unconfirmed):  # among them those that belong to no set
             if link.waits_for(log):
                 link.end(error)

@@ -45,7 +45,7 @@ class LiveProducers:
 
     def _session_of(self, key: bytes, name: bytes) -> Session | None:
         """The session that lives, is the key's user's, and whose links are called so; None: there is none."""
-        registry = self._container.default.resources.default.state.sessions
+        registry = self._container.default.resources.replicated.state.sessions
         session = registry.by_name.get(session_of_producer(name))
         if session is None or client_producer(Subject.logged_in(session.user, is_local=False).user, name) != key:
             return None

@@ -201,7 +201,7 @@ class QueueType(EntityType):
 
     def _of_all(self, name: str, look: Callable[[], Facts]) -> ManagementAnswer | Outcome[ManagementAnswer]:
         """What `look` sees of the queue once all can be seen that an earlier primary may have confirmed."""
-        resource_set = self._administration.of_queue(name, leads=True).resources.default
+        resource_set = self._administration.of_queue(name, leads=True).resources.replicated
         if not resource_set.is_taking_over:
             return ManagementAnswer(OK, "OK", look())
         return Pending(TakingOver([resource_set]), None, lambda: ManagementAnswer(OK, "OK", look()))

@@ -71,7 +71,7 @@ class QueueMessages:
             return Peek(administration, queue, last, most, most_bytes, shown)
         entry = queue.messages.find(wanted)
         is_shown = wanted <= committed_lsn(administration.resources, queue)
-        if entry is not None and not is_shown and administration.resources.default.is_taking_over:
+        if entry is not None and not is_shown and administration.resources.replicated.is_taking_over:
             raise Unavailable(f"{MAY_BE_MORE}, nor the message {wanted} of queue {queue.name}: ask again")
         if entry is None or not is_shown:
             raise NotFound(f"queue {queue.name} has no message {wanted}")
@@ -125,7 +125,7 @@ class QueueMessages:
         move = begin_move(source.resources, *found, most=most, message_id=message_id)
         return Pending(
             move,
-            source.resources.default.log,
+            source.resources.replicated.log,
             lambda: {"name": source_name, "to": target_name, "moved": move.count, "held": move.held},
         )
 
@@ -170,7 +170,7 @@ class QueueLook:
         """What is said with the rows."""
         resources = self._resources
         facts: Facts = {"name": self.queue.name, "queue_id": str(self.queue.id), "set": resources.name}
-        facts |= {"replica": bool(resources.default.read_only), "messages": rows}
+        facts |= {"replica": bool(resources.replicated.read_only), "messages": rows}
         return facts | {"last": str(self.last), "whole": self.whole, **self._taking_over}
 
 

@@ -70,7 +70,7 @@ class SessionLinks:
 
     def _has_heard_of(self, part: SessionPart) -> bool:
         """Raises AmqpError where another connection has the session, or nobody."""
-        default = self._container.default.resources.default
+        default = self._container.default.resources.replicated
         session = default.state.sessions.by_id.get(part.id)
         if session is None:
             if part.id > default.log.last_lsn:
@@ -126,7 +126,7 @@ class SessionLinks:
 
     def look(self) -> None:
         """Let those attach whose session is known by now, and end links of connections that have it no more."""
-        registry = self._container.default.resources.default.state.sessions
+        registry = self._container.default.resources.replicated.state.sessions
         if self._lagging:
             self._look_at_lagging()
         if self._seen == registry.changes_total:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import proton
 
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.notices import NOTICE_EXCHANGE

@@ -54,7 +54,7 @@ class SessionMethods:
         for hosted in container.sets.values():
             for link in hosted.resources.catalog.holdings:
                 held[link.session, link.name] += len(link.ids)
-        registry = container.default.resources.default.state.sessions
+        registry = container.default.resources.replicated.state.sessions
         return [
             {
                 "session": session_label(session.name),

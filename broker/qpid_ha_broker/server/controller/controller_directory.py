@@ -13,7 +13,7 @@ from typing import Any, Final
 from qpid_ha_broker.amqp.nodes.directory import QueueDecision
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire.conditions import as_amqp
-from qpid_ha_broker.cluster.map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.ha.effects import MemberStatus
 from qpid_ha_broker.model.errors import ModelError, Unavailable, error_of, fresh

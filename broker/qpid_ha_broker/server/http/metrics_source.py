@@ -99,7 +99,7 @@ class MetricsSource:
             if hosted.read_only:
                 self._latencies.pop(hosted, None)
                 continue
-            log = hosted.resources.default.log
+            log = hosted.resources.replicated.log
             latency = self._latencies.get(hosted)
             if latency is None:
                 self._latencies[hosted] = ConfirmLatency(log.last_lsn, self.confirms)
@@ -159,7 +159,7 @@ class MetricsSource:
             "paused": float(bool(broker.membership.summary().get("paused"))),
             "connections": broker.connection_count,
             "unopened_connections": len(broker.admission.unopened),
-            "sessions": len(broker.container.default.resources.default.state.sessions),
+            "sessions": len(broker.container.default.resources.replicated.state.sessions),
             "relayed_links": relayed,
             "exchanges": len(broker.container.default.resources.catalog.exchanges),
             "message_memory_bytes": broker.container.memory_bytes,
@@ -206,18 +206,19 @@ class MetricsSource:
         now_s: float,
     ) -> Iterator[str]:
         resources, status = hosted.resources, member.status
+        log, is_leading = resources.replicated.log, status.state in LEADING
         lag_s = member.replica_lag_s(now_s)
         # First what is gone: a queue that is deleted meanwhile is not to be counted twice.
         gone = resources.catalog.enqueued_gone, resources.catalog.dequeued_gone
         sums = yield from _as_pieces(sum_queues(list(resources.catalog.queues.values())))
         enqueued, dequeued = self._never_less(hosted, gone[0] + sums.enqueued, gone[1] + sums.dequeued)
         values: dict[str, float] = {
-            "leading": float(status.state in LEADING),
+            "leading": float(is_leading),
             "generation": status.generation,
             "in_sync_brokers": len(status.members),
             "min_in_sync_brokers": member.settings.min_in_sync,
-            "last_lsn": resources.default.log.last_lsn,
-            "committed_lsn": resources.default.log.committed_lsn if status.state in LEADING else member.committed_lsn,
+            "last_lsn": log.last_lsn,
+            "committed_lsn": log.committed_lsn if is_leading else member.committed_lsn,
             "queues": len(resources.catalog.queues),
             "messages": sums.messages,
             "message_bytes": sums.bytes,
@@ -228,7 +229,7 @@ class MetricsSource:
             "dropped_dead_letters_total": resources.dead_letters_dropped_total,
             "overrun_queues_total": hosted.overrun_queues_total,
             "discarded_messages_total": discarded,
-            **({} if lag_s is None or status.state in LEADING else {"replica_lag_seconds": lag_s}),
+            **({} if lag_s is None or is_leading else {"replica_lag_seconds": lag_s}),
             **({} if kept is None else self._store_values(kept)),
         }
         for short, value in values.items():

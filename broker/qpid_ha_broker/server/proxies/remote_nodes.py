@@ -162,7 +162,7 @@ class RemoteNodes:
     @property
     def broker(self) -> str:
         """By which this broker is told from all others outside: the UUID of its cluster, or of its store."""
-        generations = self._host.container.default.resources.default.state.generations
+        generations = self._host.container.default.resources.replicated.state.generations
         if generations and generations[-1][1].cluster:
             return generations[-1][1].cluster
         if not self._own_id:

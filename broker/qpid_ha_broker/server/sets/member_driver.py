@@ -70,7 +70,7 @@ class MemberDriver:
         self.links: PeerLinks
         """Since `_carry_out`."""
         self._broker = broker
-        self._log = hosted.resources.default.log
+        self._log = hosted.resources.replicated.log
         self._store: MemberStore | None = None
         self._has_witness = member.settings.has_witness
         self._inputs: deque[fx.Input] = deque()

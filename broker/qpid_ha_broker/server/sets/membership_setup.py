@@ -31,7 +31,7 @@ def make_membership(broker: MemberHost, store: Store | None, restored: Restored 
     settings = broker.current()
     if restored is not None:
         check_dirty(settings, restored.store, DEFAULT_SET)
-    resource_set = broker.container.default.resources.default
+    resource_set = broker.container.default.resources.replicated
 
     def wall_ms() -> int:
         return int(time.time() * 1000)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 
 from qpid_ha_broker.cluster.directory import DirectoryDifference, KeptQueues, SetLeader, compare, conditions_of
-from qpid_ha_broker.cluster.map import Changes, ClusterMap, PlacedQueue
 from qpid_ha_broker.cluster.messages import DeclaredQueues, KeptQueue, UnplacedQueue
+from qpid_ha_broker.cluster_map import Changes, ClusterMap, PlacedQueue
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.configuration import Configuration
 from qpid_ha_broker.model.errors import InUse, ModelError
@@ -100,7 +100,7 @@ class PlacedQueues:
                     self._due[queue.set] = None
         for set_name, lsn in list(self._uncommitted_sets.items()):
             member = self._members.get(set_name)
-            if member is None or lsn <= member.hosted.resources.default.log.committed_lsn:
+            if member is None or lsn <= member.hosted.resources.replicated.log.committed_lsn:
                 del self._uncommitted_sets[set_name]
                 self._reportable()
         if self._due:
@@ -114,7 +114,7 @@ class PlacedQueues:
         unplaced: list[UnplacedQueue] = []
         for set_name, (lsn, found) in self._seen.items():
             member = self._members.get(set_name)
-            if member is not None and lsn <= member.hosted.resources.default.log.committed_lsn:
+            if member is not None and lsn <= member.hosted.resources.replicated.log.committed_lsn:
                 deleted += found.deleted
                 unplaced += found.unplaced
         if full:
@@ -130,7 +130,7 @@ class PlacedQueues:
         declared: list[DeclaredQueues] = []
         for set_name in list(self._unreported):
             member, (lsn, newest) = self._members.get(set_name), self._declared.get(set_name, (0, 0))
-            if member is not None and lsn > member.hosted.resources.default.log.committed_lsn:
+            if member is not None and lsn > member.hosted.resources.replicated.log.committed_lsn:
                 continue
             del self._unreported[set_name]
             if member is not None and set_name in self._declared and self._reported.get(set_name) != newest:
@@ -153,7 +153,7 @@ class PlacedQueues:
         if found is None:
             return
         configuration = hosted.configuration
-        set_log = hosted.resources.default.log
+        set_log = hosted.resources.replicated.log
         for placed in found.declare:
             self._try(placed.name, partial(configuration.declare_queue, placed.name, placed.arguments))
         kept = self._kept.get(set_name) or KeptQueues()

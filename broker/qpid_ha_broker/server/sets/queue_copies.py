@@ -238,7 +238,7 @@ class QueueCopies:
             self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self._wait_begun(name, link)
         log.info("queue %s is copied from %s", name, source)
-        await self._broker.waiters.wait_committed(container.default.resources.default.written)
+        await self._broker.waiters.wait_committed(container.default.resources.replicated.written)
         return {**link.facts(), "text": f"{name} is copied from {source}"}
 
     async def _wait_begun(self, name: str, link: CopyLink) -> None:

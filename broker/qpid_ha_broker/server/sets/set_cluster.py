@@ -18,8 +18,8 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster.control_frames import Ordered, RecordTold
 from qpid_ha_broker.cluster.controller import Controller
-from qpid_ha_broker.cluster.map import Changes, SetEntry
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
+from qpid_ha_broker.cluster_map import Changes, SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.effects import (
     Answered,
@@ -76,7 +76,7 @@ class SetCluster:
 
     def __init__(self, broker: SetClusterHost, hosts: SetHost, identity: BrokerIdentity) -> None:
         default = broker.container.default
-        resource_set = default.resources.default
+        resource_set = default.resources.replicated
         self.map = resource_set.state.map
         self.hosts = hosts
         self._broker = broker

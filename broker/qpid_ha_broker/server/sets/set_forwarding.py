@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster.map import Changes, ClusterMap
+from qpid_ha_broker.cluster_map import Changes, ClusterMap
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.forward_links import ForwardArrivals, ForwardLinks

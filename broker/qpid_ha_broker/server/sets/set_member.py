@@ -145,7 +145,7 @@ class SetMember(MemberDriver):
         discarded: DiscardedMessages,
         kept: BrokerStore | None,
     ) -> None:
-        resource_set = hosted.resources.default
+        resource_set = hosted.resources.replicated
         member = Member(
             settings, resource_set, random.random, _wall_ms, restored, services.broker.container.steady.now_ms
         )

@@ -56,15 +56,23 @@ class JournalAppender:
         self._progress = progress
         self._held: deque[LocalPart] = deque()
         """Of the local log, behind what was not handed over yet of the replicated one."""
+        self._joined: list[JournalPiece] | None = None
+        """What was handed over since `append` began, if it counts together."""
 
     def append_local(self, parts: Sequence[LocalPart]) -> None:
-        """The broker's own log goes on; each part waits for what was written ahead of it in the other log."""
+        """The broker's own log goes on; each part waits for what was written ahead of it in the other log.
+
+        One that is joined to that waits for the turn's `append`.
+        """
         self._held += parts
-        self._release(self.replicated.last_lsn)
+        if not (parts and parts[0].is_joined):  # all of a turn, or none
+            self._release(self.replicated.last_lsn)
 
     def append(self, batch: LogBatch, committed_lsn: int) -> None:
         """The replicated log goes on, cut where parts of the local one have their place."""
         self.committed_lsn = committed_lsn
+        if self._held and any(part.is_joined for part in self._held):
+            self._joined = []
         rest = batch
         while self._held and self._held[0].after_lsn < batch.last_lsn:
             after_lsn = self._held[0].after_lsn
@@ -74,6 +82,10 @@ class JournalAppender:
             self._release(after_lsn)
         self._append_batch(self.replicated, rest)
         self._release(batch.last_lsn)
+        if self._joined is not None:
+            joined, self._joined = self._joined, None
+            if joined:
+                self.writer.append_joined(joined)
 
     def truncate(self, lsn: int) -> None:
         """What was appended of the replicated log after `lsn` is void, though it was committed, if by force."""
@@ -132,5 +144,9 @@ class JournalAppender:
     def _append_block(self, kind: BlockKind, first: int, last: int, left_out: int, data: bytes) -> None:
         self._progress.appended_ticket += 1
         ticket = self._progress.appended_ticket
-        self.writer.append(JournalPiece(ticket, kind, first, last, self.committed_lsn, left_out, data))
+        piece = JournalPiece(ticket, kind, first, last, self.committed_lsn, left_out, data)
         self.appended_bytes += len(data)
+        if self._joined is None:
+            self.writer.append(piece)
+        else:
+            self._joined.append(piece)

@@ -72,7 +72,6 @@ class BrokerStore:
         """Since there is a member."""
         self._broker = broker
         self._sets = resources.sets
-        self._local_log = self._sets.local_log
         self._hosted: HostedSet
         """Since `begin`."""
         self.pager: Pager
@@ -110,7 +109,8 @@ class BrokerStore:
         )
         self.pager = pager
         pager.start(found.next_number)
-        self._local_log.add_witness(WITNESS)
+        if self._sets.has_local:
+            self._sets.local_log.add_witness(WITNESS)
         self.store.start(self, pager)
 
     def _turn_again(self) -> None:
@@ -122,7 +122,7 @@ class BrokerStore:
         if self.store.health == "failed":
             return
         try:
-            self.store.persist_local(self._local_log.take_parts())
+            self.store.persist_local(self._sets.take_local_parts())
         except Exception as error:  # what is missing in the journal now must never seem to be there
             log.exception("a bug: %s", error)
             self.owner.fail(f"a bug in the store ({type(error).__name__}); the log has it")
@@ -163,12 +163,13 @@ class BrokerStore:
 
     def persisted(self, local_lsn: int, number: int) -> None:
         """On disk up to there."""
-        local_log = self._local_log
-        before = local_log.committed_lsn
-        local_log.acknowledge(WITNESS, local_lsn)
-        if local_log.committed_lsn != before:
-            self._hosted.touch()
-            self._broker.want_turn()
+        if self._sets.has_local:
+            local_log = self._sets.local_log
+            before = local_log.committed_lsn
+            local_log.acknowledge(WITNESS, local_lsn)
+            if local_log.committed_lsn != before:
+                self._hosted.touch()
+                self._broker.want_turn()
         if number:  # whether that commits anything, the member knows
             self.owner.persisted(number)
 

@@ -42,7 +42,8 @@ class CheckpointWriter:
         self._call_soon = call_soon
         self._done = done
         self._dump = Dump(sets)
-        self._first_lsns = sets.default.log.last_lsn + 1, sets.local.log.last_lsn + 1
+        last_lsn, local_lsn = sets.log_ends
+        self._first_lsns = last_lsn + 1, local_lsn + 1
         self._snapshot: SnapshotWriter | None = None
         self.number = 0
         """Of the segment before which it is, once that is known."""

@@ -19,7 +19,7 @@ def restored_from(disk: Disk, found: Recovered, tail_bytes: int) -> Restored:
     status = found.status
     return Restored(
         StoreOrigin.CLEAN if found.was_clean else StoreOrigin.DIRTY,
-        tuple(Held(batch.last_lsn, batch.records) for batch in found.held),
+        tuple(Held(batch.last_lsn, batch.records, batch.behind) for batch in found.held),
         found.lost_transient,
         status.promised if status is not None else 0,
         status.promised_to if status is not None else "",

@@ -66,6 +66,12 @@ class JournalPiece(NamedTuple):
     data: bytes
 
 
+class JoinedPieces(NamedTuple):
+    """Pieces that count together: whatever becomes of the machine, all of them are on disk, or none."""
+
+    pieces: Sequence[JournalPiece]
+
+
 class Job(NamedTuple):
     """Other work with files, done when all pieces before it are on disk. A full disk has it done again."""
 
@@ -73,6 +79,16 @@ class Job(NamedTuple):
     done: Callable[[], None]
     is_short: bool
     """It waits for no disk, so it is done wherever pieces are."""
+
+
+def stage(journal: Journal, item: JournalPiece | JoinedPieces) -> int:
+    """Have it go with the next flush of `journal`; returns the ticket of the last piece."""
+    pieces = (item,) if isinstance(item, JournalPiece) else item.pieces
+    if len(pieces) > 1:
+        journal.stage_as_one()
+    for piece in pieces:
+        journal.stage(*piece[1:])
+    return pieces[-1].ticket
 
 
 class WriterListener(Protocol):
@@ -115,7 +131,7 @@ class JournalWriter:
         self._listener = listener
         self._loop = loop
         self._schedule = schedule
-        self._given: deque[JournalPiece | Job | None] = deque()
+        self._given: deque[JournalPiece | JoinedPieces | Job | None] = deque()
         self.is_scheduled = False
         """The writer's thread will look at what was given. Set on the loop, cleared before that look."""
         self.is_busy = self.is_due = False
@@ -137,6 +153,11 @@ class JournalWriter:
         """Have `piece` written."""
         self._given_bytes += BLOCK_HEADER_BYTES + len(piece.data)
         self._give(piece)
+
+    def append_joined(self, pieces: Sequence[JournalPiece]) -> None:
+        """Have them written so that after a power cut all are there, or none."""
+        self._given_bytes += sum(BLOCK_HEADER_BYTES + len(piece.data) for piece in pieces)
+        self._give(JoinedPieces(pieces))
 
     @property
     def written_bytes(self) -> int:
@@ -164,7 +185,7 @@ class JournalWriter:
         """Grows with all that is given: as long as it is the same, nothing has changed."""
         return self._given_bytes + self._jobs_given
 
-    def _give(self, item: JournalPiece | Job | None) -> None:
+    def _give(self, item: JournalPiece | JoinedPieces | Job | None) -> None:
         self._given.append(item)
         if not self.is_scheduled:
             self.is_scheduled = True
@@ -222,9 +243,8 @@ class JournalWriter:
         given = self._given
         for _ in range(len(given)):
             item = given[0]
-            if isinstance(item, JournalPiece):
-                self._journal.stage(*item[1:])
-                self._staged_ticket = item.ticket
+            if isinstance(item, JournalPiece | JoinedPieces):
+                self._staged_ticket = stage(self._journal, item)
                 given.popleft()
                 if self._journal.staged_bytes > GROUP_BYTES:
                     self._sync()

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.queue_arguments import CREATED_BY
+
+CREATED_BY: Final = "qpid.created_by"
+"""The argument of a queue that says for which user it was made, where that is counted: see `model.user_limits`. Only
+the broker itself sets it."""
 
 
 class BrokerEntry(NamedTuple):
