@@ -123,7 +123,7 @@ class TwoCoordinators(SmallCluster):
     def confirms(self, name: str) -> bool:
         """Whether a message that is published there now is confirmed."""
         node = self[name]
-        if not node.is_in(State.PRIMARY) or node.resources.default.refusal is not None:
+        if not node.is_in(State.PRIMARY) or node.resources.replicated.refusal is not None:
             return False
         lsn = node.publish("q", "text")
         self.run()
@@ -208,7 +208,7 @@ def test_what_waited_is_confirmed_once_the_other_one_follows() -> None:
     cluster.heal()
     cluster.wait(3)
     cluster["a"].declare("later")
-    lsn = cluster["a"].resources.default.log.last_lsn
+    lsn = cluster["a"].resources.replicated.log.last_lsn
     cluster.wait(1)
     assert cluster["a"].committed < lsn
     cluster.kill("c")

@@ -217,7 +217,7 @@ def test_a_request_is_not_waited_for_without_end(managed: Managed, is_sent: bool
 
 def test_a_request_about_a_set_that_is_out_of_reach_is_answered_at_once_unless_it_was_sent(managed: Managed) -> None:
     managed.publish_red("a")
-    managed.there.set("red").resources.default.log.add_witness(WITNESS)
+    managed.there.set("red").resources.replicated.log.add_witness(WITNESS)
     managed.desk.ask(1, "PURGE")
     for link in list(managed.links):
         link.out_of_reach()

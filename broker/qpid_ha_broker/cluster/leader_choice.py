@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from qpid_ha_broker.cluster.context import ControllerContext
-from qpid_ha_broker.cluster.map import SetEntry
+from qpid_ha_broker.cluster_map import SetEntry
 
 
 class LeaderChoice:
