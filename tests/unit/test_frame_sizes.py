@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import proton
@@ -135,8 +136,10 @@ def test_messages_are_cut_into_frames_that_the_peer_takes() -> None:
     assert max(client.sizes) <= SMALLEST
 
 
-def open_upstream(engine: Engine, name: str, hostname: str, *listeners: Any) -> Upstream:
-    return Upstream(engine, name, hostname, *listeners, silence=Silence(lambda: 0.0, 1.0))
+def open_upstream(
+    engine: Engine, name: str, hostname: str, touched: Callable[[], None], ended: Callable[[str], None]
+) -> Upstream:
+    return Upstream(engine, name, hostname, touched, ended, Silence(lambda: 0.0, 1.0))
 
 
 @pytest.mark.parametrize("made", [open_upstream, RemoteConnection])
