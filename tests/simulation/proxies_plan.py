@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -179,6 +179,13 @@ def draw_split_plan(seed: int) -> ProxiesPlan:
     )
 
 
+def draw_pauses_plan(seed: int) -> ProxiesPlan:
+    """The same with clients of sessions, where all brokers are stopped for longer than those wait."""
+    draw = random.Random(f"{seed}/x")
+    faults = [_draw_pause_of_all(draw)._replace(at_s=2.0 + 3.5 * n, for_s=1.55 + 0.1 * n) for n in range(3)]
+    return replace(draw_split_plan(seed), publishers=2, consumers=0, sessions=4, faults=tuple(faults))
+
+
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
     """2 to 4 brokers, 1 to 4 sets, and 3 to 21 clients."""
     draw = random.Random(f"{seed}/proxies plan")
@@ -193,8 +200,6 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
         pauses = random.Random(f"{seed}/proxies pauses of all")
         faults += [_draw_pause_of_all(pauses) for _ in range(pauses.choice((1, 2, 3)))]
-    splits = random.Random(f"{seed}/proxies splits")
-    faults += [_draw_split(splits, splits.uniform(1.5, 9.0)) for _ in range(splits.choice((0, 0, 0, 1, 2)))]
     bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
     shrinking = 0 if bereft else random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2))
     if bereft:
