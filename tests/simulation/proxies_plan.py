@@ -180,9 +180,10 @@ def draw_split_plan(seed: int) -> ProxiesPlan:
 
 
 def draw_pauses_plan(seed: int) -> ProxiesPlan:
-    """The same with clients of sessions, where all brokers are stopped for longer than those wait."""
+    """As above, with clients of sessions, where all brokers are stopped for longer than those wait."""
     draw = random.Random(f"{seed}/x")
-    faults = [_draw_pause_of_all(draw)._replace(at_s=2.0 + 3.5 * n, for_s=1.55 + 0.1 * n) for n in range(3)]
+    pauses = ((2.0, 1.55), (5.5, 1.65), (9.0, 1.75))
+    faults = [_draw_pause_of_all(draw)._replace(at_s=at_s, for_s=for_s) for at_s, for_s in pauses]
     return replace(draw_split_plan(seed), publishers=2, consumers=0, sessions=4, faults=tuple(faults))
 
 
