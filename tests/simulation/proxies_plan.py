@@ -183,6 +183,14 @@ def draw_split_plan(seed: int) -> ProxiesPlan:
     )
 
 
+def draw_pauses_plan(seed: int) -> ProxiesPlan:
+    """As above, with clients of sessions, where all brokers are stopped for longer than those wait."""
+    draw = random.Random(f"{seed}/x")
+    pauses = ((2.0, 1.55), (5.5, 1.65), (9.0, 1.75))
+    faults = [_draw_pause_of_all(draw)._replace(at_s=at_s, for_s=for_s) for at_s, for_s in pauses]
+    return replace(draw_split_plan(seed), publishers=2, consumers=0, sessions=4, faults=tuple(faults))
+
+
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
     """2 to 4 brokers, 1 to 4 sets, and 3 to 21 clients."""
     draw = random.Random(f"{seed}/proxies plan")
@@ -197,8 +205,6 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
         pauses = random.Random(f"{seed}/proxies pauses of all")
         faults += [_draw_pause_of_all(pauses) for _ in range(pauses.choice((1, 2, 3)))]
-    splits = random.Random(f"{seed}/proxies splits")
-    faults += [_draw_split(splits, splits.uniform(1.5, 9.0)) for _ in range(splits.choice((0, 0, 0, 1, 2)))]
     bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
     shrinking = 0 if bereft else random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2))
     if bereft:
