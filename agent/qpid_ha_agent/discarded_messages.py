@@ -21,7 +21,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_config.addresses import Address
 
 DIRECTORY = "discarded"

@@ -20,7 +20,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from qpid_ha_broker.events.set_names import set_name_problem
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.advice import host_of
 from qpid_ha_broker.store.facts import FactsError, StoreFacts, set_of
 from qpid_ha_broker.store.files import LocalDisk

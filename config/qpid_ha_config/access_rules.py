@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.model.access import (
+from qpid_ha_broker.access.rules import (
     APPLICATION,
     EVERY_NODE,
     USER_VARIABLE,
@@ -32,7 +32,7 @@ from qpid_ha_broker.model.access import (
     Permission,
     Who,
 )
-from qpid_ha_broker.model.user_limits import LimitKind, LimitRule
+from qpid_ha_broker.access.user_limits import LimitKind, LimitRule
 from qpid_ha_config.errors import ConfigError, UnreadableConfig, nearest
 from qpid_ha_config.scalars import parse_count, parse_size_bytes
 

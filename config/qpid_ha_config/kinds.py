@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from qpid_ha_broker.events.set_names import set_name_problem
-from qpid_ha_broker.model.queue_arguments import Replicate, parse_level
+from qpid_ha_broker.model.queues.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
 from qpid_ha_config.access_rules import parse_entries
 from qpid_ha_config.addresses import parse_admin_listeners, parse_listeners, parse_peers, show_addresses

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.model.errors import InvalidArgument
-from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, check_settable
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate, check_settable
 from qpid_ha_config import defaults
 from qpid_ha_config.addresses import Address, show_addresses
 from qpid_ha_config.coordinator import CoordinatorUrl

@@ -26,8 +26,8 @@ from model_support import message
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import Log
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.model.queues.queue import Queue
 
 BROKERS: Final = ("a", "b", "c")
 BODY: Final = "x" * 100

@@ -11,8 +11,8 @@ from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.journal import SEGMENT_BYTES, Identity, Journal

@@ -21,7 +21,7 @@ from blocking_client import BlockingClient, Management, bodies
 from failover_load import FailoverLoad
 from kept_journal import last_block
 from limits import LIMIT_S
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path
 from running_agent import wait_until

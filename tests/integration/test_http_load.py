@@ -15,8 +15,8 @@ import uvloop
 from cluster_in_process import InProcessBroker, eventually, free_ports
 from http_port import write_tokens
 from limits import LIMIT_S
-from qpid_ha_broker.model.administration import Administration
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.commands.administration import Administration
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.server.http.http_admin import AdminPort, open_admin_port
 from qpid_ha_broker.server.http.http_connections import CONNECTIONS_MAX, RESERVE
 from qpid_ha_broker.server.http.http_slots import IN_ALL, PER_TOKEN

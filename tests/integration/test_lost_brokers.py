@@ -18,7 +18,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.controller import controller_service
 from qpid_ha_broker.server.controller.controller_service import ControllerService
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel

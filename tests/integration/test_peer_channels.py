@@ -13,7 +13,7 @@ from event_loops import in_event_loop
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Batch, Topic
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.peers import peer_links
 from qpid_ha_broker.server.sets.membership import Membership

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.best import best
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.fold import fold

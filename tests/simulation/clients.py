@@ -9,10 +9,10 @@ from functools import partial
 
 from map_events import map_event
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 from simulation.copies import UNIT_SIZES, Copy
 from simulation.ledger import Ledger
 from simulation.node import Node, Session, Taker

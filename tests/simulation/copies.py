@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from qpid_ha_broker.model.catalog import Catalog
+from qpid_ha_broker.model.sets.catalog import Catalog
 
 UNIT_SIZES = 4
 _PAYLOAD = re.compile(rb"<[^<>]{7,60}>")

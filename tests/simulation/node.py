@@ -17,11 +17,11 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import Candidate, Following
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.dispatcher import Consumer
-from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.message_reader import NoReader
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.clock_mark import MachineTime
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import PowerCut

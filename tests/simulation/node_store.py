@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores.appender import JournalAppender
 from qpid_ha_broker.server.stores.checkpoint import Checkpoints, CheckpointWriter
 from qpid_ha_broker.server.stores.folding import Folding

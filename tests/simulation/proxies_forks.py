@@ -16,7 +16,7 @@ from typing import Any, Final
 import proton
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from simulation.amqp_client import Shop, Talk
 from simulation.proxies_clients import ConsumingClient, LinkClient, PublishingClient
 from simulation.proxies_ledger import Ledger, Sent

@@ -28,10 +28,10 @@ from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.sessions import Session
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.clients.cluster_clients import ClientAccess

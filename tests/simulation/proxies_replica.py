@@ -19,9 +19,9 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.model.errors import OtherSet
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.controller.map_directory import MapDirectory
 from simulation.node import Node, World

@@ -9,7 +9,7 @@ from functools import partial
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from simulation.network import Network
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Ledger, Sent

@@ -13,7 +13,7 @@ from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.wire.engine import Transfer
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 

@@ -25,7 +25,7 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.store.errors import StoreError
 from simulation.amqp_client import BEGAN_MS

@@ -19,8 +19,8 @@ from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import SimulatedDisk
 from simulation.copies import Copy, copies_in

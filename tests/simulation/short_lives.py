@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.transactions.transaction import Message
 from simulation.clients import PUBLISH_WITHIN_S, Shop
 from simulation.node import Node, Session, Taker, Violation
 

@@ -13,10 +13,10 @@ from qpid_ha_broker.ha.browser import Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.replica import Replica
-from qpid_ha_broker.model import following, resource_set
-from qpid_ha_broker.model.producers import Producers
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets import following, resource_set
+from qpid_ha_broker.model.transactions.producers import Producers
 from simulation.plan import Plan, draw_plan
 from simulation.planted import found_by
 from simulation.runs import run_plan

@@ -11,7 +11,7 @@ import pytest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import verdict
 from qpid_ha_broker.ha.frames import Question, Topic
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.logs.log import LogBatch
 from qpid_ha_broker.server.stores.member_store import MemberStore
 from qpid_ha_broker.store import reader, survey
 from qpid_ha_broker.store.blocks import FileHeader

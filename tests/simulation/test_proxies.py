@@ -26,11 +26,11 @@ from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.ha.leadership_proof import LeadershipProof
 from qpid_ha_broker.ha.process_time import ProcessTime
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.producers import Deduplication
-from qpid_ha_broker.model.resources import release_held
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import Session
+from qpid_ha_broker.model.sets.resources import release_held
+from qpid_ha_broker.model.transactions.producers import Deduplication
 from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.proxying import TICK_S, Proxying
 from simulation.planted import found_by

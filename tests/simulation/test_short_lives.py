@@ -8,7 +8,7 @@ from itertools import count, islice
 
 import pytest
 
-from qpid_ha_broker.model.message_clock import MessageClock
+from qpid_ha_broker.model.sets.message_clock import MessageClock
 from simulation.cluster import Cluster, outcome_of
 from simulation.plan import DAMAGE, Kind, Plan, draw_plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qpid_ha_broker.model.access import AccessControl, Subject
+from qpid_ha_broker.access.rules import AccessControl, Subject
 from qpid_ha_config.access_rules import parse_entries
 
 LOCAL: Final = Subject("", is_local=True)

@@ -9,7 +9,7 @@ from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.effects import Discarded
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 GENERATION = 7
 

@@ -12,14 +12,14 @@ from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, Scalar
-from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 from qpid_ha_broker.server.stores.status import StoreStatus
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.dump import Dump

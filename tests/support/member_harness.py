@@ -14,8 +14,8 @@ from qpid_ha_broker.ha.frames import Frame
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.sets.resources import Resources
 
 StoreRequest = fx.Persist | fx.TruncateLog | fx.BeginCheckpoint | fx.WriteCheckpoint | fx.PersistVote
 

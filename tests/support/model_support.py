@@ -8,19 +8,19 @@ from typing import TypeVar
 from qpid_ha_broker.amqp.selectors.selector import parse_selector
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, Event, Scalar
-from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.dispatcher import Accepts, Consumer
-from qpid_ha_broker.model.exchanges import Binding, Exchange
-from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
+from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.message_reader import CompiledSelector, Death, Lookup
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.dispatcher import Accepts, Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
 from qpid_ha_broker.model.replication import is_local_binding
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry, load_bodies
-from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 
 AnyConsumer = TypeVar("AnyConsumer", bound=Consumer)
 NOW_MS = 1_700_000_000_000

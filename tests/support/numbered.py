@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from model_support import Core, message
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 
 
 def numbered(sequence: int, producer: str = "p", *, text: str = "", durable: bool = False) -> Message:

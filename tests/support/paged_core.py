@@ -6,10 +6,10 @@ from random import Random
 
 from model_support import Core, message
 from qpid_ha_broker.events.codec import LogRecord, encode_all
-from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.paging import BodyRequest, Paging, Tally
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef, read_bodies
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.files import Disk

@@ -19,8 +19,8 @@ from qpid_ha_broker.amqp.connections.container import Container, ContainerSettin
 from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.peer_frames import broker_properties
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.queue import Queue
 
 START_MS = 1_000_000
 _ROUNDS = 10_000

@@ -18,7 +18,7 @@ from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.scan import durable_only
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.files import LocalDisk

@@ -16,10 +16,10 @@ from qpid_ha_broker.ha.frames import Answer, Frame
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.dispatcher import Consumer
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import Resources
 
 TICK_S = 0.1
 

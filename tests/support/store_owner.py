@@ -11,11 +11,11 @@ from typing import Any
 
 from limits import LIMIT_S
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.log import DEFAULT_SET, CommitToken
+from qpid_ha_broker.model.logs.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import NoReader
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_config.settings import StoreSettings

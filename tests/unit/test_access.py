@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from access_support import controlled, open_to_all
-from qpid_ha_broker.model.access import LOG_INTERVAL_MS, MOST_REMEMBERED, AccessControl, Denied, Permission, Subject
+from qpid_ha_broker.access.rules import LOG_INTERVAL_MS, MOST_REMEMBERED, AccessControl, Denied, Permission, Subject
 from qpid_ha_config.access_rules import parse_entries, read_file
 from qpid_ha_config.errors import ConfigError
 

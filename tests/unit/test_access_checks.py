@@ -12,10 +12,10 @@ from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy
 from paired_transactions import PairedCoordinator, publish
+from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.relay import RELAY_CAPABILITY, RelayRequest
-from qpid_ha_broker.model.access import Permission
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_config.access_rules import parse_entries
 
 UNAUTHORIZED = 401

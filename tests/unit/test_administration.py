@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from event_loops import in_event_loop
 from qpid_ha_broker.events.codec import decode
-from qpid_ha_broker.model.administration import Administration, Done, Outcome, Result
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.commands.administration import Administration, Done, Outcome, Result
+from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, ModelError, NotFound
-from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.message_reader import NoReader
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, encode_answer
 from qpid_ha_broker.server.runtime import slices

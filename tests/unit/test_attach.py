@@ -15,7 +15,7 @@ from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.nodes.link_state import WaitsFor
 from qpid_ha_broker.amqp.nodes.terminus import SELECTOR
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
 
 DIRECT_KEY = "apache.org:legacy-amqp-direct-binding:string"
 HEADERS = "apache.org:legacy-amqp-headers-binding:map"

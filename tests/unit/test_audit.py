@@ -22,9 +22,9 @@ from event_loops import in_event_loop
 from paired_engines import PairedBroker
 from paired_links import status
 from paired_proxy import paired_broker
+from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller, audited
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
-from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller, audited
 from qpid_ha_broker.server.control.audit_log import AuditLog
 from qpid_ha_broker.server.control.audited_requests import ALL, AUDITED, audited_request
 from qpid_ha_broker.server.control.control import ControlError, ControlServer

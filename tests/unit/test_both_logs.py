@@ -14,9 +14,9 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.frames import Resync, Welcome
 from qpid_ha_broker.ha.replica import Replica
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT
-from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.exchanges.exchange import SELECTOR_ARGUMENT
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores.restored import restored_from
 from simulated_disk import PowerCut, SimulatedDisk
 

@@ -9,7 +9,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha.browser import IDS_PER_CHUNK, LIGHT_CHUNKS, Browsers, Ranges, ReplicatingBrowser
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 PLENTY = 1 << 30
 

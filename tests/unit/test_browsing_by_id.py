@@ -12,7 +12,7 @@ from model_support import WITNESS, Core, bodies, message, transaction_of
 from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.nodes.terminus import AFTER
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 
 def read(core: Core, queue: Queue, after: int, credit: int = 1000) -> list[tuple[int, str]]:

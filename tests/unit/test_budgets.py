@@ -15,12 +15,12 @@ from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.hosted_set import HANDOUT_LIMIT
 from qpid_ha_broker.amqp.wire.engine import EVENTS_LENGTH
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.dispatcher import Consumer
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import RELEASED_LENGTH
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.timers import EXPIRED_LENGTH
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import RELEASED_LENGTH
+from qpid_ha_broker.model.sets.timers import EXPIRED_LENGTH
+from qpid_ha_broker.model.transactions.transaction import Message
 
 
 def budget_of(looks: int) -> Budget:

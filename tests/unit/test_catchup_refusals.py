@@ -14,7 +14,7 @@ from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.ha.browser import objects_frame
 from qpid_ha_broker.ha.catchup import CatchUp, CatchUpError
 from qpid_ha_broker.ha.frames import Chunk
-from qpid_ha_broker.model.state import ReplayError
+from qpid_ha_broker.model.sets.state import ReplayError
 
 
 def caught_in_the_middle() -> tuple[Pair, Chunk]:

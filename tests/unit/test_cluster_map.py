@@ -18,7 +18,7 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.ha.objects import ObjectsError, objects_frame, read_objects
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, OtherSet
-from qpid_ha_broker.model.state import ReplayError
+from qpid_ha_broker.model.sets.state import ReplayError
 
 seeds = st.integers(0, 1 << 32)
 

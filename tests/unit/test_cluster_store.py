@@ -6,7 +6,7 @@ import errno
 from dataclasses import replace
 
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.transactions.transaction import Message
 from simulation.cluster import Cluster
 from simulation.node import Node
 from simulation.power_cuts import SCENARIO

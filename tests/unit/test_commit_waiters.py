@@ -8,9 +8,9 @@ import pytest
 
 from event_loops import in_event_loop
 from model_support import TextReader
-from qpid_ha_broker.model.administration import Done
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.administration import Done
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError
 

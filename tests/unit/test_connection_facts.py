@@ -14,12 +14,12 @@ import pytest
 from paired_engines import START_MS, PairedBroker, PairedClient
 from paired_links import subscribe
 from paired_proxy import PairedProxy
+from qpid_ha_broker.access.audit import AuditedAct, AuditResult
 from qpid_ha_broker.amqp.connections import connection_facts
 from qpid_ha_broker.amqp.connections.connection_facts import ConnectionPlace, connection_page, connection_rows
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.link_state import WaitsFor
 from qpid_ha_broker.ha.frames import Answer, Question, Topic
-from qpid_ha_broker.model.audit import AuditedAct, AuditResult
 from qpid_ha_broker.server.clients.connection_methods import DEFAULT_REASON, ConnectionMethods
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.sets.cluster_connections import UNANSWERED, ClusterConnections

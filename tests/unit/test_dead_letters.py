@@ -13,8 +13,8 @@ from paired_engines import START_MS, PairedBroker
 from qpid_ha_broker.amqp.wire.dead_letters import MAX_COUNT, dead_letter
 from qpid_ha_broker.amqp.wire.sections import MAX_PAIRS, MessageSections
 from qpid_ha_broker.model.message_reader import Death, DeathReason
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
 
 SECOND = 1000
 DEATH = Death("orders", DeathReason.REJECTED, 7000)

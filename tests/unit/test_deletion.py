@@ -11,12 +11,12 @@ import pytest
 from model_support import Core, bodies
 from paired_engines import PairedBroker
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.deletion import MOVED_LENGTH
-from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH
 from qpid_ha_broker.model.errors import InUse, NotPrimary, QueueLocked
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import RELEASED_LENGTH
-from qpid_ha_broker.model.transaction import Message, Transaction
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resources import RELEASED_LENGTH
+from qpid_ha_broker.model.transactions.transaction import Message, Transaction
 
 SPENT = Budget(lambda: 0.0, 0.0)
 COUNT = 3 * MOVED_LENGTH + 1

@@ -33,9 +33,8 @@ CLIENT_END = (f"{WIRE}.engine", f"{WIRE}.values", f"{WIRE}.conditions")
 CONFIG = "qpid_ha_config"
 VERSION = "qpid_ha_broker.__version__"  # of the release, whichever distribution it came with
 DEMO = "qpid_ha_demo"  # is not installed
-ARGUMENTS = ("qpid_ha_broker.model.queue_arguments", "qpid_ha_broker.model.errors")  # what can be said of a queue
-ACCESS = "qpid_ha_broker.model.access"  # what a rule of an acl is
-USER_LIMITS = "qpid_ha_broker.model.user_limits"  # and what a limit is
+ARGUMENTS = (f"{MODEL}.queues.queue_arguments", f"{MODEL}.errors")  # what can be said of a queue
+ACCESS = "qpid_ha_broker.access"  # what a rule of an acl is, and what a limit
 SET_NAMES = "qpid_ha_broker.events.set_names"  # how a resource set may be called
 
 # A package may import itself and these of ours. A package without a row here is an error.
@@ -45,13 +44,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     MAP: (EVENTS,),
     CLUSTER: (EVENTS, MAP, MODEL),
     MODEL: (EVENTS, MAP),
-    AMQP: (EVENTS, MODEL),
+    ACCESS: (MODEL,),
+    AMQP: (EVENTS, MODEL, ACCESS),
     HA: (EVENTS, MODEL, MAP),
-    CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS, USER_LIMITS),
+    CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS),
     METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
-    SERVER: (EVENTS, MAP, CLUSTER, MODEL, HA, METRICS, AMQP, COORDINATION, STORE, CONFIG, VERSION),
+    SERVER: (EVENTS, MAP, CLUSTER, MODEL, ACCESS, HA, METRICS, AMQP, COORDINATION, STORE, CONFIG, VERSION),
     CLIENT: (CLIENT_CORE,),
     CLIENT_CORE: (),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, *SECTIONS, f"{WIRE}.values", CONFIG, VERSION),
@@ -60,6 +60,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 
 # The parts of a package, each of which may import those before it.
 PARTS: dict[str, tuple[str, ...]] = {
+    MODEL: (
+        "errors",
+        "message_reader",
+        "budget",
+        "work",
+        "logs",
+        "queues",
+        "exchanges",
+        "transactions",
+        "replication",
+        "sessions",
+        "sets",
+        "paging",
+        "commands",
+    ),
     AMQP: ("wire", "selectors", "nodes", "relaying", "connections", "links"),
     SERVER: (
         "runtime",
@@ -76,7 +91,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-PURE = (EVENTS, MAP, CLUSTER, MODEL, HA, METRICS, AMQP, CLIENT_CORE)
+PURE = (EVENTS, MAP, CLUSTER, MODEL, ACCESS, HA, METRICS, AMQP, CLIENT_CORE)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",

@@ -11,7 +11,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.durability import EVERYTHING, DurableProgress
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 
 SETTINGS = MemberSettings("a", "a-1", ("a:5672", "b:5672"), has_store=True)
 

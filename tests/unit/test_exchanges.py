@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpid_ha_broker.events.types import Arguments
-from qpid_ha_broker.model import exchanges
 from qpid_ha_broker.model.errors import LimitReached
-from qpid_ha_broker.model.exchanges import Binding, Exchange, ExchangeKind, make_exchange
-from qpid_ha_broker.model.topic_trie import TopicTrie
+from qpid_ha_broker.model.exchanges import exchange as exchanges
+from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange, ExchangeKind, make_exchange
+from qpid_ha_broker.model.exchanges.topic_trie import TopicTrie
 
 RED, GREEN, BLUE = 11, 12, 13
 

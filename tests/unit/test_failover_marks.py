@@ -6,7 +6,7 @@ import proton
 
 from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.events.codec import LogRecord, decode
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 WITNESS = "witness"
 

@@ -10,11 +10,11 @@ import pytest
 from model_support import NOW_MS, Core, TextReader, bodies, message, picture, replicated_picture, transaction_of
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
-from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import InUse, NotEnoughReplicas, NotPrimary
-from qpid_ha_broker.model.following import owner_name
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.state import ReplayError
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.sets.following import owner_name
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.state import ReplayError
 
 SECOND = 1000
 GRACE_MS = 10 * SECOND

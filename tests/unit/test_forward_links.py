@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardDone, ForwardFrame, ForwardMessage, decode, encode
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.forward_links import ForwardArrivals, ForwardLinks
 from several_sets import WITNESS, SeveralSets

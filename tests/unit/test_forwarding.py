@@ -34,8 +34,8 @@ from qpid_ha_broker.ha.forwarding import (
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import NotFound, QueueFull
-from qpid_ha_broker.model.message_clock import MessageClock
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.resources import Resources
 
 
 def a_sender(gone: set[str] | None = None, limits: ForwardLimits | None = None) -> ForwardSender:

@@ -17,7 +17,7 @@ from qpid_ha_broker.ha.frame_codec import FrameKind, decode, encode
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
 from qpid_ha_broker.ha.sealed_frames import MAX_FRAME_BYTES
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.message_clock import LAST_MS
+from qpid_ha_broker.model.sets.message_clock import LAST_MS
 
 HERE = Path(__file__).parent
 NOTE_BYTES = 13

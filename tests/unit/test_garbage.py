@@ -12,11 +12,11 @@ from live_objects import no_collector
 from model_support import Core, bodies, message
 from paired_engines import PairedBroker
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model import topic_trie
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.exchanges import UNINDEXED_LENGTH, ExchangeKind
-from qpid_ha_broker.model.sequence import BLOCK_LENGTH, Entry
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.exchanges import topic_trie
+from qpid_ha_broker.model.exchanges.exchange import UNINDEXED_LENGTH, ExchangeKind
+from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, Entry
+from qpid_ha_broker.model.transactions.transaction import Message
 
 SPENT = Budget(lambda: 0.0, 0.0)
 

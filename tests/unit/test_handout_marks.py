@@ -11,13 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from model_support import NOW_MS, WITNESS, Core, TextReader, bodies, message, wants
 from qpid_ha_broker.events.types import EVERYTHING, Event, GenerationStarted, HandedOut
-from qpid_ha_broker.model import next_mark
-from qpid_ha_broker.model.dispatcher import Consumer
-from qpid_ha_broker.model.orders import Fifo, make_order
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues import next_mark
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.orders import Fifo, make_order
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import Resources
 
 STEP = 4
 

@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import ASK_AGAIN_MS
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait
 from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, NOT_IMPLEMENTED, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.commands.naming import NamingRules
 from qpid_ha_broker.model.errors import (
     AlreadyExists,
     InUse,
@@ -27,9 +28,8 @@ from qpid_ha_broker.model.errors import (
     QueueFull,
     Unavailable,
 )
-from qpid_ha_broker.model.log import Commitment, Log
-from qpid_ha_broker.model.naming import NamingRules
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.logs.log import Commitment, Log
+from qpid_ha_broker.model.transactions.transaction import Message
 from several_sets import BETA, WITNESS, SeveralSets, fan_out
 
 

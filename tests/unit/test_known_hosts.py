@@ -15,7 +15,7 @@ from qpid_ha_broker.amqp.connections.container import Container, Greeting
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.server.clients.known_hosts import HostNotices, ServingBrokers, failover_entries, serving_brokers
 from qpid_ha_config.addresses import Address, parse_brokers
 from qpid_ha_config.settings import HaSettings

@@ -11,8 +11,8 @@ from paired_engines import PairedBroker, PairedClient
 from paired_links import subscribe
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.log import Log
+from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from small_cluster import SmallCluster, three
 
 UNPROVEN_S, SILENCE_S = 0.3, 1.5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model_support import NOW_MS, WITNESS, Core, message, read_batch, transaction_of
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, Event, QueueDeleted, TransactionCommitted
-from qpid_ha_broker.model.log import CommitToken, Log
+from qpid_ha_broker.model.logs.log import CommitToken, Log
 
 
 def event_of(number: int) -> Event:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from access_support import LOCAL, open_to_all
 from qpid_ha_broker.amqp.nodes.management import MAX_WEIGHT, NODE_TYPE, Management, Reply
 from qpid_ha_broker.events.codec import decode
-from qpid_ha_broker.model.administration import Administration
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.level_change import MOVED_MOST
+from qpid_ha_broker.model.commands.administration import Administration
+from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.message_reader import NoReader
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.sets.level_change import MOVED_MOST
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 
 QUEUE, EXCHANGE, BINDING = "org.qpid_ha.queue", "org.qpid_ha.exchange", "org.qpid_ha.binding"
 TO_TAKEN = {"queue": "taken"}

@@ -14,13 +14,13 @@ from access_support import controlled
 from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition
 from paired_peers import Cluster
+from qpid_ha_broker.access.rules import Permission, Subject
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, PROOF_PROPERTY, SHARED_CAPABILITY
 from qpid_ha_broker.amqp.wire.relay import RELAY_CAPABILITY, RelayRequest
-from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.server.control.access_rules import AccessRules
 from qpid_ha_broker.server.runtime.cluster_secret import VALID_S, ClusterSecret
 from qpid_ha_config.access_rules import parse_entries

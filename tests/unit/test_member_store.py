@@ -11,8 +11,8 @@ from model_support import Core
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.stores.member_store import MemberStore
 from qpid_ha_broker.store.errors import StoreError
 

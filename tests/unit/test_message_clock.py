@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.model.message_clock import LAST_MS, READINGS_KEPT, MessageClock
+from qpid_ha_broker.model.sets.message_clock import LAST_MS, READINGS_KEPT, MessageClock
 
 DAY_MS = 86_400_000
 BEGAN_MS = 1_800_000_000_000

@@ -26,7 +26,7 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.payloads import format_of, with_format, without_format
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.message_reader import Death, DeathReason
-from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 
 BATCH = 0x80013700
 BODY = b"\x00\x53\x75\xa0\x03one"

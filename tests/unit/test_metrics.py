@@ -17,9 +17,9 @@ from qpid_ha_broker.metrics.exposition import check_kind, column_pieces, family_
 from qpid_ha_broker.metrics.families import QUEUES, Family, FamilyKind, all_families
 from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, oldest_age_s, queue_pieces
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.queue_sums import STEP, QueueSums, sum_queues
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.queues.queue_sums import STEP, QueueSums, sum_queues
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.runtime import slices
 from qpid_ha_broker.server.runtime.slices import in_slices
 

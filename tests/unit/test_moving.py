@@ -7,6 +7,7 @@ import pytest
 from model_support import NOW_MS, Core, TextReader, bodies, message
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Scalar, TransactionCommitted
 from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.model.commands.moving import PASSED_MOST, PORTION_BYTES, PORTION_MESSAGES, QueueMove, begin_move
 from qpid_ha_broker.model.errors import (
     InUse,
     InvalidArgument,
@@ -17,10 +18,9 @@ from qpid_ha_broker.model.errors import (
     QueueFull,
     QueueLocked,
 )
-from qpid_ha_broker.model.moving import PASSED_MOST, PORTION_BYTES, PORTION_MESSAGES, QueueMove, begin_move
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 
 SPENT = Budget(lambda: 0.0, 0.0)
 COUNT = 2 * PORTION_MESSAGES + 1

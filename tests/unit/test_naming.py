@@ -10,10 +10,10 @@ from model_support import Core, TextReader
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
 from qpid_ha_broker.model.errors import InvalidArgument, OtherSet
-from qpid_ha_broker.model.naming import Naming, NamingRules, NewQueue, choose_set
-from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.sets.resources import Resources
 
 RULES = NamingRules((("orders.*", "orders"), ("orders.new", "small"), ("*.here", "default")), 0, 2)
 

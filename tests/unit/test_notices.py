@@ -13,9 +13,9 @@ from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy
 from paired_transactions import PairedCoordinator
+from qpid_ha_broker.access.rules import Permission, Subject
 from qpid_ha_broker.amqp.wire.conditions import NOT_ALLOWED, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import InUse, InvalidArgument
 from qpid_ha_config.access_rules import parse_entries
 

@@ -12,7 +12,7 @@ from proton import Delivery, symbol
 from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.wire.annotations import annotated as read_annotations
 from qpid_ha_broker.amqp.wire.sections import MessageSections
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.transactions.transaction import Message
 
 PRODUCER, SEQUENCE = symbol("x-opt-qpid-producer"), symbol("x-opt-qpid-sequence")
 

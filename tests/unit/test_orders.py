@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_support import Core, bodies, message, transaction_of, wants
-from qpid_ha_broker.model.orders import ByPriority
+from qpid_ha_broker.model.queues.orders import ByPriority
 
 # Levels, then the level of each AMQP priority 0 to 9, from the table of the specification, section 3.2.1.
 AMQP_LEVELS = {

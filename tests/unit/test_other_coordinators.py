@@ -13,7 +13,7 @@ from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_IDENTITY, Answer, Frame, Q
 from qpid_ha_broker.ha.other_coordinators import least_in_sync, why_not_beside
 from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from small_cluster import Node, SmallCluster
 
 OURS, THEIRS = CoordinatorSeen("1" * 32, "file:/ours"), CoordinatorSeen("2" * 32, "file:/theirs")

@@ -12,9 +12,9 @@ from event_loops import in_event_loop
 from model_support import bodies, event_of, message
 from paged_core import PagedCore, paged
 from qpid_ha_broker.events.codec import LogRecord, encode_all
-from qpid_ha_broker.model.dispatcher import Consumer
-from qpid_ha_broker.model.paged import BodyDamaged
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.paged import BodyDamaged
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.server.stores import pager as pager_module
 from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.store.blocks import FileHeader

@@ -11,15 +11,15 @@ from model_support import PLENTY, Core, bodies, message, qpid, transaction_of, w
 from paged_core import PagedCore, filled, numbers, paged, resident
 from qpid_ha_broker.events.types import QueueDeclared
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
-from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
-from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import QueueFull
-from qpid_ha_broker.model.headers import MessageHeader
-from qpid_ha_broker.model.paged import BodyRef
 from qpid_ha_broker.model.paging import AHEAD_BYTES, lead_bytes, share_of
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.paged import BodyRef
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.store.bodies import Bodies
 
 SECOND = 1000

@@ -11,9 +11,9 @@ import pytest
 from model_support import bodies, body, event_of, message
 from paged_core import PagedCore, filled, numbers, paged
 from qpid_ha_broker.events.codec import LogRecord
-from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, BodySource, read_bodies
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import load_bodies
+from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef, BodySource, read_bodies
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import load_bodies
 
 # --- files come and go
 

@@ -14,11 +14,11 @@ from model_support import NOW_MS, Core, TextReader
 from paired_engines import PairedClient, queued_bodies
 from paired_proxy import PairedProxy
 from qpid_ha_broker.ha.forwarding import ForwardLimits, ForwardReceiver, ForwardSender
-from qpid_ha_broker.model.log import Commitment
-from qpid_ha_broker.model.message_clock import MessageClock
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.logs.log import Commitment
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 from several_sets import SeveralSets, fan_out
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED

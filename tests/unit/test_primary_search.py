@@ -14,7 +14,7 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 
 AMONG_HUNDREDS = MemberSettings(
     "a", "a-2", ("a:5672", "b:5672", "c:5672"), "a:5672", reconnect_s=0.5, looks_everywhere=False, has_store=True

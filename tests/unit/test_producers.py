@@ -21,7 +21,9 @@ from qpid_ha_broker.model.errors import (
     QueueFull,
     RefusedBefore,
 )
-from qpid_ha_broker.model.producers import (
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resources import publish_numbered
+from qpid_ha_broker.model.transactions.producers import (
     MOST_AHEAD,
     Producers,
     client_producer,
@@ -29,9 +31,7 @@ from qpid_ha_broker.model.producers import (
     owner_of,
     relayed_producer,
 )
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import publish_numbered
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.transactions.transaction import Message
 
 # --- one message
 

@@ -15,7 +15,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.objects import ObjectsError, objects_frame, read_objects
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.fold import fold
 from small_cluster import TICK_S, Node, SmallCluster, three
 

@@ -10,11 +10,11 @@ from model_support import NOW_MS, Core, TextReader, bodies, message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.forwarding import ForwardingHere, ForwardLimits, ForwardReceiver, ForwardSender, SetForwarder
 from qpid_ha_broker.model.budget import UNLIMITED
+from qpid_ha_broker.model.commands.publishing import ExchangePublisher
 from qpid_ha_broker.model.errors import ModelError, OtherSet, QueueFull
-from qpid_ha_broker.model.log import Commitment, CommitToken, Log
-from qpid_ha_broker.model.publishing import ExchangePublisher
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 
 
 class HandedOn(NamedTuple):

@@ -13,10 +13,10 @@ from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Scalar
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import NotFound, NotPrimary
-from qpid_ha_broker.model.purge import PURGED_LENGTH, Purge
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import RELEASED_LENGTH
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.purge import PURGED_LENGTH, Purge
+from qpid_ha_broker.model.sets.resources import RELEASED_LENGTH
+from qpid_ha_broker.model.transactions.transaction import Message
 
 SPENT = Budget(lambda: 0.0, 0.0)
 

@@ -6,8 +6,8 @@ import pytest
 
 from model_support import PLENTY, Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Released
-from qpid_ha_broker.model.dispatcher import PASSED_LENGTH, Consumer
 from qpid_ha_broker.model.errors import InUse, QueueFull
+from qpid_ha_broker.model.queues.dispatcher import PASSED_LENGTH, Consumer
 
 SECOND = 1000
 

@@ -6,7 +6,7 @@ import pytest
 
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import InvalidArgument
-from qpid_ha_broker.model.queue_arguments import FullPolicy, QueueArguments, Replicate
+from qpid_ha_broker.model.queues.queue_arguments import FullPolicy, QueueArguments, Replicate
 
 
 def test_a_queue_that_was_asked_nothing_has_no_limits() -> None:

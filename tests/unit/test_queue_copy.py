@@ -14,11 +14,11 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.dispatcher import Consumer
+from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import QueueLocked
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resources import Resources
 from small_cluster import Node, SmallCluster, three
 
 FAR = 900_000

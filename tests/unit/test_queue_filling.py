@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from model_support import NOW_MS, Core, bodies, message
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.headers import MessageHeader
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry, Holder
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry, Holder
 
 ORDERS: list[dict[str, Scalar]] = [{}, {"priorities": 10}, {"last_value_queue_key": "k"}]
 SOMEBODY = Holder()

@@ -7,10 +7,10 @@ import pytest
 from model_support import NOW_MS, Core, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.dispatcher import PASSED_LENGTH
 from qpid_ha_broker.model.errors import InvalidArgument, QueueFull
-from qpid_ha_broker.model.limits import DISPLACED_LENGTH
-from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.queues.dispatcher import PASSED_LENGTH
+from qpid_ha_broker.model.queues.limits import DISPLACED_LENGTH
+from qpid_ha_broker.model.transactions.transaction import Transaction
 
 SECOND = 1000
 

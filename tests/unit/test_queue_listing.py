@@ -11,8 +11,8 @@ import pytest
 from model_support import TextReader, message
 from qpid_ha_broker.metrics.queue_listing import CHUNK, ListingError, QueueListing, list_queues
 from qpid_ha_broker.metrics.queue_trends import SAMPLES_MAX, QueueTrends
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.http.state_news import NewsListener
 
 MANY = 3 * CHUNK + 7

@@ -19,11 +19,11 @@ from paired_links import subscribe
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.queue_messages import COUNT_MOST, QueueLook, QueueMessages
 from qpid_ha_broker.amqp.wire.message_facts import DEPTH_MAX, SECTION_BYTES, SECTIONS_MOST, describe_message
-from qpid_ha_broker.model.administration import Administration, Facts
+from qpid_ha_broker.model.commands.administration import Administration, Facts
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet
-from qpid_ha_broker.model.paged import BodyRef
-from qpid_ha_broker.model.sequence import load_bodies
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.queues.paged import BodyRef
+from qpid_ha_broker.model.queues.sequence import load_bodies
+from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import REFUSED, ControlError

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from qpid_ha_broker.model.rate_limit import BURST_S, LATE_S, WAKE_S, WINDOW_S, RateLimit, TokenBucket
+from qpid_ha_broker.access.rate_limit import BURST_S, LATE_S, WAKE_S, WINDOW_S, RateLimit, TokenBucket
 
 
 class Clock:

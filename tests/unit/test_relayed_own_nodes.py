@@ -12,7 +12,7 @@ from paired_links import condition, subscribe
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 ACCEPTED = proton.Delivery.ACCEPTED
 TOPIC_BINDING = "apache.org:legacy-amqp-topic-binding:string"

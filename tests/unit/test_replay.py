@@ -23,14 +23,14 @@ from model_support import (
     wants,
 )
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import Replicate
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message, Publish, Transaction
+from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 
 SECOND = 1000
 

@@ -13,8 +13,8 @@ from qpid_ha_broker.ha.effects import Started, StoreWritable
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import UNWRITABLE_S
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.peers.replica_reports import LOOK_S, HostedReplica, QueueReport, ReplicaReports
 
 BEGAN_S = 100.0

@@ -10,10 +10,10 @@ from model_support import NOW_MS, Core, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import LOCAL_BASE
-from qpid_ha_broker.model import level_change
 from qpid_ha_broker.model.errors import InUse, InvalidArgument
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
+from qpid_ha_broker.model.sets import level_change
 
 LEVELS = list(Replicate)
 

@@ -19,12 +19,12 @@ from qpid_ha_broker.events.types import (
     Released,
     TransactionCommitted,
 )
-from qpid_ha_broker.model import resource_set
-from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.state import ReplayError
+from qpid_ha_broker.model.sets import resource_set
+from qpid_ha_broker.model.sets.catalog import Catalog
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.state import ReplayError
 
 
 def test_a_message_for_many_queues_is_one_event_and_has_one_id() -> None:

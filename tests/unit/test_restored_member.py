@@ -28,7 +28,7 @@ from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 
 SETTINGS = MemberSettings("a", "a-2", ("a:5672", "b:5672", "c:5672"), "a:5672", has_store=True)
 BEGAN = GenerationStarted(1, "a", "uuid", 0, False, "first start")

@@ -26,7 +26,7 @@ from qpid_ha_broker.ha.roles import (
 )
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from small_cluster import SmallCluster, three
 
 ROLES: dict[str, type[ActiveRole]] = {

@@ -22,7 +22,7 @@ from qpid_ha_broker.events.layout import (
     word_of,
 )
 from qpid_ha_broker.events.scan import RecordError, durable_only, offset_after, queues_at, scan, scan_plain
-from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.store.bodies import records_in
 from qpid_ha_broker.store.evidence import Evidence
 from qpid_ha_broker.store.fold import Gatherer, Sieve

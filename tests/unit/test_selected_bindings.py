@@ -9,7 +9,7 @@ import pytest
 from model_support import Core, TextReader, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument, LimitReached
-from qpid_ha_broker.model.exchanges import (
+from qpid_ha_broker.model.exchanges.exchange import (
     MAX_SELECTED_BINDINGS,
     MAX_SELECTORS_COST,
     SELECTOR_ARGUMENT,
@@ -18,9 +18,9 @@ from qpid_ha_broker.model.exchanges import (
     make_exchange,
 )
 from qpid_ha_broker.model.message_reader import CompiledSelector, Lookup
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resources import Resources
 
 RED, BLUE = "colour = 'red'", "colour = 'blue'"
 KINDS: dict[str, tuple[str, Arguments]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import proton
 
 from paired_engines import PairedBroker
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.transactions.transaction import Message
 
 
 def test_a_consumer_gets_nothing_while_the_socket_is_full_and_all_of_it_afterwards() -> None:

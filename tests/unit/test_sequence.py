@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpid_ha_broker.model import sequence
-from qpid_ha_broker.model.headers import MessageHeader
-from qpid_ha_broker.model.sequence import Cursor, Entry, Holder, MessageSequence, SequenceBlock
+from qpid_ha_broker.model.queues import sequence
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.sequence import Cursor, Entry, Holder, MessageSequence, SequenceBlock
 
 SOMEBODY = Holder()
 

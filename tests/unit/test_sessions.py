@@ -10,14 +10,14 @@ from catchup_support import Pair
 from kept_core import KeptCore, recovered
 from model_support import NOW_MS, Core, bodies, held_picture, message
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.dispatcher import SessionOwner
-from qpid_ha_broker.model.log import COMMITTED
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources, held_for, release_held
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.logs.log import COMMITTED
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionRegistry
-from qpid_ha_broker.model.state import ReplayError, SetState
-from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.sets.resources import Resources, held_for, release_held
+from qpid_ha_broker.model.sets.state import ReplayError, SetState
+from qpid_ha_broker.model.transactions.transaction import Transaction
 from session_support import FIRST, SECOND, SessionTaker, session_event, taker
 
 

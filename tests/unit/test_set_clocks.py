@@ -14,8 +14,8 @@ from paired_transactions import PairedCoordinator, publish_message
 from qpid_ha_broker.amqp.connections.container import TurnTime
 from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardFrame, ForwardMessage
 from qpid_ha_broker.ha.forwarding import ForwardReceiver
-from qpid_ha_broker.model.message_clock import MessageClock
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.resources import Resources
 from several_sets import SeveralSets, fan_out
 
 DAY_MS = 86_400_000

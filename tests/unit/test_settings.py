@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import level_by_rule
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_config.addresses import Address

@@ -9,7 +9,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.frames import Batch
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_config.settings import HaSettings
 from small_cluster import SmallCluster, three
 

@@ -16,9 +16,9 @@ from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.roles import NEEDS_CLUSTER, STANDALONE_REFUSAL
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resources import Resources
 
 WITH_STORE = MemberSettings("a", "a-1", (), has_store=True)
 WITHOUT_STORE = MemberSettings("a", "a-1", ())

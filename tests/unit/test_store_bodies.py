@@ -12,8 +12,8 @@ from descriptors import open_files
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Event, QueueDeclared
-from qpid_ha_broker.model.paged import BodyRef, read_bodies
 from qpid_ha_broker.model.paging import PART_SEAL, BodyPiece
+from qpid_ha_broker.model.queues.paged import BodyRef, read_bodies
 from qpid_ha_broker.store import bodies as module
 from qpid_ha_broker.store.blocks import BlockKind
 from qpid_ha_broker.store.bodies import Bodies

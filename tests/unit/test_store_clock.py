@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from qpid_ha_broker.model.message_clock import MessageClock
+from qpid_ha_broker.model.sets.message_clock import MessageClock
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock, machine_time
 from qpid_ha_broker.server.stores.store_clock import TOLERANCE_MS, StoreClock
 from qpid_ha_broker.store.clock_mark import CLOCK_FILE, ClockMark, MachineTime, read_clock_mark

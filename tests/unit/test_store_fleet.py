@@ -12,7 +12,7 @@ import pytest
 
 from event_loops import in_event_loop
 from model_support import TextReader
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.stores.store import STATUS_TICKS, Store
 from qpid_ha_broker.server.stores.writer import FOLDED_AT_ONCE, FOLDED_BYTES_MIN, FoldingShare

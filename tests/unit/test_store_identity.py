@@ -8,8 +8,8 @@ from pathlib import Path
 from model_support import TextReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
-from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.survey import survey

@@ -24,8 +24,8 @@ from model_support import TextReader, message, transaction_of
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.types import Enqueued, TransactionCommitted
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.blocks import BlockKind, encode_block
 from qpid_ha_broker.store.checking import check
 from qpid_ha_broker.store.dump import Dump

@@ -18,9 +18,9 @@ from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.replica import transient_count
-from qpid_ha_broker.model.local_log import LocalPart
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.logs.local_log import LocalPart
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores import writer as store_writer
 from qpid_ha_broker.server.stores.appender import JournalAppender
 from qpid_ha_broker.server.stores.progress import STALLED_S, STEP_MAX_S, StallWatch, SyncProgress

@@ -15,8 +15,8 @@ import pytest
 from event_loops import in_event_loop
 from limits import LIMIT_S
 from qpid_ha_broker.events.layout import LOCAL_BASE
-from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores import writer as store_writer
 from qpid_ha_broker.server.stores.recovery import FIRST_SEGMENT_BYTES
 from qpid_ha_broker.server.stores.store import Store

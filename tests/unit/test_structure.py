@@ -131,7 +131,7 @@ def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
         and node.func.attr in ("append", "append_unit")
         and ast.unparse(node.func.value).endswith("log")
     }
-    assert appending == {f"qpid_ha_broker.model.{name}" for name in ("resource_set", "resources", "level_change")}
+    assert appending == {f"qpid_ha_broker.model.sets.{name}" for name in ("resource_set", "resources", "level_change")}
 
 
 def test_which_log_a_number_is_of_is_asked_where_bytes_are_read_and_written() -> None:
@@ -149,7 +149,7 @@ def test_which_log_a_number_is_of_is_asked_where_bytes_are_read_and_written() ->
         "qpid_ha_broker.ha.objects",
         "qpid_ha_pipeline.",
     )
-    beginning = {"qpid_ha_broker.model.local_log", "qpid_ha_broker.model.resource_set"}
+    beginning = {"qpid_ha_broker.model.logs.local_log", "qpid_ha_broker.model.sets.resource_set"}
     assert {module for module in asking if not module.startswith(reading)} == beginning
 
 
@@ -162,7 +162,7 @@ def test_a_disk_is_waited_for_where_it_is_known() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load_bodies")
     }
-    places = "model.resources model.level_change model.moving ha.browser ha.catchup store.dump"
+    places = "model.sets.resources model.sets.level_change model.commands.moving ha.browser ha.catchup store.dump"
     assert loading == {f"qpid_ha_broker.{place}" for place in places.split()}
 
 

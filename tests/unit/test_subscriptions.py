@@ -15,7 +15,7 @@ from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import AFTER, SELECTOR
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 from session_clients import open_session
 from session_support import SECOND
 

@@ -8,8 +8,8 @@ from model_support import Core, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Dequeued, Enqueued, TransactionCommitted
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import NotFound, QueueFull
-from qpid_ha_broker.model.resources import RELEASED_LENGTH
-from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.sets.resources import RELEASED_LENGTH
+from qpid_ha_broker.model.transactions.transaction import Transaction
 
 SPENT = Budget(lambda: 0.0, 0.0)
 

@@ -35,7 +35,7 @@ from paired_transactions import PairedCoordinator
 from qpid_ha_broker.amqp.links import attach
 from qpid_ha_broker.amqp.nodes import session_attachment
 from qpid_ha_broker.amqp.wire.engine import Engine
-from qpid_ha_broker.model import producers
+from qpid_ha_broker.model.transactions import producers
 from qpid_ha_config.access_rules import parse_entries
 from session_clients import PRODUCER, SEQUENCE, confirmed, open_session, status
 from session_support import FIRST, SECOND

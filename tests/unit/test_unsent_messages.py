@@ -13,7 +13,7 @@ from paired_proxy import PairedProxy, paired_broker
 from paired_remote import PairedRemote
 from qpid_ha_broker.amqp.connections.relayed_memory import COPIES
 from qpid_ha_broker.amqp.links.consumer_credit import HELD_S
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 from session_clients import session_properties
 from session_support import FIRST
 

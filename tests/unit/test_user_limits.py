@@ -12,13 +12,13 @@ from paired_engines import BROKER, PairedBroker, PairedClient
 from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy, paired_broker
 from paired_transactions import PairedCoordinator, publish
+from qpid_ha_broker.access.rate_limit import BURST_S
+from qpid_ha_broker.access.user_limits import LimitKind, UserLimits
 from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
 from qpid_ha_broker.amqp.wire.conditions import MESSAGE_SIZE, RESOURCE_LIMIT
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import LimitReached
-from qpid_ha_broker.model.rate_limit import BURST_S
-from qpid_ha_broker.model.user_limits import LimitKind, UserLimits
 from qpid_ha_config.access_rules import parse_entries
 from qpid_ha_config.errors import ConfigError
 from session_clients import open_session

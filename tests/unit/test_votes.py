@@ -11,7 +11,7 @@ from qpid_ha_broker.ha.frames import Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.votes import KEPT_CLAIMS, Votes
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.sets.resources import Resources
 
 SETTINGS = MemberSettings("c", "c-1", ("a:5672", "b:5672", "c:5672"), "c:5672", has_store=True)
 LOG = 2

@@ -17,8 +17,8 @@ from paired_links import subscribe
 from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.nodes.queue_messages import QueueMessages
 from qpid_ha_broker.model.errors import Unavailable
-from qpid_ha_broker.model.log import Log
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 BACKUPS = "backups"
 

@@ -8,8 +8,8 @@ import pytest
 
 from kept_core import KeptCore, recovered
 from paired_engines import PairedBroker
-from qpid_ha_broker.model.log import Log
-from qpid_ha_broker.model.write_times import BUCKET_MS, MAX_NOTES, WriteTimes
+from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.model.logs.write_times import BUCKET_MS, MAX_NOTES, WriteTimes
 
 
 @pytest.mark.parametrize("seed", range(20))

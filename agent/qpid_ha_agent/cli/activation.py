@@ -170,7 +170,7 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
     from qpid_ha_agent.store_sources import find_all
     from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
-    from qpid_ha_broker.model.log import DEFAULT_SET
+    from qpid_ha_broker.model.logs.log import DEFAULT_SET
     from qpid_ha_broker.store.facts import by_set
     from qpid_ha_config.errors import ConfigError, SettingsError
 

@@ -51,7 +51,7 @@ def _common(command: Command) -> Command:
 @click.pass_obj
 def list_discarded(invocation: Invocation, files: tuple[Path, ...], data_dir: Path | None, queue: str | None) -> None:
     """What there is, a line for each file."""
-    from qpid_ha_broker.model.log import DEFAULT_SET
+    from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
     found = _read(files, data_dir, queue, replayed=True)
     rows = [_row(each) for each in found]

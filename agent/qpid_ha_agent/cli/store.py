@@ -240,7 +240,7 @@ def _judge(
     to be judged.
     """
     from qpid_ha_agent.store_sources import find_all, is_store
-    from qpid_ha_broker.model.log import DEFAULT_SET
+    from qpid_ha_broker.model.logs.log import DEFAULT_SET
     from qpid_ha_broker.store.best_sets import best_of_sets
 
     stores, problems = find_all(sources, invocation.timeout_s, _progress, set_name)
@@ -362,7 +362,7 @@ def _is_here(facts: StoreFacts) -> bool:
 def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run: bool) -> None:
     """Mark one, set others aside; all locks first, so that all of it happens or nothing."""
     from qpid_ha_agent.store_sources import SourceError, StoreBusy, locked, mark_chosen, set_aside
-    from qpid_ha_broker.model.log import DEFAULT_SET
+    from qpid_ha_broker.model.logs.log import DEFAULT_SET
     from qpid_ha_broker.store.advice import choose_commands
 
     if not _is_here(chosen):

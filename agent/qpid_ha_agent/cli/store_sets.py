@@ -14,7 +14,7 @@ import click
 
 from qpid_ha_agent.cli.output import cell, print_document
 from qpid_ha_agent.cli.store_tables import print_commands, verdict_document
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.best import Admin, Equal, Winner
 from qpid_ha_broker.store.best_sets import Nothing, SetVerdict
 

@@ -43,7 +43,7 @@ from qpid_ha_broker.coordination.moved import decode_pointer
 from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView, decode_pause
 from qpid_ha_broker.coordination.registry import open_coordinator, open_place
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.facts import StoreFacts, by_set
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.defaults import find_file

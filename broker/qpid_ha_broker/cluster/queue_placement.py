@@ -31,7 +31,7 @@ from qpid_ha_broker.model.errors import (
     ModelError,
     NotFound,
 )
-from qpid_ha_broker.model.queue_arguments import QueueArguments
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
 
 PENDING_LIMIT_S = 5.0
 """So long an answer waits for the primary of the set."""

@@ -17,7 +17,7 @@ from qpid_ha_broker.ha.history import began_apart, common_lsn
 from qpid_ha_broker.ha.in_sync import InSyncSet
 from qpid_ha_broker.ha.pace import CatchUpPace
 from qpid_ha_broker.ha.replica import Replica
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.logs.log import LogBatch
 
 STREAMING: Final = (BackupProgress.BROWSING, BackupProgress.FOLLOWING)
 """Live batches go to these."""

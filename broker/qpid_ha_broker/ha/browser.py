@@ -17,10 +17,10 @@ from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import HEADER_BYTES
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
 from qpid_ha_broker.ha.objects import objects_frame
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
 from qpid_ha_broker.model.replication import has_replicated_messages
-from qpid_ha_broker.model.sequence import Entry, load_bodies
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.sets.state import SetState
 
 __all__ = ["Browsers", "ReplicatingBrowser", "objects_frame"]
 

@@ -28,11 +28,11 @@ from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha.effects import Discarded
 from qpid_ha_broker.ha.frames import Chunk, Holdings, Objects
 from qpid_ha_broker.ha.objects import ObjectsError, make_equal, read_objects
-from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
 from qpid_ha_broker.model.replication import has_replicated_messages
-from qpid_ha_broker.model.resource_set import ResourceSet
-from qpid_ha_broker.model.sequence import Entry, load_bodies
+from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 RANGES_PER_FRAME: Final = 16_384
 """Ranges of ids in one frame at most: a quarter of a megabyte."""

@@ -16,7 +16,7 @@ from qpid_ha_broker.ha.effects import (
 )
 from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_IDENTITY, Answer, Frame, Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 _STEP_MAX_S = 0.5
 """A process that was stopped for ten seconds must not hold it against its peers that it heard nothing from them."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, StoreOrigin
 from qpid_ha_broker.ha.states import Phase, State
-from qpid_ha_broker.model import log as model_log
+from qpid_ha_broker.model.logs import log as model_log
 
 
 class ClusterRecord(NamedTuple):

@@ -20,8 +20,8 @@ from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.history import common_lsn, newest, problem
 from qpid_ha_broker.ha.tail import Tail
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.replication import has_replicated_messages
 
 AWAITING_COMMIT_MAX: Final = 8

@@ -38,11 +38,11 @@ from qpid_ha_broker.ha.forward_frames import (
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError, NotEnoughReplicas, NotFound, NotPrimary, OtherSet, QueueFull
-from qpid_ha_broker.model.log import CommitToken, Log
-from qpid_ha_broker.model.message_clock import MessageClock
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.logs.log import CommitToken, Log
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 
 REFUSAL_CHARACTERS: Final = 1000
 _ERRORS: Final[dict[ForwardCode, type[ModelError]]] = {

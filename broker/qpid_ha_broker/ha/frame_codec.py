@@ -29,7 +29,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frames import Frame, GenerationEntry
 from qpid_ha_broker.ha.sealed_frames import FrameTable
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.message_clock import LAST_MS
+from qpid_ha_broker.model.sets.message_clock import LAST_MS
 
 MAX_NAME: Final = 64
 """Characters of a broker's name, a process's, a cluster's."""

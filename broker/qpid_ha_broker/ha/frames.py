@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 PROTOCOL_VERSION: Final = 1
 WITH_CLOCK: Final = "clock"

@@ -30,7 +30,7 @@ from typing import Final
 from qpid_ha_broker.ha.backup_link import BackupLink
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.in_sync import InSyncSet
-from qpid_ha_broker.model.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 
 STRETCHES: Final = 4
 """In `unproven_s`: what is sent within one counts as sent at its beginning."""

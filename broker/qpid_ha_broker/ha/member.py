@@ -22,8 +22,8 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import MemberParts, Role
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Cause, State
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 STALLED_S: Final = 1.0
 """Nothing was committed for so long: before that it is on its way, as always."""

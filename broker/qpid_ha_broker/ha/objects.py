@@ -14,15 +14,15 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode, encode
 from qpid_ha_broker.events.layout import is_local_lsn
 from qpid_ha_broker.ha.frames import Objects
-from qpid_ha_broker.model.catalog import Catalog
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import Binding, Exchange, make_exchange
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
+from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange, make_exchange
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate, replication_argument
+from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.replication import has_replicated_messages, is_local, is_local_binding
-from qpid_ha_broker.model.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionRegistry
-from qpid_ha_broker.model.state import SetState
+from qpid_ha_broker.model.sets.catalog import Catalog
+from qpid_ha_broker.model.sets.state import SetState
 
 _MAP_EVENTS = get_args(ev.MapEvent)
 _SESSION_EVENTS = get_args(ev.SessionEvent)

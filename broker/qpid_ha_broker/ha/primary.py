@@ -25,7 +25,7 @@ from qpid_ha_broker.ha.observers import Admit, LimitedInSync
 from qpid_ha_broker.ha.replica import Replica, StreamError
 from qpid_ha_broker.ha.states import Phase
 from qpid_ha_broker.model.errors import NotEnoughReplicas
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.logs.log import LogBatch
 
 WITNESS: Final = "replication"
 

@@ -23,10 +23,10 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.history import newest
 from qpid_ha_broker.ha.primary_channel import GreetingForm
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.message_clock import MessageClock
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.resources import Resources
 
 STEP: Final = 1000
 """Messages that are written in one turn."""

@@ -32,7 +32,7 @@ from qpid_ha_broker.ha.durability import DurableProgress
 from qpid_ha_broker.ha.effects import Discarded
 from qpid_ha_broker.ha.tail import Tail
 from qpid_ha_broker.ha.verdict import CommittedSet
-from qpid_ha_broker.model.state import ReplayError, SetState
+from qpid_ha_broker.model.sets.state import ReplayError, SetState
 
 Kind = TypeVar("Kind")
 _MARKS: Final = (GenerationStarted, InSyncChanged)

@@ -12,7 +12,7 @@ from qpid_ha_broker.ha.frames import Answer
 from qpid_ha_broker.ha.other_coordinators import describe, least_in_sync, with_another
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
 class RivalWatch:

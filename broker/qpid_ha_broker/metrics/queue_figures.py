@@ -9,7 +9,7 @@ from typing import Final
 
 from qpid_ha_broker.metrics.exposition import column_pieces, family_text, label_text
 from qpid_ha_broker.metrics.families import QUEUES, QUEUES_SHOWN
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 STEP: Final = 50
 """Queues that are looked at between two pieces."""

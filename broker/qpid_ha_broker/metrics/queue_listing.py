@@ -13,7 +13,7 @@ from typing import Final
 
 from qpid_ha_broker.metrics.queue_figures import oldest_age_s
 from qpid_ha_broker.metrics.queue_trends import QueueTrends
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 ROWS_MAX: Final = 100
 FILTER_LENGTH_MAX: Final = 256

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Generator, Iterable
 from typing import Final
 
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 
 SAMPLES_MAX: Final = 60
 """Kept of each queue."""

@@ -15,11 +15,11 @@ from zlib import crc32
 
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.layout import PART, PLAIN_HEAD, SEAL, VERSION, RecordKind
-from qpid_ha_broker.model.catalog import Catalog
-from qpid_ha_broker.model.orders import OrderCursor
-from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, BodySource
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.orders import OrderCursor
+from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef, BodySource
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.catalog import Catalog
 
 AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What a consumer finds in memory ahead of it."""

@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 
 from qpid_ha_broker.cluster_map import PlacedQueue
 from qpid_ha_broker.events.types import Arguments
-from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
-from qpid_ha_broker.model.notices import NOTICE_EXCHANGE
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import QueueArguments, Replicate, replication_argument
+from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind
+from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate, replication_argument
 
 Rules = Sequence[tuple[str, Replicate]]
 """Patterns of names as a shell knows them, and the level of what they match; the first one counts."""

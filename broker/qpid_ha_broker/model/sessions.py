@@ -12,10 +12,10 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.dispatcher import SessionOwner
-from qpid_ha_broker.model.queue import NOTHING_HELD, Queue, SessionLink
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.queue import NOTHING_HELD, Queue, SessionLink
+from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.replication import has_replicated_messages
-from qpid_ha_broker.model.sequence import Entry
 
 ENDED_KEPT: Final = 10_000
 LABEL_DIGITS: Final = 12

@@ -19,11 +19,11 @@ from qpid_ha_broker.amqp.connections.nodes import NodeSettings
 from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.model.catalog import MESSAGE_OVERHEAD
-from qpid_ha_broker.model.naming import NamingRules
-from qpid_ha_broker.model.queue_arguments import FullPolicy
-from qpid_ha_broker.model.queue_sums import sum_queues
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.commands.naming import NamingRules
+from qpid_ha_broker.model.queues.queue_arguments import FullPolicy
+from qpid_ha_broker.model.queues.queue_sums import sum_queues
+from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionLimits
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.clients.connection_methods import ConnectionMethods

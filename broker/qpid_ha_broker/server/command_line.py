@@ -18,7 +18,7 @@ import click
 import uvloop
 
 from qpid_ha_broker import __version__
-from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller
+from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
 from qpid_ha_broker.server.control.access_rules import Reread
 from qpid_ha_broker.server.control.control import ControlError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import NamedTuple
 
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.facts import StoreFacts, set_of
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import LogPosition
 from qpid_ha_broker.ha.history import common_lsn
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.advice import Option, choose_commands, forced_option, start_commands
 from qpid_ha_broker.store.facts import StoreFacts, set_of
 

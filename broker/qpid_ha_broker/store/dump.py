@@ -16,9 +16,9 @@ from typing import Final
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import is_local_lsn
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.sequence import Entry, load_bodies
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 
 from .snapshot import SnapshotEnd, configuration_events
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
 class Integrity(StrEnum):

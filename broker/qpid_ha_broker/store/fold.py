@@ -36,7 +36,7 @@ from qpid_ha_broker.events.layout import (
     is_local_lsn,
     word_of,
 )
-from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 
 from .blocks import Block, BlockKind, FileHeader
 from .errors import StoreError

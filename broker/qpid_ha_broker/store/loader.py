@@ -18,11 +18,11 @@ from qpid_ha_broker.events.fields import read_ids
 from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, RecordKind, is_local_lsn, word_of
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.events.types import DequeueReason, Enqueued
-from qpid_ha_broker.model.headers import MessageHeader
-from qpid_ha_broker.model.paged import Body
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.state import ReplayError
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.paged import Body
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.state import ReplayError
 
 from .snapshot import SnapshotEnd
 

@@ -26,8 +26,8 @@ from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import LOCAL_BASE
-from qpid_ha_broker.model.resource_set import ResourceSets
-from qpid_ha_broker.model.write_times import WriteTimes
+from qpid_ha_broker.model.logs.write_times import WriteTimes
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 
 from .blocks import BlockKind
 from .errors import StoreDamaged

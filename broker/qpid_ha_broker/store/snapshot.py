@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.layout import is_local_lsn
-from qpid_ha_broker.model.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.replication import is_local
-from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 
 from .blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader, encode_block, encode_header
 from .errors import BlockError

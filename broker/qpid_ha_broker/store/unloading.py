@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
 
-from qpid_ha_broker.model.headers import MessageHeader
-from qpid_ha_broker.model.paged import Body, BodyRef
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.paged import Body, BodyRef
 
 from .bodies import Bodies, records_in
 from .reader import Part

@@ -14,7 +14,7 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_SETS
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Sender
 from qpid_ha_broker.events.layout import is_local_lsn
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LedElsewhere, LinkRefused, broker_in
 from qpid_ha_pipeline.amqp.primary import PrimaryConnection
 from qpid_ha_pipeline.errors import PipelineError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final
 
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_pipeline.journal.stores import default_first
 
 from .activity import PERCENTILES, SHOWN_QUEUES, Activity, Buckets, Flow, QueueTotals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 from .client_gaps import ClientGap
 from .drawing import Axis, Band, bands, document, facts_table, key, parts, range_text, span_text, table, time_text

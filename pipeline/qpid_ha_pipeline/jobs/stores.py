@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.best import Verdict
 from qpid_ha_broker.store.best_sets import Nothing, best_of_sets
 from qpid_ha_broker.store.facts import StoreFacts

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from qpid_ha_broker.events.layout import RecordKind
-from qpid_ha_broker.model.producers import name_of
+from qpid_ha_broker.model.transactions.producers import name_of
 
 from .records import Records, Rows
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
-from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.store.blocks import FILE_HEADER_BYTES, Block
 from qpid_ha_broker.store.errors import NewerFormat, StoreDamaged
 from qpid_ha_broker.store.files import bytes_of

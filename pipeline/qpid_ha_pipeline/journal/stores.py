@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.set_names import set_name_problem
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store import status
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.errors import NewerFormat, StoreError

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.amqp.connections.connection import Connection, Connections, Opening
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.model.administration import Facts
+from qpid_ha_broker.model.commands.administration import Facts
 from qpid_ha_broker.model.errors import InUse, NotFound
 from qpid_ha_broker.model.sessions import session_label
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from qpid_ha_broker.access.rules import AccessControl
+from qpid_ha_broker.access.user_limits import UserLimits
 from qpid_ha_broker.amqp.connections.nodes import Nodes, NodeSettings
 from qpid_ha_broker.amqp.connections.relayed_memory import RelayedMemory
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
@@ -24,15 +26,13 @@ from qpid_ha_broker.amqp.nodes.sets_administration import SetsAdministration
 from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, RESOURCE_SETS, AmqpError
 from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
-from qpid_ha_broker.model.access import AccessControl
-from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
-from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
-from qpid_ha_broker.model.message_clock import SteadyTime
-from qpid_ha_broker.model.producers import DEFAULT_PRODUCERS
-from qpid_ha_broker.model.publishing import ExchangePublisher
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.user_limits import UserLimits
+from qpid_ha_broker.model.commands.administration import Administration
+from qpid_ha_broker.model.commands.publishing import ExchangePublisher
+from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.sets.message_clock import SteadyTime
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.producers import DEFAULT_PRODUCERS
 from qpid_ha_broker.model.work import Task, WorkQueue
 
 OTHER_SETS_S = 0.008

@@ -7,6 +7,7 @@ from typing import Any
 
 import proton
 
+from qpid_ha_broker.access.user_limits import UserUse
 from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.nodes.directory import SET_INFO
@@ -33,8 +34,7 @@ from qpid_ha_broker.amqp.wire.engine import (
 )
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.user_limits import UserUse
+from qpid_ha_broker.model.queues.queue import Queue
 
 MOST_LINKS = 65_535
 """What AMQP's handles are given out for at most: two bytes of them."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from qpid_ha_broker.access.rules import ANONYMOUS_LOGIN, AccessControl, Permission, Subject, permissions_of_arguments
+from qpid_ha_broker.access.user_limits import UserLimits
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
@@ -15,13 +17,11 @@ from qpid_ha_broker.amqp.nodes.subscriptions import Route, Subscriptions
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE, Filters, Terminus
 from qpid_ha_broker.amqp.wire.conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from qpid_ha_broker.events.types import Scalar
-from qpid_ha_broker.model.access import ANONYMOUS_LOGIN, AccessControl, Permission, Subject, permissions_of_arguments
 from qpid_ha_broker.model.errors import OtherSet
-from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind, selector_argument
-from qpid_ha_broker.model.notices import NOTICE_EXCHANGE, is_for_notices
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import with_creator
-from qpid_ha_broker.model.user_limits import UserLimits
+from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind, selector_argument
+from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, is_for_notices
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import with_creator
 
 TEMPORARY: Final = "temporary."
 """What the names of queues with a dynamic address begin with, and for access control the name of one to be made."""

@@ -19,6 +19,8 @@ from weakref import WeakKeyDictionary
 
 import proton
 
+from qpid_ha_broker.access.rules import Subject
+from qpid_ha_broker.access.user_limits import UserLimits
 from qpid_ha_broker.amqp.nodes.directory import SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.live_producers import LiveProducers
@@ -40,15 +42,13 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.session_request import EPOCH, SESSIONS_CAPABILITY
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.access import Subject
 from qpid_ha_broker.model.budget import Clock
-from qpid_ha_broker.model.dispatcher import SessionOwner
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import DEFAULT_SET
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import release_held
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sessions import Session
-from qpid_ha_broker.model.user_limits import UserLimits
+from qpid_ha_broker.model.sets.resources import release_held
 
 NEW: Final = "new"
 NOT_ANSWERED: Final = "the broker that leads the set default, which keeps sessions, does not answer: try again"

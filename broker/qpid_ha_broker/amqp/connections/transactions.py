@@ -17,8 +17,8 @@ from qpid_ha_broker.amqp.wire.conditions import (
 from qpid_ha_broker.amqp.wire.engine import Delivery, RemoteOutcome
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError, fresh
-from qpid_ha_broker.model.log import COMMITTED, CommitToken
-from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.transactions.transaction import Transaction
 from qpid_ha_broker.model.work import Task
 
 MAX_OPEN_TRANSACTIONS = 1024

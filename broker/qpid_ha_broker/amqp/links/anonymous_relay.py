@@ -37,7 +37,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 from qpid_ha_broker.amqp.wire.engine import Delivery, Sender, Transfer
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 FAR_LINKS: Final = 16
 """Of one anonymous relay; beyond, those that wait for nothing are closed, the longest unused first."""

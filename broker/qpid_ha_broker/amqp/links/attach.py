@@ -6,6 +6,7 @@ from typing import Any
 
 import proton
 
+from qpid_ha_broker.access.rules import Access, Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
 from qpid_ha_broker.amqp.connections.nodes import TEMPORARY, Target
 from qpid_ha_broker.amqp.links.anonymous_relay import AnonymousRelay
@@ -47,12 +48,11 @@ from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
-from qpid_ha_broker.model.access import Access, Permission
-from qpid_ha_broker.model.log import DEFAULT_SET
-from qpid_ha_broker.model.producers import client_producer
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import release_held
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sessions import SessionPart
+from qpid_ha_broker.model.sets.resources import release_held
+from qpid_ha_broker.model.transactions.producers import client_producer
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
 

@@ -35,12 +35,12 @@ from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDispositi
 from qpid_ha_broker.amqp.wire.message_path import message_path, with_path
 from qpid_ha_broker.amqp.wire.remote_path import MOST_STEPS, Step, properties_of
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
-from qpid_ha_broker.model.dispatcher import Consumer
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
-from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.transactions.transaction import Message
 
 WINDOW_MESSAGES: Final = 200
 WINDOW_BYTES: Final = 4 * 1024 * 1024

@@ -15,9 +15,9 @@ from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, 
 from qpid_ha_broker.amqp.wire.engine import Delivery, Outcome
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.events.payloads import without_format
-from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.transactions.transaction import Transaction
 
 _DECLARE = ("amqp:declare:list", 0x31)
 _DISCHARGE = ("amqp:discharge:list", 0x32)

@@ -23,7 +23,7 @@ from qpid_ha_broker.amqp.wire.engine import EachTransfer, Receiving
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked, SessionGranted
 from qpid_ha_broker.model.errors import fresh
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
 class HostedSession(LinkEndpoint, EachTransfer, Receiving):

@@ -7,6 +7,7 @@ from typing import Any
 
 import proton
 
+from qpid_ha_broker.access.rules import Permission, Subject
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
@@ -34,15 +35,14 @@ from qpid_ha_broker.amqp.wire.conditions import (
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
-from qpid_ha_broker.model.access import Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.log import Commitment, CommitToken, Log
-from qpid_ha_broker.model.producers import REFUSED_MOST, relayed_producer
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import publish_numbered
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message, Publish
+from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import publish_numbered
+from qpid_ha_broker.model.transactions.producers import REFUSED_MOST, relayed_producer
+from qpid_ha_broker.model.transactions.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 RELAYED_MOST = 500

@@ -6,6 +6,8 @@ from collections import deque
 
 import proton
 
+from qpid_ha_broker.access.audit import AuditChannel, Caller
+from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.relayed_management import ManagedElsewhere
@@ -27,11 +29,9 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, NOT_FOUND, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, Sender
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
-from qpid_ha_broker.model.access import Permission
-from qpid_ha_broker.model.audit import AuditChannel, Caller
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.log import COMMITTED, Log
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.logs.log import COMMITTED, Log
+from qpid_ha_broker.model.transactions.transaction import Message
 
 _REQUEST_CREDIT = 100
 

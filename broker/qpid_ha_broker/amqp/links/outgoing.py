@@ -19,13 +19,13 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, reclaimable
-from qpid_ha_broker.model.following import owner_name
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.log import COMMITTED, CommitToken
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import release_unseen
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.following import owner_name
+from qpid_ha_broker.model.sets.resources import release_unseen
+from qpid_ha_broker.model.transactions.transaction import Transaction
 from qpid_ha_broker.model.work import emptied
 
 _ANSWERS = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED, engine.TRANSACTIONAL)

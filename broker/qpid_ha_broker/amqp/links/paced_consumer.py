@@ -18,12 +18,12 @@ from qpid_ha_broker.amqp.connections.send_window import NewestSent, SendWindow
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.engine import Delivery, Sender
-from qpid_ha_broker.model.dispatcher import Consumer
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import release_unseen
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import release_unseen
 
 
 class PacedConsumer(Consumer, LinkEndpoint):

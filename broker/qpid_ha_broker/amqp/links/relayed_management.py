@@ -43,9 +43,9 @@ from qpid_ha_broker.amqp.wire.engine import (
     Sending,
 )
 from qpid_ha_broker.amqp.wire.relay import RELAY_MANAGEMENT_CAPABILITY, RelayRequest
-from qpid_ha_broker.model.administration import Pending
+from qpid_ha_broker.model.commands.administration import Pending
 from qpid_ha_broker.model.errors import ModelError, Unavailable, fresh
-from qpid_ha_broker.model.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 
 FAR_SETS: Final = 16
 """Sets with far links, of one client's link; beyond, those without an open request are closed, longest unused first."""

@@ -21,10 +21,10 @@ from qpid_ha_broker.amqp.wire.engine import Delivery
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import with_message_id
 from qpid_ha_broker.amqp.wire.session_request import HELD
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import bodies_of, held_for, release_held
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionPart
+from qpid_ha_broker.model.sets.resources import bodies_of, held_for, release_held
 from qpid_ha_broker.model.work import Task
 
 AGAIN_LENGTH: Final = 100

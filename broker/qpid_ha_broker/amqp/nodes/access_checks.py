@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from qpid_ha_broker.access.rules import AccessControl, Permission, Subject
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.wire.conditions import AmqpError, as_amqp
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
-from qpid_ha_broker.model.access import AccessControl, Permission, Subject
 from qpid_ha_broker.model.errors import ModelError
 
 

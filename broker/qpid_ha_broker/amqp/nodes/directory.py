@@ -9,7 +9,7 @@ from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.errors import ModelError, NotPrimary, OtherSet
-from qpid_ha_broker.model.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 
 SET_INFO: Final = "resource-set"
 """In the info of a refusal that names no primary: which set it is about."""

@@ -16,19 +16,19 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
-from qpid_ha_broker.model.administration import Administration
 from qpid_ha_broker.model.budget import Budget, Clock
-from qpid_ha_broker.model.configuration import Configuration
-from qpid_ha_broker.model.dispatcher import Consumer, Handout
+from qpid_ha_broker.model.commands.administration import Administration
+from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
-from qpid_ha_broker.model.exchanges import Exchange
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.log import CommitToken, LogBatch
-from qpid_ha_broker.model.message_clock import SteadyTime
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.resources import Resources
-from qpid_ha_broker.model.sequence import Entry
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.logs.log import CommitToken, LogBatch
+from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.message_clock import SteadyTime
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.model.work import Task, used_up
 
 HANDOUT_LIMIT = 256

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import proton
 
+from qpid_ha_broker.access.rules import Access
 from qpid_ha_broker.amqp.nodes.link_state import LinkState
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
-from qpid_ha_broker.model.access import Access
-from qpid_ha_broker.model.log import Log
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.sequence import Entry
+from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
 
 
 class LinkEndpoint:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
+from qpid_ha_broker.access.rules import Subject
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS, AmqpError
 from qpid_ha_broker.amqp.wire.session_request import session_of_producer
-from qpid_ha_broker.model.access import Subject
-from qpid_ha_broker.model.producers import client_producer, name_of
 from qpid_ha_broker.model.sessions import Session
+from qpid_ha_broker.model.transactions.producers import client_producer, name_of
 
 
 class ProducersContainer(Protocol):

@@ -13,6 +13,16 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from qpid_ha_broker.access.audit import (
+    AuditChannel,
+    AuditedAct,
+    AuditedParameters,
+    AuditResult,
+    Caller,
+    RecordAct,
+    audited,
+)
+from qpid_ha_broker.access.rules import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.management_control import Control
 from qpid_ha_broker.amqp.nodes.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
@@ -35,19 +45,9 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
 )
 from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.model import errors
-from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
-from qpid_ha_broker.model.administration import Administration, Facts, Outcome, Pending, TakingOver
-from qpid_ha_broker.model.audit import (
-    AuditChannel,
-    AuditedAct,
-    AuditedParameters,
-    AuditResult,
-    Caller,
-    RecordAct,
-    audited,
-)
-from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.commands.administration import Administration, Facts, Outcome, Pending, TakingOver
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 NODE_TYPE = "org.amqp.management"
 NODE_NAME = "self"

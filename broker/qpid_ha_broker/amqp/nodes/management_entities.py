@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
+from qpid_ha_broker.access.rules import Permission, permissions_of_arguments
 from qpid_ha_broker.amqp.nodes.management_messages import (
     ACCEPTED,
     BAD_REQUEST,
@@ -21,11 +22,10 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
     Request,
     RequestRefusal,
 )
-from qpid_ha_broker.model.access import Permission, permissions_of_arguments
-from qpid_ha_broker.model.administration import Administration, Done, Facts, Outcome, Pending, TakingOver
-from qpid_ha_broker.model.browsing_requests import BrowsingRequests
-from qpid_ha_broker.model.level_change import MOVED_MOST
-from qpid_ha_broker.model.sequence import NO_LIMIT
+from qpid_ha_broker.model.commands.administration import Administration, Done, Facts, Outcome, Pending, TakingOver
+from qpid_ha_broker.model.commands.browsing_requests import BrowsingRequests
+from qpid_ha_broker.model.queues.sequence import NO_LIMIT
+from qpid_ha_broker.model.sets.level_change import MOVED_MOST
 
 Operation = Callable[[Request], ManagementAnswer | Outcome[ManagementAnswer]]
 

@@ -14,7 +14,7 @@ import proton
 
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError
 from qpid_ha_broker.events.payloads import without_format
-from qpid_ha_broker.model.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 
 MANAGEMENT = "$management"
 REQUEST_BYTES: Final = 16 * 1024

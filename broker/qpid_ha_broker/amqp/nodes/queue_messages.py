@@ -13,7 +13,7 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.message_facts import describe_message
 from qpid_ha_broker.amqp.wire.sections import without_number
 from qpid_ha_broker.events.payloads import without_format
-from qpid_ha_broker.model.administration import (
+from qpid_ha_broker.model.commands.administration import (
     Administration,
     Facts,
     Pending,
@@ -22,13 +22,13 @@ from qpid_ha_broker.model.administration import (
     committed_lsn,
     taking_over,
 )
+from qpid_ha_broker.model.commands.moving import begin_move
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
-from qpid_ha_broker.model.moving import begin_move
-from qpid_ha_broker.model.paged import BodyDamaged
-from qpid_ha_broker.model.queue import Queue, SessionLink
-from qpid_ha_broker.model.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, Entry, Holder
+from qpid_ha_broker.model.queues.paged import BodyDamaged
+from qpid_ha_broker.model.queues.queue import Queue, SessionLink
+from qpid_ha_broker.model.queues.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, Entry, Holder
 from qpid_ha_broker.model.sessions import session_label
-from qpid_ha_broker.model.transaction import Transaction
+from qpid_ha_broker.model.transactions.transaction import Transaction
 
 COUNT_MOST: Final = 100
 """Messages in one answer."""

@@ -17,8 +17,8 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, AmqpError
-from qpid_ha_broker.model.dispatcher import SessionOwner
-from qpid_ha_broker.model.log import CommitToken
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.sessions import SessionPart
 
 TAKEN: Final = "the session was resumed on another connection"

@@ -9,7 +9,7 @@ from typing import Protocol
 from qpid_ha_broker.amqp.nodes.directory import QueueDecision, ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.events.types import Arguments
-from qpid_ha_broker.model.administration import (
+from qpid_ha_broker.model.commands.administration import (
     Administration,
     Done,
     Facts,
@@ -20,8 +20,8 @@ from qpid_ha_broker.model.administration import (
     checked_name,
 )
 from qpid_ha_broker.model.errors import OtherSet
-from qpid_ha_broker.model.log import DEFAULT_SET
-from qpid_ha_broker.model.queue_arguments import with_creator
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.queues.queue_arguments import with_creator
 
 
 class HostedSets(Protocol):

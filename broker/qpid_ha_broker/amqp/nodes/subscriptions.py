@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.events.types import Arguments, Scalar
-from qpid_ha_broker.model.catalog import Catalog
-from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import SELECTOR_ARGUMENT, Binding, Exchange
-from qpid_ha_broker.model.notices import DURABLE_SUBSCRIPTION, TEMPORARY_SUBSCRIPTION
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import SUBSCRIPTION, with_creator
+from qpid_ha_broker.model.exchanges.exchange import SELECTOR_ARGUMENT, Binding, Exchange
+from qpid_ha_broker.model.exchanges.notices import DURABLE_SUBSCRIPTION, TEMPORARY_SUBSCRIPTION
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import SUBSCRIPTION, with_creator
+from qpid_ha_broker.model.sets.catalog import Catalog
 
 _SEPARATOR = ":"
 _ESCAPED = re.compile(r"[%:]|[^ -~]")

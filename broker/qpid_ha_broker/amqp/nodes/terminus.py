@@ -16,9 +16,9 @@ from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, 
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.exchanges import Exchange, ExchangeKind
-from qpid_ha_broker.model.queue import Queue
-from qpid_ha_broker.model.queue_arguments import check_settable
+from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import check_settable
 
 SELECTOR = "apache.org:selector-filter:string"
 AFTER = "qpid-ha.org:after:ulong"

@@ -18,7 +18,7 @@ from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, 
 from qpid_ha_broker.amqp.wire.engine import EachDisposition, remote_properties_of
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, SessionAsked, read_granted
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
 class RelayedSession(EachDisposition):

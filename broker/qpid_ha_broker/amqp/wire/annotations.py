@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.wire.sections import (
     annotations_at,
 )
 from qpid_ha_broker.amqp.wire.values import value_of
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.transactions.transaction import Message
 
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 """When a message is due, in milliseconds since the Unix epoch: what JMS calls delayed delivery."""

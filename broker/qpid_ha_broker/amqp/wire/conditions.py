@@ -7,8 +7,8 @@ from typing import Any
 
 import proton
 
+from qpid_ha_broker.access.rules import Denied
 from qpid_ha_broker.model import errors
-from qpid_ha_broker.model.access import Denied
 
 DECODE_ERROR = "amqp:decode-error"
 INTERNAL_ERROR = "amqp:internal-error"

@@ -11,7 +11,7 @@ from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, State
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.clients.known_hosts import (
     HostNotices,
     NoticeHost,

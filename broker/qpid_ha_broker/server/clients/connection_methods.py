@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from qpid_ha_broker.access.audit import AuditedAct, AuditResult, Caller, RecordAct, audited
 from qpid_ha_broker.amqp.connections.connection import Connections
 from qpid_ha_broker.amqp.connections.connection_facts import (
     ConnectionPlace,
@@ -15,8 +16,7 @@ from qpid_ha_broker.amqp.connections.connection_facts import (
     connection_rows,
 )
 from qpid_ha_broker.ha.frames import Question
-from qpid_ha_broker.model.administration import Facts, checked_number
-from qpid_ha_broker.model.audit import AuditedAct, AuditResult, Caller, RecordAct, audited
+from qpid_ha_broker.model.commands.administration import Facts, checked_number
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError

@@ -17,8 +17,8 @@ import proton
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.notices import NOTICE_EXCHANGE
-from qpid_ha_broker.model.transaction import Message
+from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE
+from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_config.addresses import Address, parse_brokers
 from qpid_ha_config.settings import HaSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from qpid_ha_broker.amqp.connections.container import Container
-from qpid_ha_broker.model.administration import Done
+from qpid_ha_broker.model.commands.administration import Done
 from qpid_ha_broker.model.errors import ModelError, reason_of
 from qpid_ha_broker.model.sessions import session_label
 from qpid_ha_broker.server.control.administration import Params, WaitDone, check_known

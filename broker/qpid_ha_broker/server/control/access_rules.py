@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from qpid_ha_broker.access.rules import AccessControl, Permission, Subject
+from qpid_ha_broker.access.user_limits import LimitKind
 from qpid_ha_broker.amqp.connections.connection import Connections
-from qpid_ha_broker.model.access import AccessControl, Permission, Subject
-from qpid_ha_broker.model.user_limits import LimitKind
 from qpid_ha_broker.server.control.administration import SettingsHolder, check_known
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_config.access_rules import AccessList, parse_entries, read_file

@@ -15,10 +15,10 @@ from inspect import isawaitable
 from typing import Any, Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.nodes.queue_messages import QueueLook, QueueMessages
-from qpid_ha_broker.model.administration import Administration, Done, Outcome, Pending
 from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.model.commands.administration import Administration, Done, Outcome, Pending
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
-from qpid_ha_broker.model.paged import BodyRef, read_bodies
+from qpid_ha_broker.model.queues.paged import BodyRef, read_bodies
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.control.placements import load_placement
 from qpid_ha_broker.server.runtime.slices import SLICE_S

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from qpid_ha_broker.model.audit import AuditedAct, AuditResult, Caller
+from qpid_ha_broker.access.audit import AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.control.audited_requests import audited_request
 from qpid_ha_config.errors import SettingsError
 

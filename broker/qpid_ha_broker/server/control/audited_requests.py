@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from qpid_ha_broker.model.audit import AuditedParameters, audited
+from qpid_ha_broker.access.audit import AuditedParameters, audited
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.settings import SECRETS, find
 

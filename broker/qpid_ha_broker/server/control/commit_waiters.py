@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from qpid_ha_broker.model.administration import Done, Outcome, Result
+from qpid_ha_broker.model.commands.administration import Done, Outcome, Result
 from qpid_ha_broker.model.errors import ModelError, fresh
-from qpid_ha_broker.model.log import CommitToken
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.control.control import REFUSED, ControlError
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from qpid_ha_broker.model.audit import AuditResult, Caller
+from qpid_ha_broker.access.audit import AuditResult, Caller
 from qpid_ha_broker.server.control.audited_requests import only_looks
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog

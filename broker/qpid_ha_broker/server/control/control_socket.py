@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from qpid_ha_broker.model.audit import AuditChannel, Caller
+from qpid_ha_broker.access.audit import AuditChannel, Caller
 from qpid_ha_broker.server.runtime.socket_directory import make_socket_directory
 from qpid_ha_config.errors import SettingsError
 

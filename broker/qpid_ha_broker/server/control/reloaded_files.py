@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from qpid_ha_broker.model.audit import AuditChannel, AuditedAct, AuditResult, Caller
+from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.control.access_rules import AccessRules
 from qpid_ha_broker.server.control.administration import check_known
 from qpid_ha_broker.server.control.audit_log import AuditLog

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from qpid_ha_broker.access.audit import AuditChannel, AuditResult, Caller
+from qpid_ha_broker.access.rules import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_control import Done
 from qpid_ha_broker.amqp.nodes.management_messages import BAD_REQUEST, OK, UNAUTHORIZED, UNAVAILABLE, ManagementAnswer
-from qpid_ha_broker.model.access import AccessControl, Denied, Permission, Subject
-from qpid_ha_broker.model.audit import AuditChannel, AuditResult, Caller
 from qpid_ha_broker.server.control.control import ControlServer
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_config.settings import BrokerSettings

@@ -16,17 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from qpid_ha_broker.access.audit import AuditedAct, AuditResult, Caller, audited
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
 from qpid_ha_broker.events.codec import encode
-from qpid_ha_broker.model.administration import Outcome
-from qpid_ha_broker.model.audit import AuditedAct, AuditResult, Caller, audited
+from qpid_ha_broker.model.commands.administration import Outcome
 from qpid_ha_broker.model.errors import REASONS, ModelError, NotPrimary, OtherSet, Unavailable, reason_of
-from qpid_ha_broker.model.log import DEFAULT_SET
-from qpid_ha_broker.model.queue_arguments import without_creator
-from qpid_ha_broker.model.resource_set import ResourceSet
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.queues.queue_arguments import without_creator
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from qpid_ha_broker.amqp.nodes.directory import ServerAddress
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.ha.effects import MemberStatus
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_config.addresses import Address
 
 

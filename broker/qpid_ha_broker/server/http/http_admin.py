@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from qpid_ha_broker import __version__
+from qpid_ha_broker.access.audit import AuditChannel, Caller
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
-from qpid_ha_broker.model.audit import AuditChannel, Caller
 from qpid_ha_broker.server.control.audited_requests import only_looks
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from qpid_ha_broker import __version__
+from qpid_ha_broker.access.rules import Permission
+from qpid_ha_broker.access.user_limits import LimitKind
 from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.metrics.confirm_latency import ConfirmLatency
 from qpid_ha_broker.metrics.exposition import Samples, check_kind, family_text
 from qpid_ha_broker.metrics.families import BROKER, PROCESS, SETS
 from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, queue_pieces
-from qpid_ha_broker.model.access import Permission
-from qpid_ha_broker.model.queue_sums import QueueSums, sum_queues
-from qpid_ha_broker.model.user_limits import LimitKind
+from qpid_ha_broker.model.queues.queue_sums import QueueSums, sum_queues
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet

@@ -18,7 +18,7 @@ from qpid_ha_broker.cluster.messages import (
 )
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import UNWRITABLE_S
-from qpid_ha_broker.model.catalog import Catalog
+from qpid_ha_broker.model.sets.catalog import Catalog
 
 LOOK_S: Final = 1.0
 """Between two looks at replicas to which something happens all the time: what they hold, and how far they are."""

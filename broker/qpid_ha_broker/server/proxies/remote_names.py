@@ -8,9 +8,9 @@ from typing import NamedTuple
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.links.remote_links import RemoteTarget
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, PRECONDITION_FAILED, AmqpError
-from qpid_ha_broker.model.configuration import RemoteNames
+from qpid_ha_broker.model.commands.configuration import RemoteNames
 from qpid_ha_broker.model.errors import InvalidArgument
-from qpid_ha_broker.model.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_config.addresses import Address, show_addresses
 from qpid_ha_config.remote_nodes import RemoteLogin, RemoteUrl
 from qpid_ha_config.settings import RemoteSettings

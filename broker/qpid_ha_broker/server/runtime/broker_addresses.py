@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
 class BrokerAddresses:

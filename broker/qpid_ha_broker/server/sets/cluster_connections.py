@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.amqp.connections.connection_facts import ConnectionPlace
 from qpid_ha_broker.ha.frames import Answer, Question, Topic
-from qpid_ha_broker.model.administration import Facts
+from qpid_ha_broker.model.commands.administration import Facts
 from qpid_ha_broker.server.clients.connection_methods import ConnectionMethods, checked_action, checked_reason
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError

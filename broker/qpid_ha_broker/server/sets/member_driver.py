@@ -18,9 +18,9 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.states import LEADING
-from qpid_ha_broker.model.lead_proof import LeadProof
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.control.operator_requests import OperatorRequests
 from qpid_ha_broker.server.peers.peer_links import PeerLinks
 from qpid_ha_broker.server.runtime.host import Host

@@ -10,7 +10,7 @@ from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.frames import StoreOrigin as StoreState
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.runtime.engines import PeerEngines
 from qpid_ha_broker.server.runtime.member_settings import member_settings

@@ -10,7 +10,7 @@ from qpid_ha_broker.cluster.directory import DirectoryDifference, KeptQueues, Se
 from qpid_ha_broker.cluster.messages import DeclaredQueues, KeptQueue, UnplacedQueue
 from qpid_ha_broker.cluster_map import Changes, ClusterMap, PlacedQueue
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.model.configuration import Configuration
+from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import InUse, ModelError
 from qpid_ha_broker.server.peers.replica_reports import QueueReport
 from qpid_ha_broker.server.sets.set_member import SetMember

@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
-from qpid_ha_broker.model.state import ReplayError
+from qpid_ha_broker.model.sets.state import ReplayError
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError

@@ -31,8 +31,8 @@ from qpid_ha_broker.ha.effects import (
     SwitchoverAsked,
 )
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.control.placements import find_placement
 from qpid_ha_broker.server.controller.controller_client import ControllerClient, ControllerGone
 from qpid_ha_broker.server.controller.controller_directory import ControllerDirectory

@@ -24,7 +24,7 @@ from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.server.clients.shared_connections import SharedConnections
 from qpid_ha_broker.server.controller.absent_replicas import AbsentReplicas
 from qpid_ha_broker.server.peers.peer_channels import Dialler

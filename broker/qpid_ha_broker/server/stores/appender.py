@@ -8,8 +8,8 @@ from functools import partial
 
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.events.scan import durable_only
-from qpid_ha_broker.model.local_log import LocalPart
-from qpid_ha_broker.model.log import LogBatch
+from qpid_ha_broker.model.logs.local_log import LocalPart
+from qpid_ha_broker.model.logs.log import LogBatch
 from qpid_ha_broker.server.stores.progress import SyncProgress
 from qpid_ha_broker.server.stores.writer import JournalPiece, JournalWriter
 from qpid_ha_broker.store.blocks import BlockKind

@@ -13,9 +13,9 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.model.paged import BodyDamaged
 from qpid_ha_broker.model.paging import share_of
-from qpid_ha_broker.model.resources import Resources
+from qpid_ha_broker.model.queues.paged import BodyDamaged
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.runtime.steady_clock import machine_time
 from qpid_ha_broker.server.stores.pager import Pager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.server.stores.appender import JournalAppender
 from qpid_ha_broker.server.stores.recovery import StoreFiles
 from qpid_ha_broker.store.blocks import FileHeader

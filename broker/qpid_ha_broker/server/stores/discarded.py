@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 log = logging.getLogger("discarded")
 

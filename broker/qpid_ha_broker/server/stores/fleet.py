@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from qpid_ha_broker.events.set_names import set_name_problem
-from qpid_ha_broker.model.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.stores.pager import THREADS
 from qpid_ha_broker.server.stores.store import Store

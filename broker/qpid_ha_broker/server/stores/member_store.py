@@ -11,9 +11,9 @@ from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, SessionAcquired, TransactionCommitted
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.catalog import Catalog
-from qpid_ha_broker.model.log import LogBatch
-from qpid_ha_broker.model.queue_arguments import StoreErrorPolicy as Policy
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.queue_arguments import StoreErrorPolicy as Policy
+from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.store.errors import StoreError
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from qpid_ha_broker.model.catalog import Catalog
-from qpid_ha_broker.model.paged import BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.paging import BodyPiece, BodyRequest, Paging, Tally
+from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef, read_bodies
+from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.store.bodies import Bodies, is_before
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.layout import snapshot_path

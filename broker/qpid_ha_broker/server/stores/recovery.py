@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.model.log import DEFAULT_SET
-from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.server.runtime.set_log import SetLog
 from qpid_ha_broker.server.stores.recovery_progress import RecoveryProgress
 from qpid_ha_broker.server.stores.status import StoreStatus, journal_identity

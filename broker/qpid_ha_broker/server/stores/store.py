@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from qpid_ha_broker.events.set_names import set_name_problem
-from qpid_ha_broker.model.local_log import LocalPart
-from qpid_ha_broker.model.log import DEFAULT_SET, LogBatch
-from qpid_ha_broker.model.resource_set import ResourceSets
+from qpid_ha_broker.model.logs.local_log import LocalPart
+from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.server.runtime.set_log import SetLog
 from qpid_ha_broker.server.stores.appender import JournalAppender
 from qpid_ha_broker.server.stores.checkpoint import Checkpoints

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from qpid_ha_broker.model.message_clock import LAST_MS, MessageClock
+from qpid_ha_broker.model.sets.message_clock import LAST_MS, MessageClock
 from qpid_ha_broker.store.clock_mark import CLOCK_FILE, ClockMark, MachineTime, read_clock_mark
 from qpid_ha_broker.store.files import Disk
 

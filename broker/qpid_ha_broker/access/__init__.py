@@ -1,0 +1,1 @@
+"""Who may do what with which node, how much each user may have, and what the audit log has of it. Pure."""

@@ -1,0 +1,47 @@
+"""Deleting a queue whose messages go to its alternate exchange: each is routed and written, so many take long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import Entry
+
+MOVED_LENGTH: Final = 200
+"""Messages that are moved together: a few milliseconds of work."""
+
+
+class Deletion:
+    """The deletion of a queue.
+
+    `written`: None while it goes on; then what to wait for until it is committed. `failure`: why it was given up.
+    """
+
+    __slots__ = ("failure", "locked_before", "queue", "written")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.locked_before = queue.locked
+        self.written: CommitToken | None = None
+        self.failure: ModelError | None = None
+
+    def portions(self) -> Iterator[list[Entry]]:
+        """All messages, some at a time: what nobody has, until nothing comes back any more, and then what is still held
+        (open transactions have accepted it, or it is on its way to a consumer)."""
+        has_found = True
+        while has_found or self.queue.dispatcher.returning:
+            has_found = False
+            for entries in self._walk():
+                free = [entry for entry in entries if entry.holder is None]
+                has_found |= bool(free)
+                yield free
+        for entries in self._walk():
+            yield [entry for entry in entries if entry.body is not None]
+
+    def _walk(self) -> Iterator[list[Entry]]:
+        for block in self.queue.messages.walk():
+            for start in range(0, len(block), MOVED_LENGTH):
+                yield block[start : start + MOVED_LENGTH]

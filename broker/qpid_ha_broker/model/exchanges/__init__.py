@@ -1,0 +1,1 @@
+"""Exchanges: where a message goes."""

@@ -1,0 +1,1 @@
+"""The log of a resource set, seen from memory."""

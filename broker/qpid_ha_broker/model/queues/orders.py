@@ -1,0 +1,382 @@
+"""In which order a queue gives its messages: first in first out, by priority with a fair share, or the last per key."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+from typing import Protocol
+
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
+from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, HistoryCursor, MessageSequence
+from qpid_ha_broker.model.work import Task, emptied
+
+_entry_id = attrgetter("id")
+
+
+class OrderCursor(Protocol):
+    """Where a consumer or a browser stands in an order."""
+
+    def peek(self) -> Entry | None:
+        """The next available entry, or None."""
+
+    def skip(self) -> None:
+        """Pass the entry that `peek` gave."""
+
+    def rewind(self, entry: Entry) -> None:
+        """See to it that `entry` is not behind."""
+
+    def restart(self) -> None:
+        """Go back to the start."""
+
+    def ahead(self) -> Iterator[Entry]:
+        """The available entries that come next, in about that order. Nothing may change meanwhile."""
+
+    def has_passed(self, entry: Entry) -> bool:
+        """Whether `entry` lies behind, or nowhere any more."""
+
+
+class Order(ABC):
+    """The entries of one queue in the order in which they are given out."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Entry]: ...
+
+    @abstractmethod
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
+        """Every entry, some at a time, in no certain order: see `MessageSequence.walk`."""
+
+    @abstractmethod
+    def append(self, entry: Entry) -> Entry | None:
+        """Add `entry`; returns the entry that it takes the place of, if any: the caller removes that."""
+
+    @abstractmethod
+    def remove(self, entry: Entry) -> None:
+        """Take `entry` out for good."""
+
+    @abstractmethod
+    def find(self, message_id: int) -> Entry | None:
+        """The entry with that id."""
+
+    @abstractmethod
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        """Those of `ids` that are here, in any order."""
+
+    @abstractmethod
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """Add entries by ascending id, all below what is here; they take nobody's place. Restart positions after it."""
+
+    @abstractmethod
+    def take_all(self) -> list[Entry]:
+        """Empty the order; returns what it held, by ascending id."""
+
+    @abstractmethod
+    def dismantle(self) -> Task:
+        """Let go of all entries, some at each step: see `MessageSequence.dismantle`."""
+
+    @abstractmethod
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        """Up to `limit` entries with the largest ids below `bound`, ascending."""
+
+    @abstractmethod
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        """Replace every id; the order by id must stay. Restart positions after it."""
+
+    @abstractmethod
+    def go_back(self, most: int) -> None:
+        """Ids above `most`, of which none is here any more, come again. Restart positions after it."""
+
+    @abstractmethod
+    def position(self, sharing: bool = False) -> OrderCursor:
+        """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
+
+    @abstractmethod
+    def position_after(self, message_id: int) -> OrderCursor:
+        """Before the first with a larger id, and on by ascending ids, whatever the order is: see `HistoryCursor`."""
+
+    @abstractmethod
+    def id_ahead(self, message_id: int, count: int) -> int:
+        """An id above `message_id` with about `count` messages in between; 0: there are fewer."""
+
+    @abstractmethod
+    def newest_id(self, most: int) -> int:
+        """The largest id that is here and not above `most`; 0: there is none."""
+
+    @abstractmethod
+    def displacing_position(self) -> OrderCursor:
+        """Where a ring finds what has to go first."""
+
+    def level_of(self, priority: int) -> int:
+        """The level of a message with that AMQP priority: a higher one is given out first, and dropped last."""
+        return 0
+
+    def is_superseded(self, entry: Entry) -> bool:
+        """Whether something newer took the place of `entry` while it was away."""
+        return False
+
+    def latest(self, key: str) -> Entry | None:
+        """The message whose place a new one with that key would take."""
+        return None
+
+
+def make_order(arguments: QueueArguments) -> Order:
+    """The order that `arguments` ask for."""
+    if arguments.last_value_queue_key:
+        return LastValue()
+    if arguments.priorities > 1:
+        return ByPriority(arguments.priorities, arguments.fairshare)
+    return Fifo()
+
+
+class Fifo(MessageSequence, Order):
+    """In order of arrival."""
+
+    __slots__ = ()
+
+    def position(self, sharing: bool = False) -> OrderCursor:
+        return Cursor(self)
+
+    def position_after(self, message_id: int) -> OrderCursor:
+        return HistoryCursor(self, message_id)
+
+    def displacing_position(self) -> OrderCursor:
+        return Cursor(self)
+
+
+class LastValue(Fifo):
+    """At most one message per key: a newer value goes to the end and takes the place of the older one."""
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: dict[str, Entry] = {}
+
+    def append(self, entry: Entry) -> Entry | None:
+        super().append(entry)
+        key = entry.header.key
+        if not key:
+            return None
+        displaced = self._latest.get(key)
+        self._latest[key] = entry
+        return displaced
+
+    def remove(self, entry: Entry) -> None:
+        key = entry.header.key
+        if self._latest.get(key) is entry:
+            del self._latest[key]
+        super().remove(entry)
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        super().prepend(entries)
+        for entry in reversed(entries):
+            if key := entry.header.key:
+                self._latest.setdefault(key, entry)
+
+    def take_all(self) -> list[Entry]:
+        self._latest.clear()
+        return super().take_all()
+
+    def dismantle(self) -> Task:
+        yield from super().dismantle()
+        yield from emptied(self._latest)
+
+    def is_superseded(self, entry: Entry) -> bool:
+        key = entry.header.key
+        return bool(key) and self._latest.get(key) is not entry
+
+    def latest(self, key: str) -> Entry | None:
+        return self._latest.get(key)
+
+
+class ByPriority(Order):
+    """Higher priorities first; with a share, lower ones get their turn after that many messages in a row."""
+
+    __slots__ = ("_levels", "_share")
+
+    def __init__(self, levels: int, share: int) -> None:
+        self._levels = [MessageSequence() for _ in range(levels)]
+        self._share = share
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels))
+
+    def __iter__(self) -> Iterator[Entry]:
+        for level in reversed(self._levels):
+            yield from level
+
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
+        for level in self._levels:
+            yield from level.walk(most)
+
+    def level_of(self, priority: int) -> int:
+        """AMQP 1.0 section 3.2.1: with n levels, the priorities up to 5 - ceil(n/2) are one, and so are the highest."""
+        count = len(self._levels)
+        lowest = 5 - min(5, -(-count // 2))
+        return min(max(priority - lowest, 0), count - 1)
+
+    def append(self, entry: Entry) -> Entry | None:
+        self._levels[self.level_of(entry.header.priority)].append(entry)
+        return None
+
+    def remove(self, entry: Entry) -> None:
+        self._levels[self.level_of(entry.header.priority)].remove(entry)
+
+    def find(self, message_id: int) -> Entry | None:
+        return next((entry for level in self._levels if (entry := level.find(message_id))), None)
+
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        found: list[Entry] = []
+        missing = ids
+        for level in self._levels:
+            here = level.find_all(missing)
+            if here:
+                found += here
+                known = {entry.id for entry in here}
+                missing = [message_id for message_id in missing if message_id not in known]
+            if not missing:
+                break
+        return found
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        parts: list[list[Entry]] = [[] for _ in self._levels]
+        for entry in entries:
+            parts[self.level_of(entry.header.priority)].append(entry)
+        for level, part in zip(self._levels, parts, strict=True):
+            level.prepend(part)
+
+    def take_all(self) -> list[Entry]:
+        return sorted((entry for level in self._levels for entry in level.take_all()), key=_entry_id)
+
+    def dismantle(self) -> Task:
+        for level in self._levels:
+            yield from level.dismantle()
+
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        candidates = [entry for level in self._levels for entry in level.newest_before(bound, limit)]
+        return sorted(candidates, key=_entry_id)[-limit:] if limit > 0 else []
+
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        for level in self._levels:
+            level.renumber(new_ids)
+
+    def go_back(self, most: int) -> None:
+        for level in self._levels:
+            level.go_back(most)
+
+    def position(self, sharing: bool = False) -> OrderCursor:
+        return PriorityPosition(self, self._levels, self._share if sharing else 0)
+
+    def position_after(self, message_id: int) -> OrderCursor:
+        return ArrivalPosition(self, self._levels, message_id)
+
+    def id_ahead(self, message_id: int, count: int) -> int:
+        return max(level.id_ahead(message_id, count) for level in self._levels)
+
+    def newest_id(self, most: int) -> int:
+        return max(level.newest_id(most) for level in self._levels)
+
+    def displacing_position(self) -> OrderCursor:
+        return PriorityPosition(self, self._levels, share=0, lowest_first=True)
+
+
+class _LevelsPosition(OrderCursor):
+    """A cursor in each level."""
+
+    __slots__ = ("_cursors", "_order")
+
+    def __init__(self, order: ByPriority, cursors: Sequence[Cursor]) -> None:
+        self._order = order
+        self._cursors = cursors
+
+    def rewind(self, entry: Entry) -> None:
+        self._cursors[self._order.level_of(entry.header.priority)].rewind(entry)
+
+    def restart(self) -> None:
+        for cursor in self._cursors:
+            cursor.restart()
+
+    def has_passed(self, entry: Entry) -> bool:
+        return entry.body is None or self._cursors[self._order.level_of(entry.header.priority)].has_passed(entry)
+
+
+class PriorityPosition(_LevelsPosition):
+    """A cursor in each level, highest first unless told otherwise.
+
+    With `share`, a level that gave that many in a row waits for a round.
+    """
+
+    __slots__ = ("_given", "_level", "_scan", "_share")
+
+    def __init__(
+        self, order: ByPriority, levels: list[MessageSequence], share: int, lowest_first: bool = False
+    ) -> None:
+        super().__init__(order, [Cursor(level) for level in levels])
+        self._share = share
+        self._given = [0] * len(levels)
+        self._level = 0
+        ascending = range(len(levels))
+        self._scan = ascending if lowest_first else ascending[::-1]
+
+    def peek(self) -> Entry | None:
+        resting = False
+        for level in self._scan:
+            entry = self._cursors[level].peek()
+            if entry is None:
+                continue
+            if self._share and self._given[level] >= self._share:
+                resting = True
+                continue
+            self._level = level
+            return entry
+        if resting:
+            self._given = [0] * len(self._cursors)
+            return self.peek()
+        return None
+
+    def skip(self) -> None:
+        self._cursors[self._level].skip()
+        self._given[self._level] += 1
+
+    def ahead(self) -> Iterator[Entry]:
+        """With a share, as many of each level in turn; else level after level."""
+        rest = [self._cursors[level].ahead() for level in self._scan]
+        while rest:
+            still = []
+            for entries in rest:
+                piece = list(islice(entries, self._share)) if self._share else entries
+                yield from piece
+                if self._share and piece:
+                    still.append(entries)
+            rest = still
+
+
+class ArrivalPosition(_LevelsPosition):
+    """In the order in which messages came, across all priorities."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, order: ByPriority, levels: list[MessageSequence], after: int) -> None:
+        super().__init__(order, [HistoryCursor(level, after) for level in levels])
+        self._next = self._cursors[0]
+
+    def peek(self) -> Entry | None:
+        found: Entry | None = None
+        for cursor in self._cursors:
+            entry = cursor.peek()
+            if entry is not None and (found is None or entry.id < found.id):
+                found, self._next = entry, cursor
+        return found
+
+    def skip(self) -> None:
+        self._next.skip()
+
+    def ahead(self) -> Iterator[Entry]:
+        return merge(*(cursor.ahead() for cursor in self._cursors), key=_entry_id)

@@ -1,0 +1,258 @@
+"""The messages of one queue: their order, how many and how large they are, who has them, and when they expire.
+
+Nothing is decided here, and nothing written: every method does what an event of the log says, or only looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import cast
+
+from qpid_ha_broker.model.queues.expiries import Expiries
+from qpid_ha_broker.model.queues.orders import Order, OrderCursor
+from qpid_ha_broker.model.queues.paged import Body, BodyRef
+from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, Entry, Holder
+from qpid_ha_broker.model.work import Task
+
+_holder, _expiry = attrgetter("holder"), attrgetter("header.expires_at_ms")
+
+
+class QueuedMessages:
+    """Invariant: `count` and `size` cover every message that has not left, acquired ones too."""
+
+    __slots__ = (
+        "_cursors",
+        "_expiries",
+        "_name",
+        "_order",
+        "acquired",
+        "count",
+        "dequeued_total",
+        "enqueued_total",
+        "id_ahead",
+        "paged",
+        "size",
+    )
+
+    def __init__(self, name: str, order: Order) -> None:
+        self._name = name
+        """Of the queue: for errors."""
+        self._order = order
+        self.id_ahead = order.id_ahead
+        """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
+        self._cursors: list[OrderCursor] = []
+        """Those that must see again what comes back."""
+        self._expiries = Expiries()
+        self.count = self.acquired = 0
+        self.size = 0
+        """Bytes of payload."""
+        self.paged = 0
+        """Bytes of `size` that are on disk alone."""
+        self.enqueued_total = self.dequeued_total = 0
+
+    # --- looking
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All messages, in the order in which they would be given out."""
+        return iter(self._order)
+
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
+        """All messages, in no certain order, some at a time; between two steps anything may change.
+
+        `most`: many of those with larger ids are left out.
+        """
+        return self._order.walk(most)
+
+    def find(self, message_id: int) -> Entry | None:
+        """The message with that id, if it is here."""
+        return self._order.find(message_id)
+
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        """Those of `ids` that are here."""
+        return self._order.find_all(ids)
+
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        """Up to `limit` messages with the largest ids below `bound`, by ascending id."""
+        return self._order.newest_before(bound, limit)
+
+    def newest_id(self, most: int) -> int:
+        """The largest id of a message that is here and not above `most`; 0: there is none."""
+        return self._order.newest_id(most)
+
+    def latest(self, key: str) -> Entry | None:
+        """The message whose place a new one with that last-value key would take."""
+        return self._order.latest(key)
+
+    def level_of(self, priority: int) -> int:
+        """The level of a message with that AMQP priority: a higher one is given out first, and dropped last."""
+        return self._order.level_of(priority)
+
+    def is_superseded(self, entry: Entry) -> bool:
+        """Whether a newer value came while `entry` was away."""
+        return self._order.is_superseded(entry)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of payload that are in memory."""
+        return self.size - self.paged
+
+    # --- cursors
+
+    def open_cursor(self, *, displacing: bool = False) -> OrderCursor:
+        """A place at the start for those who take messages, or for a ring before what has to go first (`displacing`):
+        what is given back lies before it again."""
+        cursor = self._order.displacing_position() if displacing else self._order.position(sharing=True)
+        self._cursors.append(cursor)
+        return cursor
+
+    def close_cursor(self, cursor: OrderCursor) -> None:
+        """Nobody asks it any more."""
+        self._cursors = [other for other in self._cursors if other is not cursor]
+
+    def browsing_cursor(self, after: int | None) -> OrderCursor:
+        """For one who only looks. `after`: by ascending ids above that one, also what somebody holds."""
+        return self._order.position() if after is None else self._order.position_after(after)
+
+    # --- in and out
+
+    def add(self, entry: Entry) -> Entry | None:
+        """Take in a message; returns the one whose place it takes, if any (last-value queues)."""
+        self.count += 1
+        body = entry.body
+        if type(body) is BodyRef:
+            self._count_paged(body.size)
+        elif body is not None:
+            self.size += len(body)
+        self.enqueued_total += 1
+        expires_at_ms = entry.header.expires_at_ms
+        if expires_at_ms:
+            self._expiries.note(expires_at_ms, entry, self.count)
+        return self._order.append(entry)
+
+    def add_plain(self, entry: Entry, size: int) -> None:
+        """`add` for a body in memory, of `size` bytes, of a message that does not expire and has no key."""
+        self.count += 1
+        self.size += size
+        self.enqueued_total += 1
+        self._order.append(entry)
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """Take in messages that are older than all that are here, by ascending id; last values displace nothing."""
+        # In passes over lists: a restart brings millions, and a method call for each is most of what it costs.
+        bodies = [entry.body for entry in entries if entry.body is not None]
+        if len(bodies) != len(entries):
+            raise LookupError(f"what comes into queue {self._name} has left another one")
+        self.count += len(entries)
+        if BodyRef in set(map(type, bodies)):
+            self._count_paged(sum([body.size for body in bodies if type(body) is BodyRef]))
+            self.size += sum([len(body) for body in bodies if type(body) is not BodyRef])
+        else:
+            self.size += sum(map(len, cast(list[bytes], bodies)))
+        self.acquired += len(entries) - list(map(_holder, entries)).count(None)
+        if any(map(_expiry, entries)):
+            for entry in entries:
+                if expires_at_ms := entry.header.expires_at_ms:
+                    self._expiries.note(expires_at_ms, entry, self.count)
+        self.enqueued_total += len(entries)
+        self._order.prepend(entries)
+        self._restart()
+
+    def remove(self, entry: Entry) -> None:
+        """Let a message go for good."""
+        self.count -= 1
+        body = entry.body
+        if type(body) is BodyRef:
+            self._count_paged(-body.size)
+        elif body is not None:
+            self.size -= len(body)
+        self.dequeued_total += 1
+        if entry.holder is not None:
+            self.acquired -= 1
+        self._order.remove(entry)
+
+    def take_all(self) -> list[Entry]:
+        """Empty the queue as if nothing had come; returns what it held, by ascending id."""
+        self.enqueued_total -= self.count
+        self.count = self.size = self.paged = self.acquired = 0
+        self._expiries.clear()
+        return self._order.take_all()
+
+    def dismantle(self) -> Task:
+        """Let go of the messages of a queue that is deleted, some at each step."""
+        yield from self._expiries.dismantle()
+        yield from self._order.dismantle()
+
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        """Give every message another id, in the same order. Who holds one goes on holding it."""
+        self._order.renumber(new_ids)
+        self._expiries.renumbered()
+        self._restart()
+
+    def go_back(self, most: int) -> None:
+        """Ids above `most`, of which none is here any more, come again: the log went back, and goes on from there."""
+        self._order.go_back(most)
+        self._expiries.renumbered()
+        self._restart()
+
+    def _restart(self) -> None:
+        for cursor in self._cursors:
+            cursor.restart()
+
+    # --- while they are here
+
+    def hold(self, entry: Entry, holder: Holder) -> None:
+        """`holder` has it; nobody else gets it."""
+        if entry.holder is None:
+            self.acquired += 1
+        entry.holder = holder
+
+    def give_back(self, entry: Entry, failed: bool) -> None:
+        """It is available again, in its old place; `failed` counts one failed delivery."""
+        if entry.holder is not None:
+            self.acquired -= 1
+            entry.acquired_before |= entry.holder is not DISPLACED
+        entry.holder = None
+        entry.delivery_count += failed
+        for cursor in self._cursors:
+            cursor.rewind(entry)
+        expires_at_ms = entry.header.expires_at_ms
+        if 0 < expires_at_ms <= self._expiries.popped_ms:
+            self._expiries.note(expires_at_ms, entry, self.count)
+
+    def replace_body(self, entry: Entry, body: Body) -> None:
+        """Let the same body be elsewhere: page it out, bring it back, or say in which other file it is."""
+        was_paged, is_paged = type(entry.body) is BodyRef, type(body) is BodyRef
+        self.paged += (is_paged - was_paged) * entry.size
+        entry.body = body
+
+    def _count_paged(self, size: int) -> None:
+        self.size += size
+        self.paged += size
+
+    # --- time
+
+    def next_expiry_ms(self) -> int | None:
+        """When the next message may expire; None when none will."""
+        return self._expiries.next_ms
+
+    def expired(self, now_ms: int, most: int = 1 << 62) -> list[Entry]:
+        """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns.
+
+        Of `most` notes: there may be more, as `next_expiry_ms` tells.
+        """
+        # Once each: what came when its time was over already, and was held and given back since, is noted twice.
+        found = [entry for entry in dict.fromkeys(self._expiries.pop(now_ms, most)) if entry.holder is None]
+        for entry in found:
+            self.hold(entry, EXPIRED)
+        return found
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the counters and the messages disagree; called after each step in tests."""
+        entries = list(self._order)
+        size = sum(entry.size for entry in entries)
+        paged = sum(entry.size for entry in entries if type(entry.body) is BodyRef)
+        counted = (len(entries), size, paged, sum(entry.holder is not None for entry in entries))
+        believed = (self.count, self.size, self.paged, self.acquired)
+        if counted != believed or len(self._order) != self.count:
+            raise AssertionError(f"{self._name}: counted {counted}, believed {believed}")

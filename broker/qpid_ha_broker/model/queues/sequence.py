@@ -1,0 +1,469 @@
+"""Messages of one queue in order of arrival, where one can leave from the middle and come back to its place.
+
+Entries are in blocks, in the order in which they came. One that is taken leaves its slot to itself, one that is
+released goes back to its slot, and a block without entries is unlinked. A cursor is a block and an index, so nothing
+that happens elsewhere moves it.
+
+Append, take and remove cost the same at any depth; a queue of a million needs no rebalancing and no lookup by key. What
+is released at the front makes the next cursor step over everything that consumers hold: that costs by their number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+
+from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.errors import fresh
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.paged import Body, BodyDamaged, BodyRef, read_bodies
+from qpid_ha_broker.model.work import Task
+
+NO_LIMIT = 1 << 64
+"""Above all ids."""
+BLOCK_LENGTH = 512
+THIN_LENGTH = 16
+"""A full block with so few left lets go of its tombstones: one message that nobody wants must not keep 511 others."""
+SEAL_LENGTH = 64
+"""An emptied last block of at least this many is closed, so that an idle queue keeps no tombstones."""
+
+_entry_id = attrgetter("id")
+_first_id = attrgetter("first_id")
+
+
+class Holder:
+    """Whoever has a message: a consumer, a transaction that accepted it, or one of the marks below."""
+
+    __slots__ = ()
+
+
+GONE = Holder()
+"""Holds what has left the queue."""
+ELSEWHERE = Holder()
+"""Holds what was acquired at another broker, as the log tells."""
+DISPLACED = Holder()
+"""Holds what has to go so that something newer fits, until it has gone."""
+EXPIRED = Holder()
+"""Holds what has expired, until it has gone."""
+
+
+class SequenceBlock:
+    """A run of entries. `live` counts those that are still in the queue."""
+
+    __slots__ = ("entries", "first_id", "live", "next")
+
+    def __init__(self, first_id: int) -> None:
+        self.first_id = first_id
+        self.entries: list[Entry] = []
+        self.live = 0
+        self.next: SequenceBlock | None = None
+
+
+class Entry:
+    """A message in one queue. Available while `holder` is None; `body` is None once it is gone.
+
+    `body` is a BodyRef while it is paged out. What somebody holds is in memory.
+    `acquired_before`: somebody had it and gave it back, so whoever gets it next may see it for the second time.
+    """
+
+    __slots__ = ("acquired_before", "block", "body", "delivery_count", "header", "holder", "id")
+
+    def __init__(self, message_id: int, header: MessageHeader, body: Body) -> None:
+        self.id = message_id
+        self.header = header
+        self.body: Body | None = body
+        self.holder: Holder | None = None
+        self.delivery_count = 0
+        self.acquired_before = False
+        self.block: SequenceBlock | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body, wherever it is. Raises LookupError when it is gone."""
+        body = self.body
+        return body.size if type(body) is BodyRef else len(self.resident_body())
+
+    def ref(self) -> BodyRef:
+        """Where the body is that is paged out. Raises LookupError when it is not, or gone."""
+        body = self.body
+        if type(body) is not BodyRef:
+            raise LookupError(f"message {self.id} {self._place()}")
+        return body
+
+    def resident_body(self) -> bytes:
+        """The body that is in memory. Raises LookupError when it is not, or gone: `load_bodies` is for those."""
+        body = self.body
+        if body is None or type(body) is BodyRef:
+            raise LookupError(f"message {self.id} {self._place()}")
+        return body
+
+    def _place(self) -> str:
+        if self.body is None:
+            return "has left its queue"
+        return "is paged out" if type(self.body) is BodyRef else "is in memory"
+
+    def enqueued(self, body: bytes) -> Enqueued:
+        """The event that brought the message, whose body is `body`."""
+        queues, durable, priority, expires_at_ms, key = self.header
+        return Enqueued(queues, body, durable, priority, expires_at_ms, key)
+
+
+def load_bodies(entries: Sequence[Entry]) -> list[bytes]:
+    """The bodies of `entries`. Those that are paged out are read now, neighbours with one read; they stay paged out.
+
+    It waits for the disk, so it is not for the message path, whose bodies the pager brings back ahead of the consumers.
+    Raises BodyDamaged, or LookupError for what is gone.
+    """
+    refs = [entry.body for entry in entries if type(entry.body) is BodyRef]
+    if not refs:
+        return [entry.resident_body() for entry in entries]
+    read = iter(read_bodies(refs))
+    bodies: list[bytes] = []
+    for entry in entries:
+        body = next(read) if type(entry.body) is BodyRef else entry.resident_body()
+        if isinstance(body, BodyDamaged):
+            raise fresh(body)
+        bodies.append(body)
+    return bodies
+
+
+class MessageSequence:
+    """Entries by ascending id. Invariant: the blocks' `live` counts add up to `len(self)`."""
+
+    __slots__ = ("_blocks", "_dead", "_last", "_length")
+
+    def __init__(self) -> None:
+        self._last = SequenceBlock(0)
+        self._blocks = [self._last]
+        self._dead = 0
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Every entry that is still here, acquired or not."""
+        for block in tuple(self._blocks):
+            yield from [entry for entry in block.entries if entry.body is not None]
+
+    def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
+        """Every entry that is still here, some at a time; between two steps the sequence may change in any way.
+
+        What is behind the block in which the id `most` would be is left out.
+        """
+        block: SequenceBlock | None = self._blocks[0]
+        while block is not None and block.first_id <= most:
+            yield [entry for entry in block.entries if entry.body is not None]
+            block = block.next
+
+    def append(self, entry: Entry) -> Entry | None:
+        """Add the newest entry; its id is above all others. It takes nobody's place: None."""
+        block = self._last
+        if len(block.entries) >= BLOCK_LENGTH:
+            block = self._open_block(entry.id)
+        block.entries.append(entry)
+        block.live += 1
+        entry.block = block
+        self._length += 1
+        return None
+
+    def remove(self, entry: Entry) -> None:
+        """Take `entry` out for good and let go of its body."""
+        block = entry.block
+        if block is None:
+            raise LookupError(f"message {entry.id} has left its queue")
+        entry.body = entry.block = None
+        entry.holder = GONE
+        self._length -= 1
+        block.live = live = block.live - 1
+        if live <= THIN_LENGTH:
+            self._tidy(block, live)
+
+    def find(self, message_id: int) -> Entry | None:
+        """The entry with that id, or None when it is not, or no longer, here."""
+        at = bisect_right(self._blocks, message_id, key=_first_id) - 1
+        entries = self._blocks[max(at, 0)].entries
+        index = bisect_left(entries, message_id, key=_entry_id)
+        if index < len(entries) and entries[index].id == message_id and entries[index].body is not None:
+            return entries[index]
+        return None
+
+    def find_all(self, ids: Sequence[int]) -> list[Entry]:
+        """Those of `ids` that are here. Ids that follow each other as in the log cost next to nothing each."""
+        found: list[Entry] = []
+        entries: list[Entry] = []
+        at = first_id = 0
+        for message_id in ids:
+            at += 1
+            if at >= len(entries) or entries[at].id != message_id or entries[at].body is None:
+                if not entries or not first_id <= message_id <= entries[-1].id:
+                    block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
+                    entries, first_id = block.entries, block.first_id
+                at = bisect_left(entries, message_id, key=_entry_id)
+            if at < len(entries) and entries[at].id == message_id and entries[at].body is not None:
+                found.append(entries[at])
+        return found
+
+    def newest_before(self, bound: int, limit: int) -> list[Entry]:
+        """Up to `limit` entries with the largest ids below `bound`, ascending; costs no more for a longer queue."""
+        pieces: list[list[Entry]] = []
+        missing = limit
+        at = bisect_left(self._blocks, bound, key=_first_id) - 1
+        while at >= 0 and missing > 0:
+            if self._blocks[at].live:
+                entries = self._blocks[at].entries
+                stop = bisect_left(entries, bound, key=_entry_id)
+                pieces.append([entry for entry in entries[:stop] if entry.body is not None][-missing:])
+                missing -= len(pieces[-1])
+            at -= 1
+        return [entry for piece in reversed(pieces) for entry in piece]
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """Add entries by ascending id, all below what is here. Cursors do not see them before they are restarted."""
+        if not entries:
+            return
+        above = entries[-1].id + 1
+        count = next((at for at, block in enumerate(self._blocks) if block.live), len(self._blocks) - 1)
+        self._forget_first_blocks(count)
+        first = self._blocks[0]
+        # Its tombstones may be older than what comes: nobody looks for them, and places in the block stay.
+        first.first_id = max(first.first_id, above)
+        blocks = [_filled(entries[at : at + BLOCK_LENGTH]) for at in range(0, len(entries), BLOCK_LENGTH)]
+        for block, following in zip(blocks, [*blocks[1:], first], strict=True):
+            block.next = following
+        self._blocks[:0] = blocks
+        self._length += len(entries)
+
+    def take_all(self) -> list[Entry]:
+        """Empty the sequence; the entries keep their bodies. Cursors go on with what comes later."""
+        taken = list(self)
+        last = SequenceBlock(0)
+        for block in self._blocks:
+            block.entries, block.live, block.next = [], 0, last
+        for entry in taken:
+            entry.block = None
+        self._blocks, self._last = [last], last
+        self._dead = self._length = 0
+        return taken
+
+    def dismantle(self) -> Task:
+        """Let go of all entries, a block at each step. Nothing is appended or looked for any more.
+
+        Entries and blocks refer to each other: without this they would stay until the collector of cycles finds them.
+        """
+        for block in self._blocks:
+            block.entries = []
+            yield
+
+    def renumber(self, new_ids: Mapping[int, int]) -> None:
+        """Give every entry the id that `new_ids` has for its old one; the order must stay. Restart cursors after it."""
+        self._forget_dead_blocks()
+        previous = 0
+        for block in self._blocks:
+            block.first_id = previous + 1 if block is not self._blocks[0] else 0
+            for entry in block.entries:
+                if entry.body is not None:
+                    previous = new_ids[entry.id]
+                # A tombstone joins its neighbour before it: `find` takes the first of equals, which is that one.
+                entry.id = previous
+
+    def go_back(self, most: int) -> None:
+        """Ids above `most`, of which none is here any more, come again: no place is left where one of them would not be
+        found. Restart cursors after it."""
+        if self._last.first_id <= most and (not self._last.entries or self._last.entries[-1].id <= most):
+            return
+        kept = [block for block in self._blocks if block.first_id <= most]
+        following = SequenceBlock(most + 1)
+        for block in self._blocks[len(kept) :]:
+            block.entries, block.first_id, block.next = [], most, following
+        if kept:
+            kept[-1].next = following
+        self._blocks, self._last = [*kept, following], following
+        self._dead = sum(not block.entries for block in kept)
+
+    def _forget_first_blocks(self, count: int) -> None:
+        """The first `count` blocks hold nothing: whoever stands in one of them goes on behind them."""
+        for block in self._blocks[:count]:
+            self._dead -= not block.entries
+            block.next = self._blocks[count]
+        del self._blocks[:count]
+
+    def newest_id(self, most: int) -> int:
+        """The largest id that is still here and not above `most`; 0: there is none."""
+        for at in range(bisect_right(self._blocks, most, key=_first_id) - 1, -1, -1):
+            block = self._blocks[at]
+            if block.live:
+                stop = bisect_right(block.entries, most, key=_entry_id)
+                for index in range(stop - 1, -1, -1):
+                    if block.entries[index].body is not None:
+                        return block.entries[index].id
+        return 0
+
+    def id_ahead(self, message_id: int, count: int) -> int:
+        """The id of the message that is `count` places above `message_id`, or was; 0: there are not so many."""
+        block: SequenceBlock | None
+        block, index = self.after(message_id)
+        while block is not None:
+            at = index + count - 1
+            if at < len(block.entries):
+                return block.entries[at].id
+            count -= len(block.entries) - index
+            block, index = block.next, 0
+        return 0
+
+    def start(self) -> tuple[SequenceBlock, int]:
+        """The position before the first entry."""
+        return self._blocks[0], 0
+
+    def after(self, message_id: int) -> tuple[SequenceBlock, int]:
+        """The position before the first entry with a larger id; found without a walk, however long the sequence is."""
+        block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
+        return block, bisect_right(block.entries, message_id, key=_entry_id)
+
+    def _open_block(self, first_id: int) -> SequenceBlock:
+        block = SequenceBlock(first_id)
+        self._last.next = block
+        self._last = block
+        self._blocks.append(block)
+        return block
+
+    def _tidy(self, block: SequenceBlock, live: int) -> None:
+        if not live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
+            self._seal(block)
+        elif live == THIN_LENGTH and block is not self._last:
+            _thin(block)
+
+    def _seal(self, block: SequenceBlock) -> None:
+        if block is self._last:
+            self._open_block(block.entries[-1].id + 1)
+        block.entries = []
+        self._dead += 1
+        if self._dead > 32 and self._dead * 2 > len(self._blocks):
+            self._forget_dead_blocks()
+
+    def _forget_dead_blocks(self) -> None:
+        """Cursors in a dead block still find their way: its `next` leads on to a living one."""
+        following: SequenceBlock | None = None
+        for block in reversed(self._blocks):
+            block.next = following
+            if block.live or block is self._last:
+                following = block
+        self._blocks = [block for block in self._blocks if block.live or block is self._last]
+        self._dead = 0
+
+
+def _filled(entries: Sequence[Entry]) -> SequenceBlock:
+    block = SequenceBlock(entries[0].id)
+    block.entries = list(entries)
+    block.live = len(entries)
+    for entry in entries:
+        entry.block = block
+    return block
+
+
+def _thin(block: SequenceBlock) -> None:
+    """One tombstone stands for all in a row: places and the order of ids stay, so cursors and `find` notice nothing."""
+    entries = block.entries
+    start = 0
+    for at in [at for at, entry in enumerate(entries) if entry.body is not None]:
+        entries[start:at] = entries[start : start + 1] * (at - start)
+        start = at + 1
+    entries[start:] = entries[start : start + 1] * (len(entries) - start)
+
+
+class Cursor:
+    """A place in a sequence. What lies behind it was seen; `rewind` makes it see an entry again."""
+
+    __slots__ = ("_block", "_index", "_sequence")
+
+    def __init__(self, sequence: MessageSequence) -> None:
+        self._sequence = sequence
+        self._block, self._index = sequence.start()
+
+    def peek(self) -> Entry | None:
+        """The next available entry, or None; the cursor stops before it."""
+        block, index = self._block, self._index
+        while True:
+            entries = block.entries
+            for at in range(index, len(entries)):
+                if entries[at].holder is None:
+                    self._block, self._index = block, at
+                    return entries[at]
+            index = len(entries)
+            following = block.next
+            if following is None:
+                self._block, self._index = block, index
+                return None
+            block, index = following, 0
+
+    def skip(self) -> None:
+        """Pass the entry that `peek` gave."""
+        self._index += 1
+
+    def ahead(self) -> Iterator[Entry]:
+        """The available entries from here on; the cursor stays. The sequence must not change meanwhile."""
+        block: SequenceBlock | None = self._block
+        index = self._index
+        while block is not None:
+            for entry in block.entries[index:]:
+                if entry.holder is None:
+                    yield entry
+            block, index = block.next, 0
+
+    def has_passed(self, entry: Entry) -> bool:
+        """Whether `entry` lies behind, or nowhere any more."""
+        block = entry.block
+        if block is None:
+            return True
+        index = bisect_left(block.entries, entry.id, key=_entry_id)
+        return (block.first_id, index) < (self._block.first_id, self._index)
+
+    def rewind(self, entry: Entry) -> None:
+        """Go back so far that `peek` sees `entry`; nothing happens when it lies ahead."""
+        block = entry.block
+        if block is None:
+            return
+        index = bisect_left(block.entries, entry.id, key=_entry_id)
+        if (block.first_id, index) < (self._block.first_id, self._index):
+            self._block, self._index = block, index
+
+    def restart(self) -> None:
+        """Go back to the start."""
+        self._block, self._index = self._sequence.start()
+
+
+class HistoryCursor(Cursor):
+    """Reads what is here, by ascending id from a given one on: also what somebody holds, who may yet give it back.
+
+    So a reader that notes the last id and comes back after it has missed nothing.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, sequence: MessageSequence, after: int) -> None:
+        super().__init__(sequence)
+        self._block, self._index = sequence.after(after)
+
+    def peek(self) -> Entry | None:
+        """The next entry that has not left, or None."""
+        block, index = self._block, self._index
+        while True:
+            entries = block.entries
+            for at in range(index, len(entries)):
+                if entries[at].body is not None:
+                    self._block, self._index = block, at
+                    return entries[at]
+            following = block.next
+            if following is None:
+                self._block, self._index = block, len(entries)
+                return None
+            block, index = following, 0
+
+    def ahead(self) -> Iterator[Entry]:
+        """Those that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
+        block: SequenceBlock | None = self._block
+        index = self._index
+        while block is not None:
+            yield from [entry for entry in block.entries[index:] if entry.body is not None]
+            block, index = block.next, 0

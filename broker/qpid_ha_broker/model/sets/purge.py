@@ -1,0 +1,133 @@
+"""A purge in portions: dropping three hundred thousand messages takes longer than anybody else may be kept waiting.
+
+So does accepting what a reader has dealt with that only browses: the same for the messages up to one, as consumed; and
+what a ring has to drop to keep its limits.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from qpid_ha_broker.events.types import DequeueReason
+from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, NO_LIMIT, Entry
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.write_admission import check_unlocked
+from qpid_ha_broker.model.work import Task, WorkQueue, finish
+
+PURGED_BLOCKS: Final = 4
+"""Blocks of a queue that are looked at together, and dropped with one event: a millisecond or two of work."""
+PURGED_LENGTH: Final = PURGED_BLOCKS * BLOCK_LENGTH
+
+
+class Purge:
+    """The promise: it takes only messages that were there when it was asked for and that no consumer holds.
+
+    `up_to`: none with a larger id. `reason`: why they leave, as their events say.
+
+    `written`: None while it goes on; then what to wait for until all of it is committed. `failure`: why it was given
+    up; the `count` messages that it had dropped by then are gone.
+    """
+
+    __slots__ = ("_newest_id", "_walk", "count", "failure", "has_seen_all", "queue", "reason", "written")
+
+    def __init__(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> None:
+        self.queue = queue
+        self.reason = reason
+        self.count = 0
+        """Messages that it has dropped."""
+        self.written: CommitToken | None = None
+        self.failure: ModelError | None = None
+        self.has_seen_all = False
+        """`next_portion` has nothing more to give."""
+        self._newest_id = min(queue.log.last_lsn, up_to)
+        self._walk = queue.messages.walk(self._newest_id)
+
+    def next_portion(self) -> list[Entry]:
+        """What to drop next, which may be nothing. What is coming back from who has gone is nobody's any more."""
+        blocks = list(islice(self._walk, PURGED_BLOCKS))
+        self.has_seen_all = len(blocks) < PURGED_BLOCKS
+        newest_id, free = self._newest_id, {None, *(each.holder for each in self.queue.dispatcher.returning)}
+        return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in free]
+
+    def give_up(self, kind: type[ModelError], why: str) -> None:
+        """It comes to no end, because of `why`."""
+        done = f"{self.count} messages of queue {self.queue.name} had gone before"
+        self.failure = kind(f"it was not finished: {why}; {done}")
+
+
+class Purges:
+    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions."""
+
+    def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
+        self._sets = sets
+        self._work = work
+        self._tasks: dict[Purge, Task] = {}
+        """Those that go on."""
+
+    def begin(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> Purge:
+        """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
+
+        More than a portion takes its time; consumers that take some of it meanwhile have it.
+        """
+        self._sets.replicated.check_writable()
+        check_unlocked(queue)
+        purge = Purge(queue, up_to, reason)
+        self._tasks[purge] = task = self._run(purge)
+        if queue.messages.count <= PURGED_LENGTH:
+            finish(task)
+        else:
+            self._work.add(task)
+        return purge
+
+    def finish(self, queue: Queue) -> None:
+        """Bring the purges of `queue` to their end now: its messages are about to get other ids."""
+        for purge, task in list(self._tasks.items()):
+            if purge.queue is queue:
+                finish(task)
+
+    def _run(self, purge: Purge) -> Task:
+        queue, sets = purge.queue, self._sets
+        while not (queue.deleted or sets.replicated.read_only):
+            entries = purge.next_portion()
+            if entries:
+                purge.count += len(entries)
+                sets.holding(queue).dequeue(queue, entries, purge.reason)
+            if purge.has_seen_all:
+                purge.written = sets.written
+                break
+            yield
+        else:
+            if queue.deleted:
+                purge.give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
+            else:
+                purge.give_up(NotPrimary, sets.replicated.read_only)
+        del self._tasks[purge]
+
+
+class Shrinking:
+    """The promise: a ring that is over its limits drops what it may, in portions that `work` has.
+
+    Once nothing may be written here, the next primary drops the rest with the next message that comes.
+    """
+
+    def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
+        self._sets = sets
+        self._work = work
+        self._rings: set[Queue] = set()
+        """Those that a task is about."""
+
+    def begin(self, queue: Queue) -> None:
+        """`queue` may be over its limits: for the newest message, or by what has come back."""
+        if queue.limits.has_excess and queue not in self._rings:
+            self._rings.add(queue)
+            self._work.add(self._run(queue))
+
+    def _run(self, queue: Queue) -> Task:
+        while not (queue.deleted or self._sets.replicated.read_only) and (dropped := queue.limits.excess()):
+            self._sets.holding(queue).dequeue(queue, dropped, DequeueReason.DISPLACED)
+            yield
+        self._rings.discard(queue)

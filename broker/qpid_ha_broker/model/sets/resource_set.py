@@ -1,0 +1,311 @@
+"""A resource set: a log, and the state that follows from it. It knows nothing of other sets but what they share.
+
+`default` is what the brokers of a cluster share: one of them writes its log, the others follow; and so is any other set
+that has a name of its own. `local` is what a broker keeps for itself beside `default`: queues and bindings that are not
+replicated, and the messages of queues of which only the configuration is. Beside other sets there is none: their queues
+are replicated with their messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import LogRecord
+from qpid_ha_broker.events.layout import LOCAL_BASE
+from qpid_ha_broker.model.logs.local_log import LocalLog, LocalPart
+from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken, Log
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.next_mark import next_mark
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
+from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
+from qpid_ha_broker.model.sets.following import take_over_queues
+from qpid_ha_broker.model.sets.state import ReplayError, SetState
+from qpid_ha_broker.model.sets.write_admission import WriteAdmission
+from qpid_ha_broker.model.transactions.plan import Departure
+
+LOCAL_SET: Final = "local"
+DEQUEUED_LENGTH: Final = 65_536
+"""Messages in one event at most: twenty million would not fit into one record."""
+
+
+class ResourceSet(WriteAdmission):
+    """The promise: whatever `state` holds was written to `log` first."""
+
+    def __init__(self, name: str, log: Log, state: SetState) -> None:
+        WriteAdmission.__init__(self)
+        self.name = name
+        self.log = log
+        self.beside: ResourceSet | None = None
+        """What the broker keeps for itself beside this set."""
+        self.state = state
+        self.catalog = state.catalog
+        self._taken_over = COMMITTED
+        """What this broker held when it began to write here."""
+
+    @property
+    def is_taking_over(self) -> bool:
+        """Whether there may be more than this broker can show: of what it took over and has not committed yet its
+        predecessor may have confirmed some. A replica shows what it has."""
+        return not (self._taken_over.is_committed or self.read_only)
+
+    @property
+    def written(self) -> CommitToken:
+        """What to wait for so that all that was written here is committed."""
+        return self.log.written
+
+    def write(self, event: ev.Event) -> int:
+        """Append `event`, and let it count; returns its LSN."""
+        lsn = self.log.append(event)
+        self.state.apply(lsn, event)
+        return lsn
+
+    def write_unit(self, events: Sequence[ev.Event]) -> list[int]:
+        """Append all of them or none, and let them count; returns their LSNs."""
+        lsns = self.log.append_unit(events)
+        for lsn, event in zip(lsns, events, strict=True):
+            self.state.apply(lsn, event)
+        return lsns
+
+    # What `write` would come to for each of these events, where the messages are at hand and need not be found by id.
+
+    def enqueue(self, queue: Queue, event: ev.Enqueued) -> Entry:
+        """Write that a message comes to `queue`, and to no other."""
+        entry = Entry(self.log.append(event), self.catalog.headers.of(event), event.payload)
+        queue.messages.add(entry)
+        self.catalog.memory_bytes += len(event.payload) + MESSAGE_OVERHEAD
+        return entry
+
+    def acquire(self, queue: Queue, entries: Sequence[Entry]) -> None:
+        """Write that consumers hold `entries`: they do already."""
+        self.log.append(ev.Acquired(queue.id, _ids(entries)))
+
+    def hold(self, queue: Queue, entries: Sequence[Entry], owner: SessionOwner) -> None:
+        """Write that `entries` are held for a link of a client's session."""
+        event = ev.SessionAcquired(queue.id, *owner, _ids(entries))
+        self.log.append(event)
+        self.catalog.session_acquired(queue, entries, event)
+
+    def release(self, queue: Queue, entries: Sequence[Entry], failed: bool) -> None:
+        """Write that `entries` come back to their places."""
+        self.log.append(ev.Released(queue.id, _ids(entries), failed))
+        self.catalog.released(queue, entries, failed)
+
+    def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> None:
+        """Write that `entries` leave `queue`."""
+        for start in range(0, len(entries), DEQUEUED_LENGTH):
+            self.log.append(ev.Dequeued(queue.id, _ids(entries[start : start + DEQUEUED_LENGTH]), reason))
+        self.catalog.removed(queue, entries)
+
+    def commit(
+        self, events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused], departures: Sequence[Departure]
+    ) -> list[tuple[Queue, Entry]]:
+        """Write that messages come, how far producers have come with them, and what leaves: all of it or nothing.
+
+        Returns what the messages take the place of (last-value queues).
+        """
+        dequeued = [ev.Dequeued(queue.id, _ids(entries), reason) for queue, entries, reason in departures]
+        if dequeued or len(events) > 1:
+            lsns = self.log.append_unit([*events, *dequeued])
+        else:
+            lsns = [self.log.append(event) for event in events]
+        displaced = []
+        for lsn, event in zip(lsns, events, strict=False):
+            if isinstance(event, ev.Enqueued):
+                displaced += self.state.enqueued(lsn, event)
+            else:
+                self.state.apply(lsn, event)
+        for queue, entries, _ in departures:
+            self.catalog.removed(queue, entries)
+        return displaced
+
+    def declare_standard_exchanges(self) -> None:
+        """Make those that are missing: all for an empty log, none after most promotions."""
+        for name, kind in STANDARD_EXCHANGES.items():
+            if name not in self.catalog.exchanges:
+                self.write(ev.ExchangeDeclared(name, kind, {}))
+
+    # --- following another broker's log
+
+    def follow(self, record: LogRecord) -> None:
+        """Do as the one who wrote `record` did: the next of its log. Raises ReplayError."""
+        lsn, event, part = record
+        state, catalog = self.state, self.catalog
+        if type(event) is ev.Enqueued and not (part or state.open_unit):
+            queues, body, durable, priority, expires_at_ms, key = event
+            queue = catalog.queues_by_id.get(queues[0]) if len(queues) == 1 else None
+            if queue is not None:
+                size = len(body)
+                if expires_at_ms or key:
+                    queue.messages.add(Entry(lsn, catalog.headers.of(event), body))
+                else:
+                    headers = queue.durable_headers if durable else queue.transient_headers
+                    header = headers.get(priority) or queue.add_header(durable, priority)
+                    queue.messages.add_plain(Entry(lsn, header, body), size)
+                catalog.memory_bytes += size + MESSAGE_OVERHEAD
+                if queue.dispatcher.consumers:
+                    catalog.awake[queue] = None
+                self.log.last_lsn = lsn
+                return
+        parts = state.open_unit or [record]
+        state.replay(record)
+        if not state.open_unit:
+            self.log.last_lsn = lsn
+            for _, done, _ in parts:
+                if isinstance(done, ev.Enqueued):
+                    for queue_id in done.queues:
+                        catalog.note_arrival(catalog.queues_by_id[queue_id])
+
+    def follow_own(self, record: LogRecord) -> None:
+        """Do as this broker has done before it ended, where what that was about is still there and has this log.
+
+        All of a unit is there, and what of it fits is done.
+        """
+        lsn, event, _ = record
+        if isinstance(event, ev.TransactionCommitted):
+            return
+        if isinstance(event, ev.Enqueued):
+            there = self.catalog.queues_by_id
+            queues = tuple([queue_id for queue_id in event.queues if queue_id in there and self.has(there[queue_id])])
+            if not queues:
+                return
+            event = event._replace(queues=queues)
+        with suppress(ReplayError):
+            self.state.apply(lsn, event)
+
+    def has(self, queue: Queue) -> bool:
+        """Whether the messages of `queue` are in this log."""
+        return queue.log is self.log
+
+    def drop_open_unit(self) -> None:
+        """The rest of a unit will not come: forget its parts."""
+        self.state.drop_open_unit()
+
+    def take_over(self, now_ms: int, grace_ms: int) -> None:
+        """Become the one who writes. Users of the last primary have `grace_ms` to come back to what was theirs."""
+        self.drop_open_unit()
+        queues = self.catalog.queues.values()
+        self.catalog.now_ms = now_ms
+        self.catalog.timed = take_over_queues(queues, self.log, self.state.marks, now_ms, grace_ms)
+        self.catalog.wake_consumers()
+        self._taken_over = self.written
+
+    def begin_marks(self) -> None:
+        """Tell from here on how far queues are handed out, and how far they have been until now."""
+        marks = self.state.marks
+        queues = [queue for queue in self.state.queues() if queue.log is self.log]
+        for queue in queues:
+            highest = max(queue.mark.highest, marks.inherited)
+            if highest > marks.inherited or queue.mark.upto > highest:
+                self.write(ev.HandedOut(queue.id, highest))
+        self.write(ev.HandedOut(0, marks.inherited))
+        for queue in queues:  # who leads next without having the last of these takes it that all was handed out
+            queue.mark.upto = max(queue.mark.upto, marks.inherited)
+            queue.mark.settled = queue.mark.upto
+        marks.begun()
+
+    def is_marked(self, queue: Queue) -> bool:
+        """Whether its messages go out only where a mark covers them."""
+        if queue.log is not self.log or not self.state.marks.gates(self.log):
+            return False
+        queue.mark.settle(self.log)
+        return True
+
+    def mark_ahead(self, queue: Queue, blocked_id: int) -> None:
+        """Write how far `queue` may be handed out next, if it is time; `blocked_id` waits for that, if it is not 0."""
+        upto = next_mark(queue, blocked_id)
+        if upto is not None:
+            newest = max(queue.mark.highest, blocked_id)
+            self.write(ev.HandedOut(queue.id, upto))
+            queue.mark.renew_at = newest + (upto - newest) // 2
+
+    def narrow_mark(self, queue: Queue) -> None:
+        """Nobody takes from `queue` any more: write how far it was handed out."""
+        if queue.mark.upto > queue.mark.highest and self.is_marked(queue):
+            self.write(ev.HandedOut(queue.id, queue.mark.highest))
+
+    def end_marks(self) -> None:
+        """Tell nothing any more: somebody follows who could not read it."""
+        self.write(ev.HandedOut(0, ev.EVERYTHING))
+        self.state.marks.ended()
+
+
+class ResourceSets:
+    """A set that others follow, beside `default` what a broker keeps for itself, and what the two share."""
+
+    def __init__(self, name: str = DEFAULT_SET) -> None:
+        self.catalog = Catalog()
+        log = Log()
+        self._local_log = LocalLog(log) if name == DEFAULT_SET else None
+        self.replicated = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self._local_log))
+        """The one that has a name in its cluster: others follow its log."""
+        self.all: tuple[ResourceSet, ...] = (self.replicated,)
+        """That one, and `local` where there is one."""
+        if self._local_log is not None:
+            state = SetState(self._local_log, self.catalog, level=Replicate.NONE)
+            self.replicated.beside = ResourceSet(LOCAL_SET, self._local_log, state)
+            self.all += (self.replicated.beside,)
+
+    @property
+    def has_local(self) -> bool:
+        """Whether the broker keeps something for itself beside this set."""
+        return self._local_log is not None
+
+    @property
+    def local(self) -> ResourceSet:
+        """What the broker keeps for itself. Raises KeyError beside another set than `default`."""
+        if self._local_log is None:
+            raise KeyError(f"nothing is local beside {self.replicated.name}")
+        return self.all[1]
+
+    @property
+    def local_log(self) -> LocalLog:
+        """The log of `local`. Raises KeyError beside another set than `default`."""
+        if self._local_log is None:
+            raise KeyError(f"nothing is local beside {self.replicated.name}")
+        return self._local_log
+
+    def take_local_parts(self) -> list[LocalPart]:
+        """What a store has to keep of the local log, with its places: see `LocalLog.take_parts`."""
+        return [] if self._local_log is None else self._local_log.take_parts()
+
+    @property
+    def written(self) -> CommitToken:
+        """What to wait for so that all that was written in both logs is committed."""
+        local = self._local_log
+        if local is None or local.committed_lsn == local.last_lsn:
+            return self.replicated.written
+        return CommitToken(local, local.last_lsn, self.replicated.written)
+
+    def written_since(self, ends: tuple[int, int]) -> CommitToken:
+        """What to wait for so that what was written since `log_ends` was that is committed: of both logs, unless only
+        the local one has gone on."""
+        local = self._local_log
+        if local is not None and self.replicated.log.last_lsn == ends[0] and local.last_lsn != ends[1]:
+            return local.written
+        return self.written
+
+    @property
+    def log_ends(self) -> tuple[int, int]:
+        """The last LSNs of both logs; where nothing is local that of a local log in which nothing is."""
+        local = self._local_log
+        return self.replicated.log.last_lsn, LOCAL_BASE if local is None else local.last_lsn
+
+    def reset(self, last_lsn: int, local_lsn: int) -> None:
+        """The logs end there: see `Log.reset`."""
+        self.replicated.log.reset(last_lsn)
+        if self._local_log is not None:
+            self._local_log.reset(local_lsn)
+
+    def holding(self, queue: Queue) -> ResourceSet:
+        """The set in whose log the messages of `queue` are."""
+        return self.replicated if has_replicated_messages(queue) else self.local
+
+
+def _ids(entries: Sequence[Entry]) -> tuple[int, ...]:
+    return tuple([entry.id for entry in entries])

@@ -1,0 +1,561 @@
+"""What clients do with the resource sets of a broker: commands about messages.
+
+Each command looks, decides, writes events, and applies them: refused means that nothing was written. What has to wait
+for a witness comes back as a CommitToken; the caller tells the outcome once it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from operator import attrgetter, not_
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.types import DequeueReason
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.errors import ModelError, QueueFull
+from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
+from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
+from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning, SessionOwner
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue import Queue, SessionLink
+from qpid_ha_broker.model.queues.sequence import Entry, Holder, load_bodies
+from qpid_ha_broker.model.replication import is_local
+from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
+from qpid_ha_broker.model.sets.following import check_owner, safe_name
+from qpid_ha_broker.model.sets.purge import Purges, Shrinking
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.timers import QueueTimers
+from qpid_ha_broker.model.sets.write_admission import check_unlocked
+from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
+from qpid_ha_broker.model.transactions.producers import Deduplication
+from qpid_ha_broker.model.transactions.transaction import Message, Transaction
+from qpid_ha_broker.model.work import Task, WorkQueue
+
+RELEASED_LENGTH = 250
+"""Messages that are given back together: a few milliseconds of work, should all of them be dead letters."""
+_new_tuple = tuple.__new__
+"""Makes a named tuple of a tuple at half of what calling its class costs."""
+_entry_id = attrgetter("id")
+
+
+class Resources:
+    """The promise: whatever a set holds was written to its log first, and units are written whole."""
+
+    def __init__(self, reader: MessageReader, name: str = DEFAULT_SET, *, log_acquisitions: bool = False) -> None:
+        self.name = name
+        """Of the replicated set."""
+        self.sets = ResourceSets(name)
+        self.replicated = self.sets.replicated
+        """The set of whose objects and messages these are the commands, and of those that are local beside it."""
+        self.catalog = self.sets.catalog
+        self.catalog.reader = reader
+        self.replicated.became_read_only = self._finish_work
+        self._reader = reader
+        self.log_acquisitions = log_acquisitions
+        self._uncommitted: dict[Queue, int] = {}
+        """Queues of which browsers may not see everything yet, and how far their log was committed then."""
+        self.work = WorkQueue()
+        """What is written in portions: for the driver to go on with. None of it outlives the right to write: see
+        `begin`."""
+        self.purges = Purges(self.sets, self.work)
+        self.timers = QueueTimers(self.sets)
+        self._shrinking = Shrinking(self.sets, self.work)
+        self.overrun: dict[Queue, QueueFull] = {}
+        """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
+        self.deduplication = Deduplication([each.state.producers for each in self.sets.all])
+        self.is_gated = False
+        """Nobody is given anything but those who only look: others may come for what they have had already."""
+        self.lead_proof = LeadProof.PROVEN
+        """How sure it was that this broker leads, when that was looked at last."""
+        self.unroutable_total = 0
+        self.outranked_total = 0
+        """Messages that a ring with priorities did not take because all that it held had a higher one."""
+        self.dead_letters_dropped_total = 0
+        """Messages for an alternate exchange that led to a full queue, to none, or only back to where they were."""
+
+    @property
+    def written(self) -> CommitToken:
+        """What to wait for so that all that was written in both logs is committed."""
+        return self.sets.written
+
+    # --- messages in
+
+    def publish(self, queue: Queue, message: Message, now_ms: int) -> CommitToken:
+        """Enqueue; returns what to wait for.
+
+        Raises QueueFull, NotFound (deleted), RefusedBefore, NotPrimary or what `refusal` says, and then nothing has
+        changed.
+        """
+        lsn = self.enqueue_plain(queue, message)
+        if lsn:
+            return CommitToken(queue.log, lsn)
+        known_at = self.known_at(message)
+        return known_at or self.carry_out(self.plan((queue,), message, now_ms, routed=False), [])
+
+    def enqueue_plain(self, queue: Queue, message: Message) -> int:
+        """The short way of `publish` for a message about which there is nothing to decide.
+
+        Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
+        """
+        body, durable, priority, expires_at_ms, producer, _ = message
+        if queue.needs_care or expires_at_ms or self.replicated.is_restricted or producer:
+            return 0
+        lsn = queue.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
+        headers = queue.durable_headers if durable else queue.transient_headers
+        header = headers.get(priority) or queue.add_header(durable, priority)
+        size = len(body)
+        queue.messages.add_plain(Entry(lsn, header, body), size)
+        catalog = self.catalog
+        catalog.memory_bytes += size + MESSAGE_OVERHEAD
+        if queue.dispatcher.consumers:
+            catalog.awake[queue] = None
+        return lsn
+
+    def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
+        """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
+        self.replicated.check_writable()
+        known_at = self.known_at(message)
+        if known_at is not None:
+            return known_at
+        queues = self.route(exchange, message.payload, key)
+        return self.carry_out(self.plan(queues, message, now_ms, routed=True), []) if queues else self.written
+
+    def known_at(self, message: Message) -> CommitToken | None:
+        """Of a duplicate: what to wait for so that the original is committed. None: it is new. Raises NotPrimary, and
+        RefusedBefore."""
+        if not message.producer or not self.deduplication.knows(message):
+            return None
+        self.replicated.check_writable()
+        self.deduplication.dropped_total += 1
+        return self.written
+
+    def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
+        """The queues for a message; counts one for which there are none. Raises NotFound: see `Catalog.route`."""
+        queues = self.catalog.route(exchange, key, payload)
+        if not queues:
+            self.unroutable_total += 1
+        return queues
+
+    def plan(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> EnqueuePlan:
+        """The first half of publishing, which writes nothing: `carry_out` it or abandon it. Raises as `publish`."""
+        self.catalog.now_ms = now_ms
+        if self.replicated.is_restricted:
+            self.replicated.check_publish(queues)
+        plan = EnqueuePlan(self._reader, self.deduplication.producers)
+        plan.add(queues, message, now_ms, routed=routed)
+        return plan
+
+    def take_overrun(self) -> dict[Queue, QueueFull]:
+        """The queues that are to delete themselves, with what their consumers are to be told."""
+        overrun, self.overrun = self.overrun, {}
+        return overrun
+
+    def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
+        """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
+        replicated, before, sets = self.replicated, self.sets.log_ends, self.sets.all
+        # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
+        # For the same reason the unit comes last after which the numbers of its messages are known.
+        replicated_first = plan.events and (departures or not plan.advances)
+        outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
+        for each in sets if replicated_first else reversed(sets):
+            leaving = [departure for departure in departures if departure.queue.log is each.log]
+            events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused]
+            events = plan.written_to(log_is_local=each is not replicated)
+            advances = plan.advances if each is replicated else plan.local_advances
+            if advances:
+                room = self.deduplication.room_for(advances, each.state.producers)
+                events = [*room, *events, *self.deduplication.take_refused(advances)]
+            for queue, older in each.commit(events, leaving):
+                if older.holder is None:
+                    outdated.setdefault(queue, []).append(older)
+        token = self.sets.written_since(before)
+        self.outranked_total += plan.outranked
+        self.overrun |= plan.overrun
+        for queue, entries in outdated.items():
+            self._dequeue(queue, entries, DequeueReason.DISPLACED)
+        for queue in plan.over_limits:
+            self._shrinking.begin(queue)
+        for queue in plan.queues:
+            self.catalog.note_arrival(queue)
+        return token
+
+    # --- messages out
+
+    def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
+        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
+
+        `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
+        """
+        if not consumer.browsing:
+            self.replicated.check_writable()
+            check_unlocked(queue)
+        name = queue.owner
+        if queue.arguments.exclusive and not consumer.browsing:
+            name = safe_name(owner_name)
+            check_owner(queue, owner, name, self.catalog.now_ms)
+            queue.exclusive_owner = owner
+        queue.subscribe(consumer)
+        if self.replicated.read_only:
+            return
+        if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
+            self._write_use(queue, name)
+
+    def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int, *, keep_until_ms: int = 0) -> None:
+        """Serve it no more; give back what it holds with `release` or `release_in_portions` first.
+
+        `keep_until_ms`: until then the consumer may come back, and what it alone has and uses is kept for it.
+        """
+        queue.unsubscribe(consumer, now_ms)
+        if self.replicated.read_only:
+            return
+        if not (consumer.browsing or queue.dispatcher.has_takers or queue.deleted):
+            self.replicated.narrow_mark(queue)
+        if keep_until_ms:
+            self.timers.keep_for_return(queue, keep_until_ms)
+            return
+        if queue.arguments.auto_delete and not queue.dispatcher.has_takers:
+            self.timers.watch(queue)
+        if queue.owner and queue.exclusive_owner is None and not consumer.browsing and not queue.deleted:
+            self._write_use(queue, "")
+
+    def _write_use(self, queue: Queue, owner: str) -> None:
+        """Tell backups what clients will expect of them after a failover."""
+        (self.sets.local if is_local(queue) else self.replicated).write(ev.QueueUsed(queue.id, owner))
+
+    def hand_out(self, now_ms: int, limit: int, budget: Budget = UNLIMITED) -> list[Handout]:
+        """Up to `limit` messages for each consumer that can take some. Call again while `has_work`.
+
+        When `budget` is spent the other queues wait for the next call, and are the first in it.
+        """
+        handouts: list[Handout] = []
+        replicated = self.replicated
+        self.catalog.now_ms = now_ms
+        if self._uncommitted:
+            self._wake_for_committed()
+        awake, self.catalog.awake = self.catalog.awake, {}
+        pending = iter(awake)
+        for queue in pending:
+            if queue.deleted:
+                continue
+            dispatcher, mark = queue.dispatcher, queue.mark
+            is_marked = replicated.is_marked(queue)
+            given, expired = dispatcher.hand_out(
+                now_ms,
+                limit,
+                queue.log,
+                only_browsers=bool(replicated.read_only),
+                proof=self.proof_for(queue),
+                mark=mark if is_marked else None,
+                budget=budget,
+            )
+            if expired:
+                self._dequeue(queue, expired, DequeueReason.EXPIRED)
+            if dispatcher.interrupted:
+                self.catalog.awake[queue] = None
+            if dispatcher.awaits_commit:
+                self._uncommitted[queue] = queue.log.committed_lsn
+            for consumer, entries in given:
+                if len(entries) == limit:
+                    self.catalog.awake[queue] = None
+                if not consumer.browsing:
+                    mark.highest = max(mark.highest, dispatcher.newest_of(entries))
+                handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
+            if is_marked and not replicated.read_only:
+                replicated.mark_ahead(queue, dispatcher.awaits_mark)
+            if dispatcher.awaits_mark:
+                self._uncommitted[queue] = queue.log.committed_lsn
+            if budget.is_spent:
+                self.catalog.awake = dict.fromkeys(pending) | self.catalog.awake
+        return handouts
+
+    def proof_for(self, queue: Queue) -> LeadProof:
+        """What those who take messages of `queue` may be given. Of what is not replicated nobody else has a copy."""
+        if self.is_gated:
+            return LeadProof.MISSING
+        return self.lead_proof if queue.log is self.replicated.log else LeadProof.PROVEN
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `hand_out` may find something."""
+        if self._uncommitted:
+            self._wake_for_committed()
+        return bool(self.catalog.awake)
+
+    def _wake_for_committed(self) -> None:
+        known, self._uncommitted = self._uncommitted, {}
+        for queue, committed_lsn in known.items():
+            if queue.log.committed_lsn == committed_lsn:
+                self._uncommitted[queue] = committed_lsn
+            else:
+                self.catalog.awake[queue] = None
+
+    def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> CommitToken:
+        if consumer.session_owner is not None:
+            self.sets.holding(queue).hold(queue, entries, consumer.session_owner)
+            return queue.log.written
+        if consumer.browsing or not self.log_acquisitions:
+            return COMMITTED
+        self.sets.holding(queue).acquire(queue, entries)
+        return queue.log.written
+
+    def accept(self, queue: Queue, entries: list[Entry]) -> CommitToken:
+        """Consumers have done with `entries`: forget them. Returns what to wait for.
+
+        Once this broker may not write, what was held here goes back to its place, here and in what follows.
+        """
+        if queue.deleted:
+            return self.written
+        if self.replicated.read_only:
+            return self._give_back_unwritten(queue, entries)
+        return self._dequeue(queue, entries, DequeueReason.CONSUMED)
+
+    def release(self, queue: Queue, entries: list[Entry], failed: bool) -> CommitToken:
+        """Give `entries` back to their places; `failed` counts against the delivery limit."""
+        if queue.deleted:
+            return self.written
+        if self.replicated.read_only:
+            return self._give_back_unwritten(queue, entries)
+        limit = queue.arguments.delivery_limit
+        spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
+        if spent:
+            self.reject(queue, spent, DeathReason.DELIVERY_LIMIT)
+        outdated = [entry for entry in entries if entry.body is not None and queue.messages.is_superseded(entry)]
+        if outdated:
+            self._dequeue(queue, outdated, DequeueReason.DISPLACED)
+        returning = [entry for entry in entries if entry.body is not None]
+        held = queue.held
+        is_written = failed or self.log_acquisitions or (held and any(entry.id in held for entry in returning))
+        if returning and is_written:
+            self.sets.holding(queue).release(queue, returning, failed)
+        else:
+            for entry in returning:
+                queue.messages.give_back(entry, failed)
+        if queue.limits.is_bounded:
+            self._shrinking.begin(queue)
+        self.catalog.note_arrival(queue)
+        return queue.log.written
+
+    def release_in_portions(self, queue: Queue, holder: Holder, entries: list[Entry], failed: bool) -> None:
+        """`release` what `holder` held, which has gone.
+
+        What has not come back yet is held, and consumers of the queue get only what lies before all of it.
+        """
+        if self.replicated.read_only or len(entries) <= RELEASED_LENGTH:
+            self.release(queue, entries, failed)
+        elif not queue.deleted:
+            entries.sort(key=_entry_id, reverse=True)
+            returning = Returning(holder, entries)
+            queue.dispatcher.returning.append(returning)
+            self.work.add(self._release_returning(queue, returning, failed))
+
+    def _release_returning(self, queue: Queue, returning: Returning, failed: bool) -> Task:
+        holder, entries = returning
+        dispatcher = queue.dispatcher
+        while True:
+            portion = [entry for entry in reversed(entries[-RELEASED_LENGTH:]) if entry.holder is holder]
+            del entries[-RELEASED_LENGTH:]
+            if not entries:
+                dispatcher.returning = [other for other in dispatcher.returning if other is not returning]
+            self.release(queue, portion, failed)
+            if not entries:
+                return
+            yield
+
+    def begin(self, task: Task, budget: Budget) -> None:
+        """Do as much of `task` now as there is time for, and the rest in the turns to come.
+
+        Where nothing may be written all of it is done now: what others write must not come in between.
+        """
+        for _ in task:
+            if budget.is_spent and not self.replicated.read_only:
+                self.work.add(task)
+                break
+
+    def _finish_work(self) -> None:
+        """Let all work come to its end: each task finds that nothing may be written any more."""
+        self.deduplication.forget_unwritten()
+        self.work.run()
+
+    def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:
+        """The log is another one's to write: nothing that it does not say may count, a failed delivery neither."""
+        for entry in entries:
+            if entry.id in queue.held:  # as the log says
+                queue.messages.hold(entry, queue.held[entry.id])
+            elif entry.body is not None:
+                queue.messages.give_back(entry, failed=False)
+        return self.written
+
+    def reject(self, queue: Queue, entries: list[Entry], reason: DeathReason = DeathReason.REJECTED) -> CommitToken:
+        """Nobody wants `entries`: to the alternate exchange where the queue has one, else away.
+
+        They go on as dead letters, without the time to live that they had; that of the next queue counts from now.
+        """
+        if queue.deleted:
+            return self.written
+        if self.replicated.read_only:
+            return self._give_back_unwritten(queue, entries)
+        alternate = self.catalog.alternate(queue.arguments.alternate_exchange)
+        if alternate is None and entries:
+            return self._dequeue(queue, entries, DequeueReason.REJECTED)
+        for entry in entries:
+            if alternate is not None and not self._move(queue, entry, alternate, reason):
+                self.dead_letters_dropped_total += 1
+                self._dequeue(queue, [entry], DequeueReason.REJECTED)
+        return self.written  # dead letters may be replicated where the queue is not
+
+    def _move(self, queue: Queue, entry: Entry, exchange: Exchange, reason: DeathReason) -> bool:
+        """To wherever `exchange` leads but back; False: nowhere that has room for it."""
+        header, now_ms = entry.header, self.catalog.now_ms
+        (body,) = load_bodies((entry,))
+        message = Message(
+            self._reader.dead_letter(body, Death(queue.name, reason, now_ms)), header.durable, header.priority
+        )
+        plan = EnqueuePlan(self._reader)
+        try:
+            key = self._reader.routing_key(body)
+        except ModelError:
+            key = ""  # what nobody could read is what dead letters are for
+        try:
+            targets = self.route(exchange, body, key)
+            elsewhere = tuple(target for target in targets if target is not queue)
+            plan.add(elsewhere, message, now_ms, routed=True)
+        except ModelError:
+            return False
+        self.overrun |= plan.overrun
+        if not (plan.events or plan.local_events):
+            return False
+        self.carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
+        return True
+
+    def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> CommitToken:
+        self.sets.holding(queue).dequeue(queue, entries, reason)
+        return queue.log.written
+
+    # --- transactions
+
+    def commit(self, transaction: Transaction, now_ms: int) -> CommitToken:
+        """Do all of it in one unit; returns what to wait for. Raises as `publish`: then roll it back."""
+        self.catalog.now_ms = now_ms
+        self.replicated.check_writable()
+        new = self.deduplication.new_among(transaction.published)
+        routed = [
+            ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message, target)
+            for target, message, key in new
+        ]
+        if self.replicated.is_restricted:
+            self.replicated.check_publish(queue for queues, _, _ in routed for queue in queues)
+        plan = EnqueuePlan(self._reader, self.deduplication.producers)
+        for queues, message, target in routed:
+            plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
+        accepted: dict[Queue, list[Entry]] = {}
+        for queue, entry in transaction.accepted:
+            if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
+                accepted.setdefault(queue, []).append(entry)
+        departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
+        if plan.local_events or any(queue.log is not self.replicated.log for queue in accepted):
+            self.sets.local_log.join()
+        token = self.carry_out(plan, departures)
+        duplicates = len(transaction.published) - len(new)
+        self.deduplication.dropped_total += duplicates
+        return self.written if duplicates else token
+
+    def roll_back(self, transaction: Transaction) -> None:
+        """Forget the publishes; what it had accepted is its consumer's again, or the queue's, as a failed delivery."""
+        returning: dict[Queue, list[Entry]] = {}
+        for queue, entry in transaction.accepted:
+            if entry.holder is not transaction or queue.deleted:
+                continue
+            consumer = transaction.consumer_of(entry)
+            if consumer is not None:
+                queue.messages.hold(entry, queue.held.get(entry.id, consumer))
+            else:
+                returning.setdefault(queue, []).append(entry)
+        for queue, entries in returning.items():
+            self.release_in_portions(queue, transaction, entries, failed=True)
+
+
+def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Message]) -> None:
+    """The short way of `publish_numbered`, as `enqueue_plain` is that of `publish`."""
+    *_, producer, sequence = messages[-1]
+    ids, catalog, queued, total = queue.ids, resources.catalog, queue.messages, 0
+    # Durable, all of them: a number outlives a crash, and without its message that would be taken for there.
+    events: list[ev.Event] = [
+        _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "")) for body, _, priority, _, _, _ in messages
+    ]
+    deduplication = resources.deduplication
+    advances = [
+        *deduplication.room_for({producer: sequence}, resources.replicated.state.producers),
+        ev.ProducerAdvanced(producer, sequence, deduplication.producers),
+    ]
+    lsns = queue.log.append_unit([*events, *advances])
+    for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
+        size = len(body)
+        header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
+        queued.add_plain(Entry(lsn, header, body), size)
+        total += size
+    catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
+    for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):
+        resources.replicated.state.apply(lsn, advanced)
+    catalog.note_arrival(queue)
+
+
+def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
+    """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
+    resources.replicated.check_writable()
+    deduplication = resources.deduplication
+    new = messages
+    if deduplication.knows(messages[0]):  # the others have higher numbers
+        new = [message for message in messages if not deduplication.knows(message)]
+        deduplication.dropped_total += len(messages) - len(new)
+        if not new:
+            return resources.written
+    is_plain = not (queue.needs_care or resources.replicated.is_restricted) and queue.log is resources.replicated.log
+    is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
+    if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
+        _enqueue_numbered(resources, queue, new)
+        return resources.written
+    plan = resources.plan((queue,), new[0], now_ms, routed=False)
+    for message in new[1:]:
+        plan.add((queue,), message, now_ms, routed=False)
+    return resources.carry_out(plan, [])
+
+
+def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[Entry]:
+    """What is held for a link of a client's session, in the order in which it went out."""
+    link = resources.catalog.holdings.find(*owner, queue)
+    if link is None:
+        return []
+    by_id = {entry.id: entry for entry in queue.messages.find_all(sorted(link.ids))}
+    return [by_id[message_id] for message_id in link.ids]
+
+
+def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
+    """Give back what a link of a client's session holds, but for what an open transaction has accepted.
+
+    `failed`: what its client may have seen counts as a failed delivery. What was never sent does not; it is marked all
+    the same, because it comes back late: others may have got by now what was behind it.
+    """
+    queue = link.queue
+    held = [entry for entry in queue.messages.find_all(sorted(link.ids)) if entry.holder is link]
+    seen = [queue.is_redelivered(entry) for entry in held]
+    resources.release(queue, list(compress(held, seen)), failed)
+    resources.release(queue, list(compress(held, map(not_, seen))), failed=False)
+
+
+def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> None:
+    """Give back what was handed out and never left this broker: it carries no mark of it, and has not failed."""
+    if entries:
+        seen = [entry.acquired_before for entry in entries]
+        resources.release(queue, entries, failed=False)
+        for entry, was_seen in zip(entries, seen, strict=True):
+            entry.acquired_before = was_seen
+
+
+def bodies_of(entries: list[Entry]) -> list[bytes]:
+    """The bodies of what is held for a session. Those that are paged out are read now: for few at a time.
+
+    What consumers hold is in memory, but not where it was acquired at another broker, or before a restart.
+    """
+    return load_bodies(entries)

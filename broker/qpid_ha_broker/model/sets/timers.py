@@ -1,0 +1,71 @@
+"""What time does to queues: messages expire, and queues that nobody uses any more delete themselves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qpid_ha_broker.events.types import DequeueReason
+from qpid_ha_broker.model.budget import UNLIMITED, Budget
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.resource_set import ResourceSets
+
+EXPIRED_LENGTH: Final = 500
+"""Messages that are looked at together when their time is over."""
+_NEVER: Final = 1 << 64
+
+
+class QueueTimers:
+    """The promise: nothing expires, and no queue is due for deletion, where this broker may not write."""
+
+    def __init__(self, sets: ResourceSets) -> None:
+        self._sets = sets
+        self._catalog = sets.catalog
+        self.is_behind = False
+        """The last `tick` came to no end: it is due again."""
+
+    def watch(self, queue: Queue) -> None:
+        """Look at `queue` at every tick: it may have to delete itself."""
+        self._catalog.timed[queue] = None
+
+    def keep_for_return(self, queue: Queue, until_ms: int) -> None:
+        """Until then nobody else gets it, and it does not delete itself: see `Queue.keep_for_return`."""
+        if self._sets.replicated.read_only or queue.deleted:
+            return
+        queue.keep_for_return(until_ms)
+        if queue.arguments.auto_delete:
+            self.watch(queue)
+
+    def tick(self, now_ms: int, budget: Budget = UNLIMITED) -> list[Queue]:
+        """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete.
+
+        When `budget` is spent there is more to do: see `is_behind`.
+        """
+        self.is_behind = False
+        if self._sets.replicated.read_only:
+            return []
+        due, timed = [], self._catalog.timed
+        self._catalog.now_ms = now_ms
+        for queue in list(timed):
+            if queue.deleted:
+                del timed[queue]
+                continue
+            if not self._expire(queue, now_ms, budget):
+                self.is_behind = True
+                del timed[queue]
+                timed[queue] = None  # behind the others, the next time
+                break
+            if queue.is_due_for_deletion(now_ms):
+                due.append(queue)
+            elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
+                del timed[queue]
+        return due
+
+    def _expire(self, queue: Queue, now_ms: int, budget: Budget) -> bool:
+        """Whether all is gone whose time is over; False when `budget` was spent before."""
+        messages = queue.messages
+        while (expired := messages.expired(now_ms, EXPIRED_LENGTH)) or (messages.next_expiry_ms() or _NEVER) <= now_ms:
+            if expired:
+                self._sets.holding(queue).dequeue(queue, expired, DequeueReason.EXPIRED)
+            if budget.is_spent:
+                return False
+        return True
