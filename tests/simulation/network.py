@@ -20,6 +20,7 @@ from qpid_ha_broker.ha.effects import (
     LinkWritable,
 )
 from qpid_ha_broker.ha.frames import Answer, ClockReading, Frame
+from qpid_ha_broker.ha.link_ends import end_of
 from simulation.channel import Bye, Call, Channel, Damaged, Delivery, End, Host, Parcel
 from simulation.virtual_time import Schedule
 
@@ -265,7 +266,7 @@ class Network:
             return
         end.is_open = False
         if end.is_known and end.call is None:
-            end.host.feed(LinkLost(end.link, reason))
+            end.host.feed(LinkLost(end.link, reason, end_of(reason)))
 
     def _feed_later(self, host: Host, process: int, happening: Input) -> None:
         def feed() -> None:

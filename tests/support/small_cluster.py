@@ -13,6 +13,7 @@ from model_support import NOW_MS, TextReader, message
 from qpid_ha_broker.events.types import EVERYTHING
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Frame
+from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -347,9 +348,9 @@ class SmallCluster:
         if other is None or self._refuses(name) or name == node.name:
             node.feed(fx.LinkLost(link, "connection refused"))
         elif node.name in other.not_let_in:
-            node.feed(fx.LinkLost(link, "amqp:unauthorized-access: Authentication failed", is_login=True))
+            node.feed(fx.LinkLost(link, "amqp:unauthorized-access: Authentication failed", LinkEnd.NOT_LET_IN))
         elif node.name in other.has_no_place_for:
-            node.feed(fx.LinkLost(link, "amqp:resource-limit-exceeded: 90 connections of brokers", is_full=True))
+            node.feed(fx.LinkLost(link, "amqp:resource-limit-exceeded: 90 connections of brokers", LinkEnd.NO_PLACE))
         elif not self._is_cut(node.name, name):
             far = next(self._numbers)
             self._links[node.name, link] = (name, far)
@@ -377,7 +378,7 @@ class SmallCluster:
         other = self._links.pop(end, None)
         if other is not None and not self._is_cut(end[0], other[0]):
             self._links.pop(other, None)
-            self.nodes[other[0]].feed(fx.LinkLost(other[1], reason))
+            self.nodes[other[0]].feed(fx.LinkLost(other[1], reason, end_of(reason)))
 
     def _break_far(self, other: tuple[str, int]) -> None:
         if self._links.pop(other, None) is not None:

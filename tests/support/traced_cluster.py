@@ -19,6 +19,7 @@ from member_harness import StoreRequest
 from model_support import NOW_MS, message
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import Phase, State
@@ -403,7 +404,7 @@ class TracedCluster(SmallCluster):
         far = self._links.get(end)
         if far is not None and (end[0], far[0]) in self._late:
             del self._links[end], self._links[far]
-            self._late[end[0], far[0]].append((far[0], fx.LinkLost(far[1], reason)))
+            self._late[end[0], far[0]].append((far[0], fx.LinkLost(far[1], reason, end_of(reason))))
         else:
             super().break_link(end, reason)
 
@@ -442,11 +443,11 @@ class TracedCluster(SmallCluster):
         """An input that is a result of what the broker asked for, or comes from outside."""
         name = node.name
         match what:
-            case fx.LinkLost(link, reason, is_login) if (name, link) in self._peers:
+            case fx.LinkLost(link, reason, end) if (name, link) in self._peers:
                 peer = self._peers.pop((name, link))
                 if (name, peer, reason) in self._refusals:
                     return
-                how = "may not log in at" if is_login else "has no channel to"
+                how = "may not log in at" if end is LinkEnd.NOT_LET_IN else "has no channel to"
                 self.tell(f"{name} {how} {peer}: {reason}")
             case fx.PeersAnswered(_, _, unreachable) if unreachable:
                 self.tell(f"{name} hears nothing of {names(each.split(':')[0] for each in unreachable)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, StoreOrigin
+from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.states import Phase, State
 from qpid_ha_broker.model.logs import log as model_log
 
@@ -92,10 +93,8 @@ class LinkLost(NamedTuple):
 
     link: int
     reason: str
-    is_login: bool = False
-    """The other broker does not let us in as who we are; `reason` is what it said."""
-    is_full: bool = False
-    """The other broker has no place for one more; `reason` is what it said."""
+    """What the other broker has said, or what became of the connection; for people."""
+    end: LinkEnd = LinkEnd.LOST
 
 
 class FrameReceived(NamedTuple):

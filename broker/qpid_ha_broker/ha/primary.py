@@ -20,6 +20,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.follower import Followers
 from qpid_ha_broker.ha.in_sync import InSyncChange, InSyncSet
 from qpid_ha_broker.ha.leadership_proof import LeadershipProof
+from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.mark_telling import MarkTelling
 from qpid_ha_broker.ha.observers import Admit, LimitedInSync
 from qpid_ha_broker.ha.replica import Replica, StreamError
@@ -344,11 +345,13 @@ class Primary:
         if writable:
             self._ctx.want_turn()
 
-    def lost(self, link: int, reason: str) -> None:
-        """A backup's channel is gone."""
+    def lost(self, link: int, reason: str, end: LinkEnd = LinkEnd.LOST) -> None:
+        """A backup's channel is gone. One of the last in-sync set that was not level yet is waited for all the same,
+        as it may be back at once; but not one that has said that it ends."""
         backup = self.links.pop(link)
         self._ctx.note("warning", f"backup {backup.name} is disconnected: {reason}")
-        if backup.name in self.in_sync and backup.name not in self._expected:
+        is_awaited = backup.name in self._expected and end is not LinkEnd.STOPPING
+        if backup.name in self.in_sync and not is_awaited:
             self._leave(backup.name, reason)
 
     def drop(self, name: str, reason: str) -> bool:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import Connect
+from qpid_ha_broker.ha.link_ends import LinkEnd
+
+_REFUSALS: Final = {
+    LinkEnd.NOT_LET_IN: ("cannot log in to", "; are ha.username and its password the same on all brokers?"),
+    LinkEnd.NO_PLACE: ("there is no place for this one at", ""),
+}
+"""What an operator is told of it, and in the log besides."""
 
 
 class GreetingForm:
@@ -188,22 +197,20 @@ class PrimaryChannel:
         if self.is_open:
             self.greeting.ended()
 
-    def note_refusal(self, refusal: str, *, is_login: bool) -> None:
-        """A channel came to its end: `refusal` is why the broker there does not let us in, empty if it was not that.
-        `is_login`: because of who we are; else it has no place for us.
+    def note_refusal(self, reason: str, end: LinkEnd) -> None:
+        """A channel came to its end, because the broker there does not let us in perhaps.
 
         The first address that refuses stays the one that is told of: its sentence is shown to operators, who are not
         helped by one that changes with each attempt.
         """
         before = self.login_problem
-        if not refusal:
+        if end not in _REFUSALS:
             if self._refused_at == self.address:
                 self._refused_at, self.login_problem = "", ""
         elif self._refused_at in ("", self.address):
-            problem = "cannot log in to" if is_login else "there is no place for this one at"
-            text = f"{problem} the broker at {self.address}: {refusal}"
+            problem, hint = _REFUSALS[end]
+            text = f"{problem} the broker at {self.address}: {reason}"
             if text != before:
-                hint = "; are ha.username and its password the same on all brokers?" if is_login else ""
                 self._ctx.note("error", f"{text}{hint}")
             self._refused_at, self.login_problem = self.address, text
         if self.login_problem != before:

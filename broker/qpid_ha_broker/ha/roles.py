@@ -24,6 +24,7 @@ from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.epoch_recorder import Deposed, EpochRecorder
 from qpid_ha_broker.ha.history import problem
 from qpid_ha_broker.ha.in_sync import InSyncChange
+from qpid_ha_broker.ha.link_ends import STOPPING, LinkEnd
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.primary_channel import PrimaryChannel
 from qpid_ha_broker.ha.promotion import AttemptStep, Granted, Outcome, OwnEvidence, Promotion
@@ -381,7 +382,7 @@ class Standby(ActiveRole):
         """Look for the primary again if it was the channel to it."""
         channel = self._parts.channel
         if lost.link == channel.link:
-            channel.note_refusal(lost.reason if lost.is_login or lost.is_full else "", is_login=lost.is_login)
+            channel.note_refusal(lost.reason, lost.end)
             channel.note_end()
             self.lose_primary(lost.reason)
 
@@ -422,7 +423,7 @@ class Standby(ActiveRole):
     def end(self) -> None:
         """End the channel."""
         if self._parts.channel.link:
-            self._ctx.close(self._parts.channel.link, "stopping")
+            self._ctx.close(self._parts.channel.link, STOPPING)
 
 
 class Connecting(Standby):
@@ -1026,8 +1027,11 @@ class Leader(ActiveRole):
         """A backup, or one that copies a queue, is gone."""
         if self.primary.followers.lost(lost.link, lost.reason):
             return
-        if lost.link in self.primary.links:
-            self.primary.lost(lost.link, lost.reason)
+        backup = self.primary.links.get(lost.link)
+        if backup is not None:
+            self.primary.lost(lost.link, lost.reason, lost.end)
+            if lost.end is LinkEnd.STOPPING:
+                self._step_down.backup_stops(backup.name)
             self._go_on()
 
     def set_writable(self, happened: fx.LinkWritable) -> None:

@@ -94,9 +94,19 @@ class StepDown:
     def tick(self) -> None:
         """A backup that does not take over in time will not."""
         asked = self._switchover
-        if asked is not None and self._ctx.now_s > asked.void_s and not self.is_under_way:
+        if asked is not None and self._ctx.now_s > asked.void_s:
+            self._come_to_nothing(asked, "did not take over in time: see its log")
+
+    def backup_stops(self, name: str) -> None:
+        """It has said so: if it was asked to take over, it will not."""
+        asked = self._switchover
+        if asked is not None and asked.to == name:
+            self._come_to_nothing(asked, "stops, and does not take over")
+
+    def _come_to_nothing(self, asked: _Switchover, why: str) -> None:
+        if not self.is_under_way:
             self._switchover, self._void = None, asked
-            self._ctx.answer(asked.request, False, f"{asked.to} did not take over in time: see its log")
+            self._ctx.answer(asked.request, False, f"{asked.to} {why}")
 
     def _why_not(self, primary: Primary, to: str) -> str:
         if to == self._ctx.settings.name:

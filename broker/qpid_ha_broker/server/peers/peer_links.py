@@ -10,11 +10,12 @@ from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.peer_link import PeerChannel
-from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question, Topic
+from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
@@ -29,6 +30,16 @@ FULL_BYTES = 1024 * 1024
 ROOMY_BYTES = 256 * 1024
 CUT_BYTES = 256 * 1024 * 1024
 """Unsent on a channel: beyond it, the peer is given up. It can come back and compare."""
+
+
+def link_end(reason: str) -> LinkEnd:
+    """Of the text with which a channel has ended: an AMQP condition with its description, or that of a sub-channel's
+    end, or what the operating system said."""
+    if reason.startswith(UNAUTHORIZED_ACCESS):
+        return LinkEnd.NOT_LET_IN
+    if reason.startswith(RESOURCE_LIMIT):
+        return LinkEnd.NO_PLACE
+    return end_of(reason.removeprefix(f"{CONNECTION_FORCED}: "))
 
 
 ConnectionsAsked = Callable[[Question], tuple[bool, str]]
@@ -162,8 +173,7 @@ class PeerLinks:
             return
         link = self._links.pop(number)
         if link.is_known:
-            is_login, is_full = reason.startswith(UNAUTHORIZED_ACCESS), reason.startswith(RESOURCE_LIMIT)
-            self._feed(fx.LinkLost(number, reason, is_login=is_login, is_full=is_full))
+            self._feed(fx.LinkLost(number, reason, link_end(reason)))
 
     # --- what the core wants
 
