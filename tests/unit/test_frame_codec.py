@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frame_codec import FrameKind, decode, encode
 from qpid_ha_broker.ha.frames import Frame, FrameError, GenerationEntry
+from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.sealed_frames import MAX_FRAME_BYTES
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sets.message_clock import LAST_MS
@@ -116,6 +117,17 @@ def test_a_field_that_an_older_release_does_not_send_says_nothing(name: str) -> 
     frame = decode(sealed(bytes.fromhex(vector["hex"])[0], json.dumps(older).encode()))
     assert getattr(frame, name) == {"set": "default", "claims": (), "started": ()}.get(name, 0)
     assert f'"{name}"'.encode() not in encode(frame)
+
+
+@pytest.mark.parametrize("name", ["Hello", "Follow"])
+def test_a_first_word_with_a_field_that_is_not_known_is_refused_with_words_that_its_sender_knows_that_by(
+    name: str,
+) -> None:
+    vector = next(each for each in vectors() if each["type"] == name)
+    newer = sealed(bytes.fromhex(vector["hex"])[0], json.dumps({**vector["fields"], "reads_minds": True}).encode())
+    with pytest.raises(FrameError) as refusal:
+        decode(newer)
+    assert end_of(str(refusal.value)) is LinkEnd.UNREADABLE
 
 
 def test_a_clock_beyond_the_year_9999_is_no_reading() -> None:

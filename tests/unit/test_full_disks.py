@@ -7,6 +7,7 @@ import pytest
 from filling_cluster import NO_ROOM, FillingCluster, three_with_disks
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Frame, Hello
+from qpid_ha_broker.ha.link_ends import end_of
 from qpid_ha_broker.ha.states import State
 from small_cluster import Node
 
@@ -164,8 +165,9 @@ def test_a_primary_of_an_older_release_is_greeted_without_what_it_does_not_know(
 
     def send_to_older(self: FillingCluster, node: Node, link: int, frame: Frame) -> None:
         if isinstance(frame, Hello) and (frame.store_problem or frame.reads_marks):
-            self.break_link((node.name, link), "a damaged frame")
-            node.feed(fx.LinkLost(link, "a damaged frame"))
+            said = "HELLO: store_problem: not a field of it"
+            self.break_link((node.name, link), said)
+            node.feed(fx.LinkLost(link, said, end_of(said)))
         else:
             send(self, node, link, frame)
 

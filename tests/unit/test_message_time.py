@@ -9,6 +9,7 @@ from qpid_ha_broker.events.types import Enqueued, GenerationStarted, InSyncChang
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.backup_link import ReadingsDue
 from qpid_ha_broker.ha.frames import WITH_CLOCK, Hello, StoreOrigin, Topic
+from qpid_ha_broker.ha.link_ends import end_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -142,7 +143,7 @@ def test_a_reading_is_due_at_once_and_then_ever_more_rarely() -> None:
 
 
 @pytest.mark.parametrize("knows_clocks", [False, True])
-def test_a_primary_that_ends_the_channel_at_the_first_word_is_greeted_as_one_of_an_older_release(
+def test_a_primary_that_cannot_read_the_first_word_is_greeted_as_one_of_an_older_release(
     knows_clocks: bool,
 ) -> None:
     cluster = ClockedCluster(b=DAY_MS)
@@ -153,7 +154,9 @@ def test_a_primary_that_ends_the_channel_at_the_first_word_is_greeted_as_one_of_
         if isinstance(effect, fx.Send) and isinstance(effect.frame, Hello) and node is cluster["b"]:
             greetings.append((effect.frame.reads_clock, effect.frame.reads_marks))
             if effect.frame.reads_marks or (effect.frame.reads_clock and not knows_clocks):
-                cluster.disconnect("a", "b")
+                said = "HELLO: reads_marks: not a field of it"
+                cluster.break_link((node.name, effect.link), said)
+                node.feed(fx.LinkLost(effect.link, said, end_of(said)))
                 return
         carry_out(node, effect)
 

@@ -92,6 +92,9 @@ def test_a_backup_that_stops_is_asked_to_take_over_no_more() -> None:
         ("stopping", LinkEnd.STOPPING),  # on a sub-channel
         ("amqp:connection:forced: stopping to follow", LinkEnd.LOST),
         ("amqp:connection:forced: connected anew", LinkEnd.LOST),
+        ("amqp:connection:forced: HELLO: reads_marks: what is that?", LinkEnd.UNREADABLE),
+        ("FOLLOW: reads_clock: what is that?", LinkEnd.UNREADABLE),
+        ("broker b has no replica of the resource set set1", LinkEnd.LOST),
         ("the connection was lost", LinkEnd.LOST),
         ("amqp:unauthorized-access: Authentication failed", LinkEnd.NOT_LET_IN),
         ("amqp:resource-limit-exceeded: 90 connections of brokers", LinkEnd.NO_PLACE),

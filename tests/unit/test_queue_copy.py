@@ -12,6 +12,7 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.commands.configuration import Configuration
@@ -414,15 +415,24 @@ def test_a_copied_message_has_as_long_to_live_here_whatever_the_clocks_of_both_c
     assert lives_ms == [NOW_MS - DAY_MS + 5000, 0, NOW_MS - DAY_MS + 7000]
 
 
-def test_a_primary_that_ends_the_channel_at_the_first_word_is_greeted_as_one_of_an_older_release_is() -> None:
+def test_a_primary_that_cannot_read_the_first_word_is_greeted_as_one_of_an_older_release_is() -> None:
     copy = Outside(three()).copy
     greetings = []
     for _ in range(3):
         greetings.append(copy.follow().reads_clock)
-        copy.lost()
+        copy.lost(end=LinkEnd.UNREADABLE)
     assert greetings == [True, False, True]
     copy.follow()
     with pytest.raises(CopyError):
         copy.received(fr.Refused(fr.RefusalCode.NOT_PRIMARY, "it does not lead", ""), NOW_MS)
     copy.lost()
     assert copy.follow().reads_clock, "the next one may be newer"
+
+
+def test_and_no_other_one_is() -> None:
+    copy = Outside(three()).copy
+    copy.follow("old:5672")
+    copy.lost("old:5672", LinkEnd.UNREADABLE)
+    assert copy.follow("new:5672").reads_clock
+    copy.lost("new:5672")
+    assert copy.follow("new:5672").reads_clock, "that the channel was lost says nothing of the release"

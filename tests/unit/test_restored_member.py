@@ -24,6 +24,7 @@ from qpid_ha_broker.events.types import (
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.frames import StoreOrigin
+from qpid_ha_broker.ha.link_ends import end_of
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Held, Restored
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -200,6 +201,10 @@ LED_BY_B = fx.ClusterRecord("uuid", 1, "b", 1, ("a", "b", "c"))
 LED_BY_A = fx.ClusterRecord("uuid", 2, "a", 2, ("a",))
 
 
+Greeting = tuple[tuple[int, ...], bool]
+"""Of a Hello: `started` and `reads_marks`."""
+
+
 class Waking(MemberHarness):
     """A member that starts, and that the primary of generation 1 welcomes again and again."""
 
@@ -210,6 +215,9 @@ class Waking(MemberHarness):
         """Number of the last question for the record."""
         self._link = self._asked_peers = 0
         self._hello: fr.Hello | None = None
+        self._address = ""
+        self.cannot_read: set[str] = set()
+        """Addresses of brokers that can read no greeting, see `CANNOT_READ`."""
         self.done: list[fx.Discarded | StoreRequest] = []
         """What was to be kept, and what the store was asked for."""
         self.apply(fx.Started())
@@ -230,7 +238,7 @@ class Waking(MemberHarness):
         self.done.append(request)
 
     def open_link(self, link: int, address: str) -> None:
-        self._link = link
+        self._link, self._address = link, address
 
     def send_frame(self, link: int, frame: fr.Frame) -> None:
         if isinstance(frame, fr.Hello):
@@ -268,11 +276,21 @@ class Waking(MemberHarness):
         assert self._hello is not None
         return self._hello.complete, self._hello.lacks_transient
 
-    def greeting_after_loss(self) -> fr.Hello:
-        """Its next Hello, after the channel was lost."""
-        self.says_of_itself()
-        assert self._hello is not None
-        return self._hello
+    def greetings(self, reasons: list[str]) -> dict[str, list[Greeting]]:
+        """It looks for the primary, and its channels end, for these reasons one after the other: how it greets at each
+        address."""
+        if self.member.status.state is State.CATCHUP:
+            self.apply(fx.LinkLost(self._link, "connection reset"))
+        greetings: dict[str, list[Greeting]] = {"b:5672": [], "c:5672": []}
+        for reason in reasons:
+            self.now_s += 5.0
+            self.apply(fx.Ticked())
+            self.apply(fx.LinkOpened(self._link))
+            assert self._hello is not None
+            greetings[self._address].append((self._hello.started, self._hello.reads_marks))
+            said = CANNOT_READ if self._address in self.cannot_read else reason
+            self.apply(fx.LinkLost(self._link, said, end_of(said)))
+        return greetings
 
     def read(self, record: fx.ClusterRecord | None) -> None:
         """The coordinator answers; None: it cannot be reached."""
@@ -306,13 +324,51 @@ def test_whoever_has_nothing_to_ask_the_coordinator_follows_at_once(settings: Me
     assert waking.is_welcome()
 
 
-def test_who_ends_the_channel_at_the_greeting_is_an_older_release_perhaps_and_greeted_as_such() -> None:
+CANNOT_READ = "HELLO: expected no field called reads_marks"
+"""As a release says it that knows no such field."""
+FULL, WITHOUT_THE_LAST, BAREST = ((0,), True), ((0,), False), ((), False)
+
+
+def test_who_cannot_read_the_greeting_is_an_older_release_perhaps_and_greeted_as_such() -> None:
     waking = Waking(member())
     assert waking.is_welcome()
-    greetings = [waking.greeting_after_loss() for _ in range(4)]
-    assert [(hello.started, hello.reads_marks) for hello in greetings] == [
-        ((0,), True),  # it had answered
-        ((0,), False),
-        ((), False),
-        ((0,), True),
-    ]
+    greetings = waking.greetings([CANNOT_READ] * 10)
+    assert greetings["b:5672"][:4] == greetings["c:5672"][:4] == [FULL, WITHOUT_THE_LAST, BAREST, FULL]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "connection reset",
+        "stopping",
+        "broker b has no replica of the resource set set1",  # which is made just now
+    ],
+)
+def test_and_nobody_else_is_who_ends_the_channel_without_a_word(reason: str) -> None:
+    waking = Waking(member())
+    assert waking.is_welcome()
+    greetings = waking.greetings([reason] * 6)
+    assert set(greetings["b:5672"] + greetings["c:5672"]) == {FULL}
+
+
+def test_nor_whoever_is_at_another_address() -> None:
+    waking = Waking(member())
+    waking.cannot_read = {"b:5672"}
+    greetings = waking.greetings(["connection reset"] * 6)
+    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, BAREST]
+    assert set(greetings["c:5672"]) == {FULL}
+
+
+def test_nor_the_next_process_at_that_address() -> None:
+    """It is of a newer release, perhaps: that is what a rolling upgrade is."""
+    waking = Waking(member())
+    greetings = waking.greetings([CANNOT_READ] * 2 + ["connection reset"] * 2 + [CANNOT_READ] * 2)
+    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, FULL]
+
+
+def test_nor_who_is_there_when_a_primary_is_looked_for_again() -> None:
+    waking = Waking(member())
+    waking.greetings([CANNOT_READ] * 4)
+    assert waking.is_welcome()
+    greetings = waking.greetings(["connection reset"] * 4)
+    assert greetings["b:5672"][0] == greetings["c:5672"][0] == FULL

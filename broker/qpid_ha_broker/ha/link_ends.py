@@ -12,6 +12,8 @@ from typing import Final
 
 STOPPING: Final = "stopping"
 """What a member says on its channels when it ends in order."""
+_FIRST_WORDS: Final = ("HELLO: ", "FOLLOW: ")
+"""What `sealed_frames` begins with where it says why such a frame cannot be read."""
 
 
 class LinkEnd(Enum):
@@ -22,6 +24,8 @@ class LinkEnd(Enum):
     STOPPING = auto()
     """The other member ends in order, with its process or because its broker keeps no replica of the set any more:
     nobody has to wait for it."""
+    UNREADABLE = auto()
+    """The other broker could not read the first word that it was sent: it is of an older release, perhaps."""
     NOT_LET_IN = auto()
     """The other broker does not let us in as who we are."""
     NO_PLACE = auto()
@@ -30,4 +34,6 @@ class LinkEnd(Enum):
 
 def end_of(said: str) -> LinkEnd:
     """Of what the other member itself gave as its reason."""
-    return LinkEnd.STOPPING if said == STOPPING else LinkEnd.LOST
+    if said == STOPPING:
+        return LinkEnd.STOPPING
+    return LinkEnd.UNREADABLE if said.startswith(_FIRST_WORDS) else LinkEnd.LOST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import Connect
@@ -15,16 +15,10 @@ _REFUSALS: Final = {
 """What an operator is told of it, and in the log besides."""
 
 
-class GreetingForm:
-    """How another broker is greeted whose release is not known: an older one ends the channel at a first word with
-    fields that it does not know, and does not say why. So the next greeting after that leaves out what came last, and
-    after the barest the fullest comes again."""
+class GreetingForm(NamedTuple):
+    """What a broker is greeted with. `additions`: releases with which fields of the greeting came, the oldest first."""
 
-    def __init__(self, additions: int = 1) -> None:
-        """`additions`: releases with which fields came."""
-        self._most = self.additions = additions
-        """Those of which the fields are in the greeting, the oldest ones."""
-        self._is_open = self._is_answered = self._is_welcome = False
+    additions: int
 
     @property
     def is_full(self) -> bool:
@@ -36,26 +30,37 @@ class GreetingForm:
         """With what came after that, too: marks, and why a store takes nothing."""
         return self.additions > 1
 
-    def opened(self) -> None:
-        """A channel is there, and its first word is about to be sent."""
-        self._is_open, self._is_answered, self._is_welcome = True, False, False
 
-    def answered(self) -> None:
-        """Something came on it."""
-        self._is_answered = True
+class Greetings:
+    """How brokers are greeted of which the release is not known; by address, as in a rolling upgrade they differ.
+
+    The promise: the greeting is the newest, unless the broker there has said that it cannot read that.
+
+    1. It could not read the greeting: the next one there leaves out what came last, and after the barest, which every
+       release reads, the newest comes again.
+    2. The channel came to another end, or there was none: the next process there may be newer, so it is greeted anew.
+    3. Somebody has welcomed this broker: by the time that it looks for a primary again, all may be newer.
+    """
+
+    def __init__(self, additions: int = 1) -> None:
+        self._newest = GreetingForm(additions)
+        self._older: dict[str, GreetingForm] = {}
+
+    def at(self, address: str) -> GreetingForm:
+        """For the broker there."""
+        return self._older.get(address, self._newest)
+
+    def ended(self, address: str, end: LinkEnd) -> None:
+        """The channel to that address is gone."""
+        additions = self.at(address).additions
+        if end is LinkEnd.UNREADABLE and additions:
+            self._older[address] = GreetingForm(additions - 1)
+        else:
+            self._older.pop(address, None)
 
     def welcomed(self) -> None:
-        """That was who is looked for. The next one may be newer."""
-        self._is_answered = self._is_welcome = True
-
-    def ended(self) -> None:
-        """It is gone: before the other side's first word perhaps."""
-        if self._is_open:
-            self._is_open = False
-            if self._is_welcome:
-                self.additions = self._most
-            elif not self._is_answered:
-                self.additions = self.additions - 1 if self.additions else self._most
+        """The primary is there."""
+        self._older.clear()
 
 
 class PrimaryChannel:
@@ -83,7 +88,7 @@ class PrimaryChannel:
         self._welcomed_s = float("-inf")
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
-        self.greeting = GreetingForm(additions=2)
+        self._greetings = Greetings(additions=2)
         self.told_problem = ""
         """Why the store of this broker took nothing when it greeted, which is told to whoever is not too old for that;
         empty: it took what it was given, then or since."""
@@ -158,18 +163,16 @@ class PrimaryChannel:
     def opened(self) -> None:
         """It is there."""
         self.is_open = True
-        self.greeting.opened()
         self._heard_s = self._ctx.clock_s
 
     def heard(self) -> None:
         """Something came."""
-        self.greeting.answered()
         self._heard_s = self._ctx.clock_s
 
     def welcomed(self) -> None:
         """The primary is found."""
         self.heard()
-        self.greeting.welcomed()
+        self._greetings.welcomed()
         self._welcomed_s = self._ctx.clock_s
         if self.login_problem:
             self._ctx.is_status_stale = True
@@ -192,10 +195,14 @@ class PrimaryChannel:
         silent_s = self._ctx.clock_s - self._heard_s
         return f"nothing came for {silent_s:.1f} s" if silent_s > limit_s else None
 
-    def note_end(self) -> None:
-        """The other side is gone: before its first word perhaps, and then the next greeting is the other one."""
-        if self.is_open:
-            self.greeting.ended()
+    @property
+    def greeting(self) -> GreetingForm:
+        """For the broker at `address`."""
+        return self._greetings.at(self.address)
+
+    def note_end(self, end: LinkEnd) -> None:
+        """The other side is gone, or never was there."""
+        self._greetings.ended(self.address, end)
 
     def note_refusal(self, reason: str, end: LinkEnd) -> None:
         """A channel came to its end, because the broker there does not let us in perhaps.

@@ -21,7 +21,8 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.history import newest
-from qpid_ha_broker.ha.primary_channel import GreetingForm
+from qpid_ha_broker.ha.link_ends import LinkEnd
+from qpid_ha_broker.ha.primary_channel import Greetings
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
@@ -114,23 +115,23 @@ class QueueCopy:
         self._pending: deque[_Add | _Drop | _Reach] = deque()
         self._source_clock: MessageClock | None = None
         """By which messages expire there; None: the primary has not told, as one of an older release does not."""
-        self._greeting = GreetingForm()
+        self._greetings = Greetings()
 
     # --- the conversation
 
-    def follow(self) -> fr.Follow:
-        """The first word on a new channel."""
+    def follow(self, address: str = "") -> fr.Follow:
+        """The first word on a new channel to that address."""
         with suppress(CopyError):  # then the copy is made anew
             self._write_all()
         history, lsn = self._history, self.lsn
-        self._greeting.opened()
+        reads_clock = self._greetings.at(address).is_full
         return fr.Follow(
-            fr.PROTOCOL_VERSION, self._own_name, self.name, self._source.cluster, history, lsn, self._greeting.is_full
+            fr.PROTOCOL_VERSION, self._own_name, self.name, self._source.cluster, history, lsn, reads_clock
         )  # fmt: skip
 
-    def lost(self) -> None:
-        """The channel is gone; what was on its way will come again."""
-        self._greeting.ended()
+    def lost(self, address: str = "", end: LinkEnd = LinkEnd.LOST) -> None:
+        """The channel to that address is gone; what was on its way will come again."""
+        self._greetings.ended(address, end)
         self._followed = None
         self._chunks.clear()
         self._dropped.clear()
@@ -140,7 +141,6 @@ class QueueCopy:
 
     def received(self, frame: fr.Frame, steady_ms: int) -> list[fr.Frame]:
         """A frame came; what to answer. Raises CopyError. `steady_ms`: see `model.message_clock`."""
-        self._greeting.welcomed()
         if not self._may_go_on():
             return []
         if isinstance(frame, fr.Refused):
@@ -179,6 +179,7 @@ class QueueCopy:
         if self.queue is None and not self._adopt(frame):
             return []
         self._followed = frame
+        self._greetings.welcomed()
         if self._source_clock is not None:
             self._source_clock.follow()
         self._source = _Source(frame.cluster, frame.queue)

@@ -383,7 +383,7 @@ class Standby(ActiveRole):
         channel = self._parts.channel
         if lost.link == channel.link:
             channel.note_refusal(lost.reason, lost.end)
-            channel.note_end()
+            channel.note_end(lost.end)
             self.lose_primary(lost.reason)
 
     def refused(self, link: int, frame: fr.Refused) -> None:

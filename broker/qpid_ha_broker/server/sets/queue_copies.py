@@ -18,12 +18,14 @@ from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
 from qpid_ha_broker.model.sets.state import ReplayError
 from qpid_ha_broker.server.control.administration import Params, check_known
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
+from qpid_ha_broker.server.peers.peer_links import link_end
 from qpid_ha_broker.server.proxies.remote_names import ConfiguredRemotes
 from qpid_ha_broker.server.proxies.remote_nodes import MakeRemoteEngine
 from qpid_ha_broker.server.runtime.engines import proof_for
@@ -81,7 +83,7 @@ class CopyLink:
     def opened(self, channel: Channel) -> None:
         """There is a channel: greet."""
         self._heard_s = time.monotonic()
-        channel.send(encode(self.copy.follow()))
+        channel.send(encode(self.copy.follow(self.address)))
 
     def received(self, channel: Channel, data: bytes) -> None:
         """A frame came."""
@@ -96,7 +98,7 @@ class CopyLink:
     def closed(self, channel: Channel, reason: str) -> None:
         """It is gone, or there never was one."""
         self._channel = None
-        self._lost(reason)
+        self._lost(reason, link_end(reason))
 
     def _give_up(self, why: str) -> None:
         channel, self._channel = self._channel, None
@@ -104,13 +106,13 @@ class CopyLink:
             channel.close(why)
         self._lost(why)
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, reason: str, end: LinkEnd = LinkEnd.LOST) -> None:
         self._lost_s = time.monotonic()
         text = f"{self.address}: {reason}"
         if self.copy.state is CopyState.FOLLOWING or not self.problem:
             log.warning("the copy of queue %s has no primary to follow: %s", self.copy.name, text)
         self.problem = text
-        self.copy.lost()
+        self.copy.lost(self.address, end)
         if self._next == 0 and self.copy.queue is None and not self.begun.done():
             self.begun.set_result(f"no primary at {self.copy.source}; the last problem was {text}")
 
