@@ -104,9 +104,6 @@ class Custodian(Protocol):
     def browses_replica(self, client: str) -> bool:
         """Whether one who looked at a primary, and whose broker leads no more, looks at what that has as a backup."""
 
-    def is_acquired(self, sent: Sent) -> bool:
-        """Whether a primary has it for a consumer, which it may not have sent it to yet: who looks is not shown it."""
-
     def has_left(self, reading: Reading) -> bool:
         """Whether the proxy that relays it has found its client gone, of which the client may not know."""
 
@@ -138,6 +135,8 @@ class Ledger:
         """When primaries gave it to a client, and to which one."""
         self._reclaimed: dict[Sent, tuple[int, str]] = {}
         """In which generation a primary last let a client have it again, and which one."""
+        self._held: set[Sent] = set()
+        """What a session has held, which has it before it is sent, and whether it is sent or not."""
 
     # --- publishers
 
@@ -165,13 +164,16 @@ class Ledger:
 
     def check_drained(self, wanted: set[Sent], seen: set[Sent], queue: str, client: str) -> None:
         """One who looks has drained `queue`. `wanted`: what was `untouched` when that began. Raises Violation."""
-        missing = {sent for sent in (wanted & self.untouched(queue)) - seen if not self._custodian.is_acquired(sent)}
+        missing = (wanted & self.untouched(queue)) - seen
         if missing and not self._custodian.browses_replica(client):
             raise Violation(f"{client} has drained {queue} and has not seen {min(missing)}, of {len(missing)}")
 
     def untouched(self, queue: str) -> set[Sent]:
-        """What was accepted for `queue`, and no primary has given to anybody: it is there."""
-        touched = {sent for sent, _ in self._left}
+        """What was accepted for `queue`, and nobody has ever had: it is there, and whoever looks is shown it.
+
+        Who looks does not go back for what was held for a session when he came to it, and was never sent.
+        """
+        touched = {sent for sent, _ in self._left} | self._held
         return {
             sent
             for sent in self.accepted
@@ -256,6 +258,10 @@ class Ledger:
     def leaves_overtaken(self, sent: Sent, client: str, generation: int) -> None:
         """A primary that was overtaken a moment ago gives it to `client`."""
         self._left.setdefault((sent, client), []).append((self._now_s(), generation))
+
+    def is_held(self, sent: Sent) -> None:
+        """A primary holds it for a session, to which it is sent once that is committed."""
+        self._held.add(sent)
 
     def is_reclaimed(self, sent: Sent, client: str) -> None:
         """A new primary lets `client` have it again, whose proxy has come for it."""

@@ -13,7 +13,10 @@ from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.wire.engine import Transfer
+from qpid_ha_broker.events.types import SessionAcquired
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.catalog import Catalog
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
@@ -97,6 +100,8 @@ class Watch:
                 self._browsing_here[connection.engine.connection.remote_container or ""] = endpoint
             return
         client = request.container if request is not None else connection.engine.connection.remote_container or ""
+        if endpoint.session_owner is not None:
+            self._watch_holds(endpoint.hosted.resources.catalog)
         key = client, endpoint.queue.name, node.member.status.generation
         attachment = Attachment(self._now_s(), connection, endpoint, node.resources.is_gated)
         self._attachments.setdefault(key, []).append(attachment)
@@ -119,6 +124,19 @@ class Watch:
             deliver(entries)
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace
+
+    def _watch_holds(self, catalog: Catalog) -> None:
+        """A session's link has a message before `deliver` is called, and where that never is."""
+        if "session_acquired" in vars(catalog):
+            return
+        acquired = catalog.session_acquired
+
+        def seen_acquired(queue: Queue, entries: Sequence[Entry], event: SessionAcquired) -> None:
+            for entry in entries:
+                self.ledgers_of.get(queue.name, self.ledger).is_held(sent_in(entry.resident_body()))
+            acquired(queue, entries, event)
+
+        setattr(catalog, "session_acquired", seen_acquired)  # noqa: B010 - a method, which mypy lets nobody replace
 
     def _check_overtaken(self, node: Node, generation: int) -> None:
         """It gives messages to a consumer, and somebody else leads: since a moment ago only, when that one may still
@@ -178,12 +196,6 @@ class Watch:
         """See there."""
         endpoint = self._browsing_here.get(client)
         return endpoint is not None and bool(endpoint.hosted.resources.replicated.read_only)
-
-    def is_acquired(self, sent: Sent) -> bool:
-        """See there."""
-        queues = [queue for node in self._nodes if node.is_primary for queue in node.resources.catalog.queues.values()]
-        entries = [entry for queue in queues if queue.name == sent.queue for entry in queue.messages]
-        return any(entry.holder is not None and sent_in(entry.resident_body()) == sent for entry in entries)
 
     def has_left(self, reading: Reading) -> bool:
         """See there."""

@@ -4,6 +4,8 @@
    is not there yet"; seeds 358 and 395).
 2. A message that two clients have, as one of them lost the connection to a primary that lived, and that the other one
    came for first (docs/cluster.md, "Proxies"; seed 1122).
+3. A message that a session held and never got: who looked meanwhile does not go back for it (docs/protocol.md,
+   "Browsing").
 """
 
 from __future__ import annotations
@@ -45,9 +47,6 @@ class Generations:
 
     def is_its_own(self, handout: Handout) -> bool:
         return self.have_all_come_in_time
-
-    def is_acquired(self, sent: Sent) -> bool:
-        return False
 
     def has_left(self, reading: Reading) -> bool:
         return False
@@ -102,6 +101,20 @@ class Market(Shop):
     def accepted(self) -> None:
         self.pass_time()
         self.ledger.is_accepted(MESSAGE)
+
+
+def test_who_drains_a_queue_sees_what_nobody_ever_had() -> None:
+    market = Market()
+    market.accepted()
+    with pytest.raises(Violation, match="has not seen"):
+        market.ledger.check_drained(market.ledger.untouched("plain"), set(), "plain", "b0.1")
+
+
+def test_who_drains_a_queue_need_not_see_what_a_session_held_when_he_passed_it() -> None:  # and never got, seed 22
+    market = Market()
+    market.accepted()
+    market.ledger.is_held(MESSAGE)
+    market.ledger.check_drained(market.ledger.untouched("plain"), set(), "plain", "b0.1")
 
 
 def test_what_was_on_its_way_when_its_primary_died_with_it_may_come_again_without_a_mark() -> None:
