@@ -16,6 +16,7 @@ from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.resources import Resources
@@ -134,7 +135,7 @@ class AnyCommands:
         self._count = 0
         common = [self.publish] * 6 + [self.take] * 4 + [self.settle] * 4
         rare = [self.declare, self.delete, self.bind, self.unbind, self.level, self.purge, self.tick, self.transaction]
-        rare += [self.change_map, self.change_session]
+        rare += [self.change_map, self.change_session, self.levels]
         self._commands: list[Callable[[], object]] = [*common, *rare, self.declare, self.bind, self.transaction]
         core.resources.deduplication.producers = random.choice([2, 3, 10_000])
         core.configuration.declare_exchange("x", "fanout", {})
@@ -207,6 +208,10 @@ class AnyCommands:
 
     def level(self) -> None:
         self.core.configuration.update_queue(self._queue().name, {"qpid.replicate": self.random.choice(LEVELS)})
+
+    def levels(self) -> None:
+        """Of all that did not ask for one, exchanges too."""
+        self.core.configuration.set_replication([], Replicate(self.random.choice(LEVELS)))
 
     def change_map(self) -> None:
         there = self.core.catalog

@@ -281,11 +281,13 @@ class Replica:
                 for record in held.records:
                     follow(self._without_lost(record) if self.lacks_transient else record)
             except ReplayError:
+                self._apply_behind(held.behind)
                 self._lose_track()
                 raise
             if not state.open_unit:  # what a store left out is no record, but it was written
                 self._set.log.last_lsn = held.last_lsn
-            self._apply_behind(held.behind)
+            if held.behind:
+                self._apply_behind(held.behind)
         if self.history.held_marks:
             # A batch out of a store may be empty: its messages were not durable.
             self.history.applied_before(

@@ -165,8 +165,8 @@ class HostedSet:
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
         resources = self.resources
-        for resource_set in resources.sets.all:
-            if resource_set.log.has_pending:
+        for log in resources.sets.logs:
+            if log.has_pending:
                 return True
         goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
         return resources.has_work or goes_on or bool(resources.catalog.deleted_queues)
@@ -208,8 +208,8 @@ class HostedSet:
             consumer, entries, _ = self._withheld.popleft()
             _deliver(consumer, entries)
         wall_ms = host.steady.wall_ms()
-        for resource_set in resources.sets.all:
-            resource_set.log.note_time(wall_ms)
+        for log in resources.sets.logs:
+            log.note_time(wall_ms)
         batch = resources.replicated.log.take_batch()
         self.tell_what_is_committed()
         return batch

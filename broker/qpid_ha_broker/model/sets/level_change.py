@@ -113,15 +113,17 @@ class LevelChange:
         self._catalog.renumber_exchange(exchange, self._log.last_lsn + 1)
         exchange.replication = Replicate.MESSAGES
         shared: list[ev.Event] = []
-        private: list[ev.Event] = []
+        private: list[Binding] = []
         for binding in exchange.bindings():
-            target = self._catalog.bindable(binding.queue)
-            is_private = is_local_binding(exchange, target, binding.arguments)
-            bound = ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
-            (private if is_private else shared).append(bound)
+            if is_local_binding(exchange, self._catalog.bindable(binding.queue), binding.arguments):
+                private.append(binding)
+            else:
+                shared.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
         self._log.append_unit([declared, *shared])
-        for private_binding in private:  # after the declaration that they name
-            self._local_log.append(private_binding)
+        for binding in private:  # after the declaration that they name, here as in the log
+            exchange.unbind(binding.queue, binding.key)
+            exchange.bind(binding)
+            self._local_log.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
 
     def _to_local(self, queue: Queue) -> None:
         self._log.append(ev.QueueDeleted(queue.id))

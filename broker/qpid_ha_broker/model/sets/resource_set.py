@@ -251,6 +251,8 @@ class ResourceSets:
             self.replicated.beside = ResourceSet(LOCAL_SET, self._local_log, state)
             self.all += (self.replicated.beside,)
 
+        self.logs = tuple([resource_set.log for resource_set in self.all])
+
     @property
     def has_local(self) -> bool:
         """Whether the broker keeps something for itself beside this set."""

@@ -143,7 +143,7 @@ class Resources:
         self.catalog.now_ms = now_ms
         if self.replicated.is_restricted:
             self.replicated.check_publish(queues)
-        plan = EnqueuePlan(self._reader, self.deduplication.producers)
+        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers)
         plan.add(queues, message, now_ms, routed=routed)
         return plan
 
@@ -154,16 +154,18 @@ class Resources:
 
     def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
         """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
-        replicated, before, sets = self.replicated, self.sets.log_ends, self.sets.all
+        before, sets, first = self.sets.log_ends, self.sets.all, plan.units[self.replicated.log]
         # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
         # For the same reason the unit comes last after which the numbers of its messages are known.
-        replicated_first = plan.events and (departures or not plan.advances)
+        replicated_first = first.events and (departures or not first.advances)
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
         for each in sets if replicated_first else reversed(sets):
             leaving = [departure for departure in departures if departure.queue.log is each.log]
-            events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused]
-            events = plan.written_to(log_is_local=each is not replicated)
-            advances = plan.advances if each is replicated else plan.local_advances
+            unit = plan.units[each.log]
+            if not (unit.events or leaving):
+                continue
+            events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused] = plan.written_to(each.log)
+            advances = unit.advances
             if advances:
                 room = self.deduplication.room_for(advances, each.state.producers)
                 events = [*room, *events, *self.deduplication.take_refused(advances)]
@@ -412,7 +414,7 @@ class Resources:
         message = Message(
             self._reader.dead_letter(body, Death(queue.name, reason, now_ms)), header.durable, header.priority
         )
-        plan = EnqueuePlan(self._reader)
+        plan = EnqueuePlan(self._reader, self.sets.logs)
         try:
             key = self._reader.routing_key(body)
         except ModelError:
@@ -424,7 +426,7 @@ class Resources:
         except ModelError:
             return False
         self.overrun |= plan.overrun
-        if not (plan.events or plan.local_events):
+        if not plan.logs:
             return False
         self.carry_out(plan, [Departure(queue, [entry], DequeueReason.MOVED)])
         return True
@@ -446,7 +448,7 @@ class Resources:
         ]
         if self.replicated.is_restricted:
             self.replicated.check_publish(queue for queues, _, _ in routed for queue in queues)
-        plan = EnqueuePlan(self._reader, self.deduplication.producers)
+        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers)
         for queues, message, target in routed:
             plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
         accepted: dict[Queue, list[Entry]] = {}
@@ -454,7 +456,7 @@ class Resources:
             if entry.holder is transaction and not queue.deleted:  # a queue that is being deleted may have moved it
                 accepted.setdefault(queue, []).append(entry)
         departures = [Departure(queue, entries, DequeueReason.CONSUMED) for queue, entries in accepted.items()]
-        if plan.local_events or any(queue.log is not self.replicated.log for queue in accepted):
+        if len(plan.logs.union(queue.log for queue in accepted)) > 1:
             self.sets.local_log.join()
         token = self.carry_out(plan, departures)
         duplicates = len(transaction.published) - len(new)

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from qpid_ha_broker.events.types import DequeueReason, Enqueued, ProducerAdvanced
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked, fresh
+from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.message_reader import MessageReader
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import FullPolicy, Replicate
+from qpid_ha_broker.model.queues.queue_arguments import FullPolicy
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.transactions.transaction import Message
 
@@ -29,17 +30,26 @@ class Departure(NamedTuple):
     reason: DequeueReason
 
 
+class PlannedUnit:
+    """What goes into one log."""
+
+    __slots__ = ("advances", "events")
+
+    def __init__(self) -> None:
+        self.events: list[Enqueued] = []
+        self.advances: dict[bytes, int] = {}
+        """What producers come to with these messages."""
+
+
 class EnqueuePlan:
     """The promise: after an error from `add`, no queue is touched and the plan is empty."""
 
-    def __init__(self, reader: MessageReader, producers: int = 0) -> None:
-        """`producers`: how many are remembered; 0: numbers of messages mean nothing."""
-        self.events: list[Enqueued] = []
-        self.local_events: list[Enqueued] = []
-        """For queues whose messages are not replicated."""
-        self.advances: dict[bytes, int] = {}
-        self.local_advances: dict[bytes, int] = {}
-        """What producers come to, by messages that go to no queue which is replicated."""
+    def __init__(self, reader: MessageReader, logs: Iterable[Log], producers: int = 0) -> None:
+        """`logs`: those of the queues; a message that goes into several has its number written to the first of them.
+
+        `producers`: how many are remembered; 0: numbers of messages mean nothing.
+        """
+        self.units = {log: PlannedUnit() for log in logs}
         self.producers = producers
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
@@ -61,34 +71,39 @@ class EnqueuePlan:
 
     def add(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> None:
         """Plan for `message` to join each of `queues`. `routed`: an exchange has chosen them, not the publisher."""
-        joined: dict[tuple[int, str, bool], list[int]] = {}
+        joined: dict[tuple[int, str, Log], list[int]] = {}
         try:
             for queue in queues:
                 key = self._key(queue, message.payload)
                 if not self._make_room(queue, message, key, routed):
                     continue
-                local = queue.replication is not Replicate.MESSAGES
-                joined.setdefault((_expiry(queue, message, now_ms), key, local), []).append(queue.id)
+                joined.setdefault((_expiry(queue, message, now_ms), key, queue.log), []).append(queue.id)
         except Exception:
             # Whatever it was, what rings had set aside for it must not stay aside.
             self.abandon()
             raise
         numbered = bool(message.producer and self.producers)
         durable = message.durable or numbered  # its number outlives a crash: without it, it would be taken for there
-        for (expires_at_ms, key, local), ids in joined.items():
+        for (expires_at_ms, key, log), ids in joined.items():
             event = _new_tuple(Enqueued, (tuple(ids), message.payload, durable, message.priority, expires_at_ms, key))
-            (self.local_events if local else self.events).append(event)
+            self.units[log].events.append(event)
         if numbered and joined:
-            only_local = all(local for _, _, local in joined)
-            (self.local_advances if only_local else self.advances)[message.producer] = message.sequence
+            logs = {log for _, _, log in joined}
+            first = next(unit for log, unit in self.units.items() if log in logs)
+            first.advances[message.producer] = message.sequence
 
-    def written_to(self, *, log_is_local: bool) -> Sequence[Enqueued | ProducerAdvanced]:
-        """What goes into that log: messages, and then how far their producers have come with them."""
-        events = self.local_events if log_is_local else self.events
-        advances = self.local_advances if log_is_local else self.advances
-        if not advances:
-            return events
-        return [*events, *(ProducerAdvanced(name, number, self.producers) for name, number in advances.items())]
+    @property
+    def logs(self) -> set[Log]:
+        """Those into which something goes."""
+        return {log for log, unit in self.units.items() if unit.events}
+
+    def written_to(self, log: Log) -> Sequence[Enqueued | ProducerAdvanced]:
+        """What goes into `log`: messages, and then how far their producers have come with them."""
+        unit = self.units[log]
+        if not unit.advances:
+            return unit.events
+        advances = (ProducerAdvanced(name, number, self.producers) for name, number in unit.advances.items())
+        return [*unit.events, *advances]
 
     def _make_room(self, queue: Queue, message: Message, key: str, routed: bool) -> bool:
         """False: `queue` has none for it and goes without, which is not the publisher's concern. Raises ModelError."""
@@ -151,10 +166,9 @@ class EnqueuePlan:
         self.outranked = 0
         self._coming.clear()
         self._values.clear()
-        self.events.clear()
-        self.local_events.clear()
-        self.advances.clear()
-        self.local_advances.clear()
+        for unit in self.units.values():
+            unit.events.clear()
+            unit.advances.clear()
 
 
 def _expiry(queue: Queue, message: Message, now_ms: int) -> int:

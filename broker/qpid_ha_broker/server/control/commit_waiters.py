@@ -54,8 +54,7 @@ class CommitWaiters:
 
     def refuse(self, resources: Resources) -> None:
         """This broker is primary of that set no more: what becomes of the last events there, others decide."""
-        logs = [resource_set.log for resource_set in resources.sets.all]
-        waiting = [item for item in self._waiting if any(item[0].is_of(log) for log in logs)]
+        waiting = [item for item in self._waiting if any(item[0].is_of(log) for log in resources.sets.logs)]
         self._waiting = [item for item in self._waiting if item not in waiting]
         text = "this broker stopped being primary before the change was committed: ask the next one whether it was kept"
         for _, waiter in waiting:
