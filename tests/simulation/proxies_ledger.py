@@ -57,6 +57,15 @@ class ClientSession:
     """Its client, or the primary that leads `default` in the newest generation, has ended it."""
 
 
+class Given(NamedTuple):
+    """A message that a primary gave to a client."""
+
+    at_s: float
+    client: str
+    attached_s: float
+    """When the link was attached there on which it goes."""
+
+
 @dataclass(eq=False)
 class Reading:
     """A consumer's link."""
@@ -131,8 +140,7 @@ class Ledger:
         self._deleted_s: dict[str, float] = {}
         self._left: dict[tuple[Sent, str], list[tuple[float, int]]] = {}
         """By message and client: when primaries gave it to that one, and in which generation, until it has come."""
-        self._given: dict[Sent, list[tuple[float, str]]] = {}
-        """When primaries gave it to a client, and to which one."""
+        self._given: dict[Sent, list[Given]] = {}
         self._reclaimed: dict[Sent, tuple[int, str]] = {}
         """In which generation a primary last let a client have it again, and which one."""
         self._held: set[Sent] = set()
@@ -230,8 +238,9 @@ class Ledger:
         is_missing = bool(self._custodian.promotions_without(handout.sent, handout.generation))
         return is_missing and handout.sent not in self.accepted
 
-    def leaves_primary(self, sent: Sent, client: str) -> None:
-        """The newest primary gives it to `client`: it must be nobody's."""
+    def leaves_primary(self, sent: Sent, client: str, attached_s: float) -> None:
+        """The newest primary gives it to `client`, on a link that was attached there at `attached_s`: it must be
+        nobody's."""
         for earlier in self.handouts.get(sent, ()):
             if earlier.is_returned or self._died_with_its_primary(earlier):
                 continue
@@ -244,7 +253,7 @@ class Ledger:
             has_ended = earlier.reading.has_ended or is_left
             self.ended += has_ended
             self.late += not has_ended
-        self._given.setdefault(sent, []).append((self._now_s(), client))
+        self._given.setdefault(sent, []).append(Given(self._now_s(), client, attached_s))
         self._left.setdefault((sent, client), []).append((self._now_s(), self._custodian.generation))
 
     def comes_to_proxy(self, sent: Sent, client: str, most_s: float) -> None:
@@ -288,12 +297,15 @@ class Ledger:
         """See 4. What a session gives back is marked in any case."""
         reading, given = handout.reading, self._given.get(handout.sent, [])
         if reading.session is not None:
-            return not handout.is_marked and all(client.startswith("s") for _, client in given)
-        if any(client != reading.client for _, client in given):
+            return not handout.is_marked and all(each.client.startswith("s") for each in given)
+        if any(each.client != reading.client for each in given):
             return False
         if not handout.is_marked:
             return True
-        is_alone = len(given) > 1 and all(at_s >= reading.attached_s for at_s, _ in given)
+        # A link that its client has ended may be there yet, at a primary that has not read so: it takes its share.
+        is_alone = len(given) > 1 and all(
+            each.at_s >= reading.attached_s and each.attached_s >= reading.opened_s for each in given
+        )
         return is_alone and not self.handouts[handout.sent] and self._custodian.is_its_own(handout)
 
     def _check_order(self, handout: Handout) -> None:

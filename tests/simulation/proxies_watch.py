@@ -120,7 +120,7 @@ class Watch:
                 for entry in entries:
                     if endpoint.queue.deleted or entry.id <= endpoint.queue.id:
                         raise Violation(f"message {entry.id} goes out of {endpoint.queue.name}, which was made anew")
-                    ledger.leaves_primary(sent_in(entry.resident_body()), client)
+                    ledger.leaves_primary(sent_in(entry.resident_body()), client, attachment.at_s)
             deliver(entries)
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace

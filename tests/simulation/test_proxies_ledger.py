@@ -84,7 +84,7 @@ class Market(Shop):
 
     def leaves(self, client: str) -> None:
         self.pass_time()
-        self.ledger.leaves_primary(MESSAGE, client)
+        self.ledger.leaves_primary(MESSAGE, client, self.ledger._now_s())
 
     def comes(self, client: str, *, is_marked: bool = False) -> Handout:
         self.pass_time()
