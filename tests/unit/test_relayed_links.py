@@ -23,6 +23,8 @@ from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.relay import PATH, RELAY_CAPABILITY
 from qpid_ha_broker.events.types import GenerationStarted
+from qpid_ha_broker.model.transactions.producers import client_producer
+from session_clients import FIRST, numbered
 
 GENERATION = GenerationStarted(1, "primary", "cluster", 0, False, "")
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -188,6 +190,31 @@ def test_a_refusal_that_nobody_heard_is_known_to_the_next_primary_when_a_later_m
     proxied.connect_upstream()
     assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
     assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+
+
+def test_a_refused_number_of_which_its_proxy_alone_was_told_is_known_to_the_next_primary() -> None:
+    """The one that refused it noted that, and died before it had a later message written: a client that lost its proxy
+    would take the refused one for queued, as it hears of the later one."""
+    proxied = PairedProxy()
+    client = proxied.client()
+    resources = proxied.primary.container.default
+    resources.configuration.declare_queue("q", {"qpid.max_count": 1, "qpid.policy_type": "reject"})
+    out = client.sender("q")
+    sent = [client.send(out, numbered(number)) for number in (1, 2, 3)]
+    proxied.settle_down()
+    assert [delivery.remote_state for delivery in sent] == [ACCEPTED, REJECTED, REJECTED]
+    proxied.cut()
+    deduplication = resources.resources.deduplication
+    deduplication.forget_unwritten()
+    resources.configuration.update_queue("q", {"qpid.max_count": 9, "qpid.policy_type": "reject"})
+    proxied.connect_upstream()
+    later = client.send(out, numbered(4))
+    proxied.settle_down()
+    assert later.remote_state == ACCEPTED
+    assert deduplication.refused(client_producer("", f"{FIRST}/out".encode())) == (2, 3)
+    again = client.send(out, numbered(2))
+    proxied.settle_down()
+    assert again.remote_state == REJECTED
 
 
 def test_a_publisher_has_the_credit_that_the_primary_gives() -> None:

@@ -325,6 +325,7 @@ class IncomingLink(ReceivingLink):
             self._relayed_by = relayed_producer(self._subject.user, relay.producer)
             self._end_older(self._relayed_by)
             self._producers.began(self._relayed_by)
+            self._note_refused_before(relay)
 
     def state(self) -> LinkState:
         state = super().state()
@@ -425,6 +426,16 @@ class IncomingLink(ReceivingLink):
         sets = self._container.sets.values() if self.spans_sets else (self.hosted,)
         for hosted in sets:
             hosted.resources.deduplication.note_refused(producer, sequence)
+
+    def _note_refused_before(self, relay: RelayRequest) -> None:
+        """What the primary before this one refused, and told the proxy alone."""
+        for name, numbers in relay.refused:
+            try:
+                key = self._producers.key_of(self._subject.user, name, self._session)
+            except AmqpError:  # it was refused for that
+                continue
+            for number in numbers:
+                self._note_refused(key, number)
 
     # --- messages that another broker relays
 

@@ -15,6 +15,7 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Any, Final
 from weakref import ref
@@ -41,6 +42,7 @@ from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere, unreachable
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.annotations import number_of
 from qpid_ha_broker.amqp.wire.conditions import (
     RESOURCE_LIMIT,
     RESOURCE_LOCKED,
@@ -69,6 +71,7 @@ from qpid_ha_broker.amqp.wire.relay import (
     read_answer,
     told_to_client,
 )
+from qpid_ha_broker.model.transactions.producers import REFUSED_MOST
 
 GRANT: Final = 64
 """Messages of credit that are worth a frame to a publisher."""
@@ -301,6 +304,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._largest = 0 if self.is_paced else REQUEST_BYTES
         """Bytes of the largest message of those that came last; 0: none has."""
         self._kept_bytes = 0
+        self._refused: deque[tuple[bytes, int]] = deque(maxlen=REFUSED_MOST)
+        """Producers and numbers of the client's, of what was refused: for a primary that did not do so itself."""
         connection.container.relayed.links.add(self)
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
@@ -311,7 +316,11 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         return bool(self._kept) and self.connection.session is None
 
     def request(self) -> RelayRequest:
-        return super().request()._replace(producer=self._producer)
+        refused: dict[bytes, set[int]] = {}
+        for name, number in self._refused:
+            refused.setdefault(name, set()).add(number)
+        numbers = tuple([(name, tuple(sorted(found))) for name, found in refused.items()])
+        return super().request()._replace(producer=self._producer, refused=numbers)
 
     @property
     def must_end_at_once(self) -> bool:
@@ -520,6 +529,9 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             outcome = RemoteOutcome(delivery)
             refusal, is_late = outcome.read(), outcome.says(LATE_REFUSAL)
             engine.forget(delivery)
+            if number in self._kept:
+                named = number_of(self.connection.container.sections, self._kept[number][1])
+                self._refused.extend([] if named is None else [named])
             near = self._drop(number)
             if near is not None:
                 refusal.put(near)

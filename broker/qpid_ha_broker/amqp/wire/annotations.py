@@ -79,6 +79,19 @@ def annotated(
     return message._replace(producer=_producer(producer), sequence=_sequence(sequence))
 
 
+def number_of(sections: MessageSections, payload: bytes) -> tuple[bytes, int] | None:
+    """The producer and the number that a message's annotations name; None: none, or nothing that makes sense."""
+    try:
+        header_bytes = sections.header(payload).length
+        start, end = annotations_at(payload, header_bytes)
+        if payload.find(NUMBERED, start, end) < 0:
+            return None
+        annotations = sections.annotations(payload)
+        return _producer(annotations.get(PRODUCER)), _sequence(annotations.get(SEQUENCE))
+    except AmqpError:
+        return None
+
+
 def _check_due(annotations: Mapping[str, object], now_ms: int) -> None:
     for name, latest_ms in ((DELIVERY_TIME, now_ms), (DELIVERY_DELAY, 0)):
         value = annotations.get(name)

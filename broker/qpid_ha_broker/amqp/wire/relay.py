@@ -41,6 +41,7 @@ LINK: Final = "qpid.relay-link"
 OWN_QUEUE: Final = "qpid.relay-queue"
 PRODUCER: Final = "qpid.relay-producer"
 SET: Final = "qpid.relay-set"
+REFUSED_BEFORE: Final = "qpid.relay-refused"
 SESSION: Final = "qpid.relay-session"
 LATE_REFUSAL: Final = "qpid.relay-late-refusal"
 UNSEEN: Final = "x-opt-qpid-unseen"
@@ -89,6 +90,9 @@ class RelayRequest(NamedTuple):
     """The client's session that it is a link of; None: of none."""
     address: str = ""
     """`host:port` of the client's socket, as the first broker sees it; empty: that one is of an older release."""
+    refused: tuple[tuple[bytes, tuple[int, ...]], ...] = ()
+    """Of a publisher whose client numbers its messages: by producer, as the client calls it, ascending numbers of what
+    was refused. The primary that did so noted that, and may have died before a later message had it written."""
 
     @property
     def client_text(self) -> str:
@@ -100,6 +104,8 @@ class RelayRequest(NamedTuple):
         """Of the attach."""
         of_set = {SET: self.set_name} if self.set_name else {}
         of_session = {} if self.session is None else {SESSION: _session_fields(self.session)}
+        refused = [field for name, numbers in self.refused for field in (name, encode_ids(numbers))]
+        of_refused = {REFUSED_BEFORE: refused} if refused else {}
         return _symbols(
             {
                 PATH: list(self.path),
@@ -112,6 +118,7 @@ class RelayRequest(NamedTuple):
                 HELD: encode_ids(self.held),
                 **of_set,
                 **of_session,
+                **of_refused,
                 LINK: self.link,
                 OWN_QUEUE: self.own_queue,
             }
@@ -159,6 +166,7 @@ def read_request(properties: object) -> RelayRequest | None:
         _text(properties, OWN_QUEUE),
         _session(properties.get(SESSION)),
         _text(properties, ADDRESS),
+        _refused(properties.get(REFUSED_BEFORE, [])),
     )
 
 
@@ -187,6 +195,19 @@ def _session(value: object) -> SessionPart | None:
         case [int(number), str(name), int(epoch), str(link)] if number > 0 and epoch > 0:
             return SessionPart(int(number), str(name), int(epoch), str(link))
     raise _malformed(SESSION, "the id, the UUID and the epoch of a session, and the name of its link")
+
+
+def _refused(value: object) -> tuple[tuple[bytes, tuple[int, ...]], ...]:
+    if (
+        not isinstance(value, list)
+        or len(value) % 2
+        or not all(isinstance(field, bytes | memoryview) for field in value)
+    ):
+        raise _malformed(REFUSED_BEFORE, "a list of producers, each with numbers")
+    fields = [bytes(field) for field in value]
+    if any(len(field) > MAX_HELD_BYTES for field in fields):
+        raise _malformed(REFUSED_BEFORE, f"fields of at most {MAX_HELD_BYTES} bytes")
+    return tuple([(name, decode_ids(ids)) for name, ids in zip(fields[::2], fields[1::2], strict=True)])
 
 
 def check_path(request: RelayRequest, own: str) -> None:
