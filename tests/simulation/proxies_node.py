@@ -65,6 +65,14 @@ WORKSPACE = Workspace()
 Attached = Callable[["ProxyNode", Connection, proton.Link, LinkEndpoint], None]
 
 
+class RaisedBugs(NoticeLog):
+    """A broker notes a bug and goes on; here it ends the run."""
+
+    def fault(self, error: Exception) -> None:
+        """Raises it."""
+        raise error
+
+
 class Terms:
     """What all brokers of a run have in common."""
 
@@ -203,7 +211,7 @@ class ProxyNode(Node):
         super().begin(settings, draw, restored)
         self.waiters = CommitWaiters(self.schedule_turn)
         self.admission: Admission[ClientProtocol] = Admission(AdmissionLimits(10_000, 10_000, 10_000, 10_000, 10_000))
-        self.notices = NoticeLog()
+        self.notices: NoticeLog = RaisedBugs()
         self.clients = ClientAccess(self, self.member, self.feed, _nobody_listens)
         addresses = BrokerAddresses(self.name, self.map, self.member, lambda: self.clients.is_serving)
         self.proxying = Proxying(self, _engine_for, addresses)

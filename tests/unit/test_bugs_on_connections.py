@@ -333,6 +333,6 @@ async def test_a_bug_on_one_remote_link_keeps_no_other_from_being_attached_again
     place: Any = SimpleNamespace(definition=None, socket=object(), route=None, home=None, retry_s=0.0, since_s=0.0)
     nodes.directory = cast(Any, SimpleNamespace(is_there=lambda definition: True))
     nodes._links = {broken: place, sound: place}
-    nodes._tick(1.0)
+    nodes._tick()
     assert expired == ["sound"]
     assert notices.bugs_total == 1

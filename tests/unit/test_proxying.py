@@ -9,6 +9,7 @@ from typing import Any
 from event_loops import in_event_loop
 from qpid_ha_broker.server.proxies import proxying
 from qpid_ha_broker.server.proxies.proxying import AGAIN_LINKS, Proxying
+from qpid_ha_broker.server.runtime.logs import NoticeLog
 
 PATIENCE_S = 10.0
 
@@ -29,7 +30,9 @@ class Addresses:
 
 def without_ticks(addresses: Addresses) -> Proxying:
     """What is driven by what happens alone: ticks begin with the first client."""
-    host: Any = SimpleNamespace(current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None)
+    host: Any = SimpleNamespace(
+        current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None, notices=NoticeLog()
+    )
     whatever: Any = addresses
     return Proxying(host, whatever, whatever)
 

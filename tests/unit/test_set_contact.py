@@ -12,6 +12,7 @@ from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.relaying.set_contact import APART_S, TRIES_S, SetContact
 from qpid_ha_broker.server.proxies.proxying import Proxying
+from qpid_ha_broker.server.runtime.logs import NoticeLog
 from session_clients import consume, numbered, open_session, session_properties, status
 from session_support import FIRST
 
@@ -86,7 +87,9 @@ class Lonely(PairedProxy):
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
         self.now_s = 100.0
-        host: Any = SimpleNamespace(current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None)
+        host: Any = SimpleNamespace(
+            current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None, notices=NoticeLog()
+        )
         self.proxying = Proxying(host, cast(Any, None), cast(Any, None))
         self.proxying._links = cast(Any, self.links)
 

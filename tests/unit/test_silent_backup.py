@@ -5,8 +5,9 @@ from __future__ import annotations
 from model_support import NOW_MS, TextReader
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.backup_admission import LONGEST_OF_ONLY_ONE_S, LONGEST_PROBATION_S, BackupAdmission
+from qpid_ha_broker.ha.backup_link import OWES_MOST_S, BackupLink
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.frames import Batch
+from qpid_ha_broker.ha.frames import PROTOCOL_VERSION, Batch, Hello
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sets.resources import Resources
@@ -161,3 +162,33 @@ def test_who_was_silent_is_let_in_at_once_while_it_is_not_recorded_that_it_left(
     assert is_confirmed_within(cluster, 0.5)
     cluster.wait(1.0)
     assert cluster["c"].is_in(State.READY)
+
+
+def level_backup(probation_s: float) -> BackupLink:
+    """It has been silent before, and lacks nothing since 0 s."""
+    hello = Hello(PROTOCOL_VERSION, "b", "b-1", "uuid", (), 0, 0, True, False, 0, True)
+    backup = BackupLink(1, hello, 0.0)
+    backup.probation_s = probation_s
+    backup.note_level(0.0)
+    return backup
+
+
+def test_that_somebody_asks_whether_a_backup_is_proven_changes_nothing() -> None:
+    asked, other = level_backup(2.0), level_backup(2.0)
+    for backup in (asked, other):
+        backup.note_sent(Batch(1, 1, 1, 0, b"x"), 0.5)
+    assert not asked.is_proven(0.5 + 2 * OWES_MOST_S), "its while is not over"
+    for backup in (asked, other):
+        backup.acknowledge(1)
+    assert asked.is_proven(2.0)
+    assert other.is_proven(2.0)
+
+
+def test_the_while_begins_again_where_it_is_seen_that_it_does_not_answer() -> None:
+    backup = level_backup(2.0)
+    backup.note_sent(Batch(1, 1, 1, 0, b"x"), 0.5)
+    seen_s = 0.5 + 2 * OWES_MOST_S
+    backup.note_level(seen_s)
+    backup.acknowledge(1)
+    assert not backup.is_proven(seen_s + 1.9)
+    assert backup.is_proven(seen_s + 2.0)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
+from qpid_ha_broker.events.joined_names import percent_encoded
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.notices import is_for_notices
 
@@ -113,11 +114,7 @@ def user_in_nodes(user: str, separators: frozenset[str]) -> str:
     """What `USER_VARIABLE` stands for. In the user's name `separators`, and `%`, are written as in a URL: so where
     `${user}.*` is a rule, what is `a.b`'s is called `a%2Eb.x`, and no name is both its own and one of user `a`."""
     escaped = separators | {"%"} if separators else separators
-    return "".join([_percent(each) if each in escaped else each for each in user])
-
-
-def _percent(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+    return "".join([percent_encoded(each) if each in escaped else each for each in user])
 
 
 _VARIABLES: Final = f"(?:{re.escape(USER_VARIABLE)})+"

@@ -95,15 +95,19 @@ class BackupLink:
         """Whether it holds all that it was to fetch."""
         return self.progress is BackupProgress.FOLLOWING and self.acknowledged >= self.level_lsn
 
-    def is_proven(self, clock_s: float, most_s: float = inf) -> bool:
-        """Whether it is level, and its probation is over, of which `most_s` is enough."""
+    def note_level(self, clock_s: float) -> None:
+        """Begin its probation, or begin it again where it lacks something or does not answer. To be called when time
+        has gone by, and when it has acknowledged something."""
+        owes_since_s = self.owes_since_s()
         if not self.is_level:
             self._level_since_s = None
-            return False
-        owes_since_s = self.owes_since_s()
-        if self._level_since_s is None or (owes_since_s is not None and clock_s - owes_since_s > OWES_MOST_S):
+        elif self._level_since_s is None or (owes_since_s is not None and clock_s - owes_since_s > OWES_MOST_S):
             self._level_since_s = clock_s
-        return clock_s - self._level_since_s >= min(self.probation_s, most_s)
+
+    def is_proven(self, clock_s: float, most_s: float = inf) -> bool:
+        """Whether it is level, and its probation is over, of which `most_s` is enough."""
+        level_s = 0.0 if self._level_since_s is None else clock_s - self._level_since_s
+        return self.is_level and level_s >= min(self.probation_s, most_s)
 
     @property
     def is_fetching(self) -> bool:

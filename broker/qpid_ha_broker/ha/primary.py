@@ -179,10 +179,12 @@ class Primary:
                 self._expected.discard(backup.name)
                 self._ctx.note("info", f"Backup is ready: {backup.name}")
                 self._check_phase()
-        elif not self._limited.is_wanted:
-            self._let_in(backup)
-        elif backup.is_level and not backup.observes:
-            self._review_in_sync()
+        else:
+            backup.note_level(self._ctx.clock_s)
+            if not self._limited.is_wanted:
+                self._let_in(backup)
+            elif backup.is_level and not backup.observes:
+                self._review_in_sync()
         self.advance()
 
     def advance(self) -> None:
@@ -307,6 +309,8 @@ class Primary:
         """Heartbeats, and whoever was silent for too long."""
         settings, clock_s = self._ctx.settings, self._ctx.clock_s
         self._check_phase()
+        for backup in self.links.values():
+            backup.note_level(clock_s)
         if any(backup.is_fetching for backup in self.links.values()):
             self._ctx.want_turn()
         if self._limited.is_wanted:

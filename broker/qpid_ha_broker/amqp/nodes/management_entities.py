@@ -22,6 +22,7 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
     Request,
     RequestRefusal,
 )
+from qpid_ha_broker.events.joined_names import joined, names_of
 from qpid_ha_broker.model.commands.administration import Administration, Done, Facts, Outcome, Pending, TakingOver
 from qpid_ha_broker.model.commands.browsing_requests import BrowsingRequests
 from qpid_ha_broker.model.queues.sequence import NO_LIMIT
@@ -299,17 +300,16 @@ def _pending(outcome: Facts, body: Facts) -> ManagementAnswer | None:
 
 def binding_name(facts: Mapping[str, object]) -> str:
     """`exchange/queue/key`, escaped."""
-    parts = (str(facts[part]) for part in ("exchange", "queue", "key"))
-    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+    return joined(str(facts[part]) for part in ("exchange", "queue", "key"))
 
 
 def _binding_parts(name: str) -> list[str]:
-    parts = name.split("/")
+    parts = names_of(name)
     if len(parts) != 3:
         raise RequestRefusal(
             BAD_REQUEST, "a binding's name is exchange/queue/key, with %2F and %25 for / and % in a part"
         )
-    return [part.replace("%2F", "/").replace("%25", "%") for part in parts]
+    return parts
 
 
 def target_of(request: Request) -> str:

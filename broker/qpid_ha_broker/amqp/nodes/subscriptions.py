@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.events.joined_names import percent_encoded
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError
@@ -192,4 +193,4 @@ def _without_selector(arguments: Arguments) -> dict[str, Scalar]:
 
 
 def _percent(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "replace"))
+    return percent_encoded(found[0], "replace")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from qpid_ha_broker.events.joined_names import SEPARATOR, joined, names_of
 from qpid_ha_broker.model.errors import InUse
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.queues.handout_marks import SetMarks
@@ -43,13 +44,13 @@ def check_owner(queue: Queue, owner: object, name: str, now_ms: int) -> None:
 def owner_name(user: str, container: str) -> str:
     """By what a client is known when it comes back for a queue that it has alone: clients choose container ids, so by
     its user, too."""
-    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in (user, container))
+    return joined((user, container))
 
 
 def _check_reservation(queue: Queue, name: str, now_ms: int) -> None:
     owners = ["", name]
-    if "/" not in queue.owner:  # a release wrote it that knew the container id alone
-        owners.append(name.partition("/")[2].replace("%2F", "/").replace("%25", "%"))
+    if SEPARATOR not in queue.owner:  # a release wrote it that knew the container id alone
+        owners += names_of(name)[1:]
     if now_ms < queue.reserved_until_ms and queue.owner not in owners:
         left_s = (queue.reserved_until_ms - now_ms) / 1000
         raise InUse(

@@ -24,7 +24,7 @@ from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.server.peers.peer_channels import MakeEngine
 from qpid_ha_broker.server.proxies.upstream_socket import UpstreamSocket
-from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks, TicksWhileUsed
 from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.runtime.member_settings import relay_silence_s
@@ -84,7 +84,9 @@ class Proxying:
         self._process = uuid.uuid4().hex
         self._made = 0
         self._tasks = BackgroundTasks()
-        self._is_ticking = False
+        self._ticks = TicksWhileUsed(
+            TICK_S, lambda: bool(self._links or self._sockets), self._tick, broker.notices.bugs_noted
+        )
         self._is_looking = False
         """There will be a look at who leads in the next round of the loop."""
         self._lost: dict[PlacedLink, None] = {}
@@ -106,9 +108,7 @@ class Proxying:
     def place(self, link: PlacedLink) -> None:
         """Attach it where its set is led."""
         self._links[link] = None
-        if not self._is_ticking:
-            self._is_ticking = True
-            self._tasks.start(self._tick_until_unused())
+        self._ticks.start()
         asyncio.get_running_loop().call_soon(self._place, link)
 
     def gate(self, hosted: HostedSet) -> None:
@@ -222,14 +222,6 @@ class Proxying:
             log.info("the connection to %s for relayed links has ended: %s", socket.address, reason)
         self._broker.schedule_turn()
 
-    async def _tick_until_unused(self) -> None:
-        try:
-            while self._links or self._sockets:
-                await asyncio.sleep(TICK_S)
-                self._tick(asyncio.get_running_loop().time())
-        finally:  # if it is a bug that ends this, the next link begins it anew
-            self._is_ticking = False
-
     def _look(self) -> None:
         """Attach each link where its set is led."""
         self._is_looking = False
@@ -257,7 +249,8 @@ class Proxying:
             if link in self._links or link in self._trying:  # else its client is gone by now
                 link.out_of_reach()
 
-    def _tick(self, now_s: float) -> None:
+    def _tick(self) -> None:
+        now_s = asyncio.get_running_loop().time()
         self._look()
         self._look_who_is_out_of_reach(now_s)
         used = {socket for socket in self._links.values() if socket is not None}
@@ -303,6 +296,7 @@ class Proxying:
     def stop(self) -> None:
         """The process will end; the clients' links are ended by others."""
         self._is_stopped = True
+        self._ticks.cancel()
         self._tasks.cancel()
         for socket in list(self._sockets.values()):
             socket.close("the broker is stopping")

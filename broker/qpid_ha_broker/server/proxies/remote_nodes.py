@@ -33,7 +33,7 @@ from qpid_ha_broker.amqp.wire.remote_path import check_ends_here, read_path
 from qpid_ha_broker.server.proxies.proxying import ProxyHost
 from qpid_ha_broker.server.proxies.remote_names import RemoteDefinition, RemoteDirectory
 from qpid_ha_broker.server.proxies.upstream_socket import UpstreamSocket
-from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks, TicksWhileUsed
 from qpid_ha_broker.server.runtime.broker_identity import broker_uuid
 from qpid_ha_config.addresses import Address, parse_broker, show_addresses
 from qpid_ha_config.remote_nodes import RemoteLogin
@@ -156,7 +156,9 @@ class RemoteNodes:
         self._of_socket: dict[Socket, _Route] = {}
         self._unflushed: dict[Socket, None] = {}
         self._tasks = BackgroundTasks()
-        self._is_ticking = False
+        self._ticks = TicksWhileUsed(
+            TICK_S, lambda: bool(self._links or self._of_socket), self._tick, broker.notices.bugs_noted
+        )
         self._is_stopped = False
 
     @property
@@ -194,7 +196,7 @@ class RemoteNodes:
         report = self.report(definition.target.name)
         report.links += 1
         report.used_s = time.monotonic()
-        self._start_ticking()
+        self._ticks.start()
         asyncio.get_running_loop().call_soon(self._place, link)
 
     def report(self, name: str) -> NodeReport:
@@ -376,19 +378,8 @@ class RemoteNodes:
 
     # --- as time goes by
 
-    def _start_ticking(self) -> None:
-        if not self._is_ticking:
-            self._is_ticking = True
-            self._tasks.start(self._tick_until_unused())
-
-    async def _tick_until_unused(self) -> None:
-        while self._links or self._of_socket:
-            await asyncio.sleep(TICK_S)
-            with self._host.notices.bugs_noted():  # or nothing would be attached again for ever
-                self._tick(time.monotonic())
-        self._is_ticking = False
-
-    def _tick(self, now_s: float) -> None:
+    def _tick(self) -> None:
+        now_s = time.monotonic()
         clock_s = self._host.container.clock()
         for link, place in list(self._links.items()):
             if link not in self._links:
@@ -478,6 +469,7 @@ class RemoteNodes:
     def stop(self) -> None:
         """The process will end; the clients' links are ended by others."""
         self._is_stopped = True
+        self._ticks.cancel()
         self._tasks.cancel()
         for socket in list(self._of_socket):
             self._drop(socket, "the broker is stopping")
