@@ -458,6 +458,11 @@ class Node(MemberHarness):
         if self._world.trace.wanted and (effects or type(what) is not fx.Ticked):
             self._world.trace.add(self.name, f"{shown(what)} -> {shown_effects(effects)}")
 
+    def note_line(self, text: str) -> None:
+        """As a whole: among the effects long values are cut."""
+        if self._world.trace.wanted:
+            self._world.trace.add(self.name, text)
+
     def send_frame(self, link: int, frame: Frame) -> None:
         self._world.network.send(self, link, frame)
 

@@ -205,6 +205,8 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         faults += [_draw_fault(ends, ProxiesKind.END_SESSION) for _ in range(ends.choice((0, 1, 3)))]
         pauses = random.Random(f"{seed}/proxies pauses of all")
         faults += [_draw_pause_of_all(pauses) for _ in range(pauses.choice((1, 2, 3)))]
+    splits = random.Random(f"{seed}/proxies parted")
+    faults += [_draw_split(splits, splits.uniform(1.5, 9.0)) for _ in range(splits.choice((0, 0, 0, 1)))]
     bereft = random.Random(f"{seed}/proxies bereft").choice((*[0] * 14, 1, 2))
     shrinking = 0 if bereft else random.Random(f"{seed}/proxies credit that shrinks").choice((0, 0, 0, 0, 1, 2))
     if bereft:
@@ -231,7 +233,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         replicas,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
-    return _with_cuts(plan) if plan.sessions and not plan.browsers else plan
+    return _with_cuts(plan) if plan.sessions else plan
 
 
 def _with_cuts(plan: ProxiesPlan) -> ProxiesPlan:
