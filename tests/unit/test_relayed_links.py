@@ -25,6 +25,7 @@ from qpid_ha_broker.amqp.wire.relay import PATH, RELAY_CAPABILITY
 from qpid_ha_broker.events.types import GenerationStarted
 from qpid_ha_broker.model.transactions.producers import client_producer
 from session_clients import numbered
+from session_support import FIRST
 
 GENERATION = GenerationStarted(1, "primary", "cluster", 0, False, "")
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -211,7 +212,7 @@ def test_a_refused_number_of_which_its_proxy_alone_was_told_is_known_to_the_next
     later = client.send(out, numbered(4))
     proxied.settle_down()
     assert later.remote_state == ACCEPTED
-    assert deduplication.refused(client_producer("", numbered(1).annotations["x-opt-qpid-producer"].encode())) == (2, 3)
+    assert deduplication.refused(client_producer("", f"{FIRST}/out".encode())) == (2, 3)
     again = client.send(out, numbered(2))
     proxied.settle_down()
     assert again.remote_state == REJECTED
