@@ -22,7 +22,7 @@ from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.states import State
 
 NOW = datetime.now(UTC)
-REQUEST = RestartRequest("1", "a", "root on n1", NOW + timedelta(minutes=5))
+REQUEST = RestartRequest("1", "a", "root on n1", NOW + timedelta(days=1))
 
 
 class UncertainCoordinator(FileCoordinator):
