@@ -31,7 +31,9 @@ class Addresses:
 def without_ticks(addresses: Addresses) -> Proxying:
     """What is driven by what happens alone: ticks begin with the first client."""
     host: Any = SimpleNamespace(
-        current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None, notices=NoticeLog()
+        current=lambda: SimpleNamespace(name="proxy", remote=SimpleNamespace(proxy_idle_s=1.0)),
+        schedule_turn=lambda: None,
+        notices=NoticeLog(),
     )
     whatever: Any = addresses
     return Proxying(host, whatever, whatever)
@@ -107,3 +109,30 @@ async def test_a_link_whose_clients_attach_is_looked_at_again_is_attached_nowher
     proxy.try_again(forgotten)  # type: ignore[arg-type]
     proxy.forget(forgotten)  # type: ignore[arg-type]
     assert proxy.count == 0
+
+
+@in_event_loop
+async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one_from_its_own() -> None:
+    """It was silent for too long, and nobody uses it any more."""
+    proxy = without_ticks(Addresses())
+    beating = []
+
+    class Unused:
+        upstream, used_s = None, -PATIENCE_S
+
+        def __init__(self, address: str) -> None:
+            self.address = address
+
+        def heartbeat(self, now_ms: int) -> None:
+            beating.append(self.address)
+            if self.address == "silent":
+                proxy.ended(self, "nothing was heard of it")  # type: ignore[arg-type]
+
+        def close(self, reason: str) -> None:
+            """It is idle."""
+
+    for address in ("silent", "other"):
+        proxy._sockets[address] = Unused(address)  # type: ignore[assignment]
+    proxy._tick()
+    assert beating == ["silent", "other"]
+    assert not proxy._sockets

@@ -255,7 +255,8 @@ class Proxying:
         self._look_who_is_out_of_reach(now_s)
         used = {socket for socket in self._links.values() if socket is not None}
         for socket in list(self._sockets.values()):
-            socket.heartbeat(int(now_s * 1000))
+            socket.heartbeat(int(now_s * 1000))  # one that was silent for too long is gone by this
+        for socket in list(self._sockets.values()):
             if socket.upstream is not None and socket.upstream.is_open:
                 self._retry.pop(socket.address, None)
             if socket in used:
