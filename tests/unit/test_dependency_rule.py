@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     MAP: (EVENTS,),
     CLUSTER: (EVENTS, MAP, MODEL),
     MODEL: (EVENTS, MAP),
-    ACCESS: (MODEL,),
+    ACCESS: (EVENTS, MODEL),
     AMQP: (EVENTS, MODEL, ACCESS),
     HA: (EVENTS, MODEL, MAP),
     CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS),
