@@ -239,7 +239,7 @@ def test_a_broker_that_relays_whatever_comes_of_a_primary_that_it_did_not_hear_o
 
 
 def test_a_broker_that_was_stopped_and_relays_what_it_finds_then_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Silence, "is_broken_in_time", lambda self: True)
+    monkeypatch.setattr(Silence, "heard", lambda self: True)
 
     plans = map(draw_split_plan, (7, 2))
     assert "was under way for" in found_by(monkeypatch, plans).problem

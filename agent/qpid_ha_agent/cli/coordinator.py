@@ -58,7 +58,7 @@ def show(invocation: Invocation, config: Path | None, url: str | None) -> None:
     from qpid_ha_broker.coordination.registry import open_place
 
     settings = _settings(config, url)
-    with _failures(), closing(open_place(settings)) as opened:
+    with coordinator_failures(), closing(open_place(settings)) as opened:
         record = opened.read()
         pointer = decode_pointer(record)
         facts: dict[str, object] = {"coordinator": str(settings.url)}
@@ -89,7 +89,11 @@ def check(invocation: Invocation, config: Path | None, url: str | None) -> None:
     from qpid_ha_broker.coordination.registry import open_coordinator
 
     settings = _settings(config, url)
-    with _failures(), closing(open_coordinator(settings)) as opened, closing(open_coordinator(settings)) as other:
+    with (
+        coordinator_failures(),
+        closing(open_coordinator(settings)) as opened,
+        closing(open_coordinator(settings)) as other,
+    ):
         opened.read()  # connects; whoever cannot be reached at all says why
         rows = [_timed("read the record", lambda: _read(opened))]
         rows += [_timed(name, call) for name, call in _calls(opened, other)]
@@ -125,7 +129,7 @@ def migrate(source: str, target: str, config: Path | None) -> None:
             )
     if settings[0].url == settings[1].url:
         raise CliFailure(f"FROM and TO are the same: {settings[0].url}", USAGE)
-    with _failures(), closing(open_place(settings[0])) as one, closing(open_place(settings[1])) as other:
+    with coordinator_failures(), closing(open_place(settings[0])) as one, closing(open_place(settings[1])) as other:
         origin, goal = Place(str(settings[0].url), one), Place(str(settings[1].url), other)
         try:
             other.read()  # whoever cannot be reached at all says why
@@ -169,7 +173,8 @@ def _is_over(name: str, note: str) -> bool:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def coordinator_failures(unreachable: str = "") -> Iterator[None]:
+    """What can go wrong with a coordinator, as the command's end. `unreachable`: stands before what its client says."""
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
     from qpid_ha_config.errors import SettingsError
 
@@ -178,7 +183,7 @@ def _failures() -> Iterator[None]:
     except SettingsError as error:
         raise CliFailure(str(error), USAGE) from None
     except CoordinatorError as error:
-        raise CliFailure(str(error), UNREACHABLE) from None
+        raise CliFailure(f"{unreachable}{error}", UNREACHABLE) from None
 
 
 def _holder(opened: Coordinator) -> str:

@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpid_ha_agent.cli.cluster import operator_text, pause_text
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options, rows_of
+from qpid_ha_agent.cli.coordinator import coordinator_failures
+from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, rows_of
 from qpid_ha_agent.cli.output import cell, print_outcome
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.pause_note import written_coordinator
@@ -128,25 +129,16 @@ def _run(
         raise click.UsageError(f"{verb} whom? Name brokers, as `qpid-ha status --all` does, or give --all")
     if invocation.broker is not None:
         raise click.UsageError("the coordinator carries the request, no broker does: leave -b out, and name the NODE")
-    with _failures(), closing(open_coordinator(_agents_coordinator(verb, nodes))) as coordinator:
+    unreachable = "nobody is restarted while the coordinator does not answer: "
+    with (
+        coordinator_failures(unreachable),
+        closing(open_coordinator(_agents_coordinator(verb, nodes))) as coordinator,
+    ):
         rolling = _Rolling(invocation, coordinator, Plan(nodes, version, force), wait_s, verb)
         if dry_run:
             rolling.show_plan()
         else:
             rolling.run()
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    from qpid_ha_broker.coordination.coordinator import CoordinatorError
-    from qpid_ha_config.errors import SettingsError
-
-    try:
-        yield
-    except SettingsError as error:
-        raise CliFailure(str(error), USAGE) from None
-    except CoordinatorError as error:
-        raise CliFailure(f"nobody is restarted while the coordinator does not answer: {error}", UNREACHABLE) from None
 
 
 def _agents_coordinator(verb: str, nodes: tuple[str, ...]) -> CoordinatorSettings:

@@ -15,7 +15,6 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import Any, Final
 from weakref import ref
@@ -304,8 +303,8 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._largest = 0 if self.is_paced else REQUEST_BYTES
         """Bytes of the largest message of those that came last; 0: none has."""
         self._kept_bytes = 0
-        self._refused: deque[tuple[bytes, int]] = deque(maxlen=REFUSED_MOST)
-        """Producers and numbers of the client's, of what was refused: for a primary that did not do so itself."""
+        self._refused: tuple[tuple[bytes, int], ...] = ()
+        """Producers and numbers of the client's, of the newest that were refused: for a primary that did not do so."""
         connection.container.relayed.links.add(self)
         self._most_bytes = 0
         """Of one message, as the primary says; 0: as here."""
@@ -529,9 +528,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             outcome = RemoteOutcome(delivery)
             refusal, is_late = outcome.read(), outcome.says(LATE_REFUSAL)
             engine.forget(delivery)
+            container = self.connection.container
             if number in self._kept:
-                named = number_of(self.connection.container.sections, self._kept[number][1])
-                self._refused.extend([] if named is None else [named])
+                named = number_of(container.sections, self._kept[number][1], container.steady.wall_ms())
+                self._refused = (*self._refused, *([] if named is None else [named]))[-REFUSED_MOST:]
             near = self._drop(number)
             if near is not None:
                 refusal.put(near)

@@ -35,8 +35,8 @@ class Silence:
         """Whether nothing was heard for longer than `limit_s`."""
         return self._clock() - self._heard_s > self.limit_s
 
-    def is_broken_in_time(self) -> bool:
-        """Something came: whether that is to be listened to."""
+    def heard(self) -> bool:
+        """Something came: whether that was in time."""
         now_s = self._clock()
         since_s, self._heard_s = now_s - self._heard_s, now_s
         return since_s <= self.limit_s

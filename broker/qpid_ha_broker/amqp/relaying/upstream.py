@@ -115,7 +115,7 @@ class Upstream(OpenedConnection):
             self.engine.encode()
 
     def receive(self, data: bytes) -> None:
-        if self.silence.is_broken_in_time() or not self.is_open:
+        if self.silence.heard() or not self.is_open:
             super().receive(data)
         else:
             text = f"nothing was heard for {self.silence.limit_s:g} s, in which another broker may have begun to lead"

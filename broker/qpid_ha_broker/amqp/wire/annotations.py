@@ -15,6 +15,7 @@ import proton
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
 from qpid_ha_broker.amqp.wire.sections import (
     MAX_NUMBERED_PAIRS,
+    NO_ANNOTATIONS,
     NUMBERED,
     PRODUCER,
     SEQUENCE,
@@ -79,17 +80,19 @@ def annotated(
     return message._replace(producer=_producer(producer), sequence=_sequence(sequence))
 
 
-def number_of(sections: MessageSections, payload: bytes) -> tuple[bytes, int] | None:
-    """The producer and the number that a message's annotations name; None: none, or nothing that makes sense."""
+def number_of(sections: MessageSections, payload: bytes, now_ms: int) -> tuple[bytes, int] | None:
+    """The producer and the number of a message, as its annotations name them; None: none, or nothing that makes sense.
+
+    `now_ms`: as of `annotated`.
+    """
     try:
         header_bytes = sections.header(payload).length
-        start, end = annotations_at(payload, header_bytes)
-        if payload.find(NUMBERED, start, end) < 0:
+        if payload[header_bytes + 2 : header_bytes + 3] in NO_ANNOTATIONS:
             return None
-        annotations = sections.annotations(payload)
-        return _producer(annotations.get(PRODUCER)), _sequence(annotations.get(SEQUENCE))
+        message = annotated(sections, Message(payload), header_bytes, now_ms=now_ms, with_numbers=True)
     except AmqpError:
         return None
+    return (message.producer, message.sequence) if message.producer else None
 
 
 def _check_due(annotations: Mapping[str, object], now_ms: int) -> None:

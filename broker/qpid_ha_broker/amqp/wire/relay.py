@@ -44,10 +44,10 @@ SET: Final = "qpid.relay-set"
 REFUSED_BEFORE: Final = "qpid.relay-refused"
 SESSION: Final = "qpid.relay-session"
 LATE_REFUSAL: Final = "qpid.relay-late-refusal"
+"""In the error of a rejected message: those behind it were looked at, and may have been taken."""
 UNSEEN: Final = "x-opt-qpid-unseen"
 """Message annotation of an outcome that gives a message back: the client has not seen it. A primary that does not know
 it takes it for one that the client gave back."""
-"""In the error of a rejected message: those behind it were looked at, and may have been taken."""
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
 
