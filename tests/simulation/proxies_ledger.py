@@ -2,8 +2,7 @@
 
 1. What was accepted is in its queue, or was consumed. What was refused is not there. Nothing is there twice.
 2. What was handed out before comes marked as a redelivery: one delivery at most is not marked, which may be the last to
-   arrive. But what a primary handed out that had not been confirmed yet, and died with it, is a new message when its
-   proxy sends it again.
+   arrive. Nothing that was handed out is missing at a later primary.
 3. It does not come again at all unless it was given back, or its client's link has ended, for the client or for its
    broker, or its proxy could not come for it in time: what `Custodian` says. Or somebody had got it before, had not
    answered, and lost the connection to a primary that lived: the next primary lets that one have it again, if its
@@ -49,8 +48,8 @@ class ClientSession:
     name: str
     """Its UUID."""
     timeout_s: float
-    attached_s: float = math.inf
-    """When its primary was seen last to count it as connected; inf: never."""
+    attached_s: float = -math.inf
+    """When it was seen last that by what is committed its client is connected; -inf: never."""
     may_end: bool = False
     """Its client goes for good."""
     has_ended: bool = False
@@ -116,9 +115,6 @@ class Custodian(Protocol):
     def has_left(self, reading: Reading) -> bool:
         """Whether the proxy that relays it has found its client gone, of which the client may not know."""
 
-    def promotions_without(self, sent: Sent, since: int) -> list[float]:
-        """When, after generation `since`, somebody began to lead who did not have `sent` in its queue."""
-
     def may_be_outdated(self) -> bool:
         """Whether what comes now may come from a primary that does not know yet that it is one no more."""
 
@@ -163,7 +159,7 @@ class Ledger:
         if sent in self.refused or sent in self.accepted:
             raise Violation(f"{sent} was answered twice")
         self.refused.add(sent)
-        if not all(self._died_with_its_primary(each) for each in self.handouts.get(sent, ())):
+        if self.handouts.get(sent):
             raise Violation(f"{sent} was refused, and a consumer had it")
 
     def queue_deleted(self, queue: str) -> None:
@@ -202,9 +198,8 @@ class Ledger:
             raise Violation(f"{sent} was refused, and came")
         generation = self._generation_of(sent, reading)
         handout = Handout(sent, reading, generation, is_marked=is_marked, at_s=self._now_s())
-        earlier = [each for each in self.handouts.setdefault(sent, []) if not self._died_with_its_primary(each)]
-        has_first = any(not each.is_marked for each in earlier)
-        if has_first and not is_marked:
+        earlier = self.handouts.setdefault(sent, [])
+        if not is_marked and any(not each.is_marked for each in earlier):
             raise Violation(f"{sent} came again to {reading.client}, without a mark")
         if self._must_be_in_order(handout):
             self._check_order(handout)
@@ -222,27 +217,11 @@ class Ledger:
             self._left[sent, reading.client] = left[1:]
         return left[0][1]
 
-    def _died_with_its_primary(self, handout: Handout) -> bool:
-        """Whether the message may have been lost before it was confirmed, and sent again by a proxy."""
-        if handout.reading.session is not None:
-            return False
-        accepted_s = self.accepted.get(handout.sent, math.inf)
-        lost_s = self._custodian.promotions_without(handout.sent, handout.generation)
-        return any(at_s < accepted_s for at_s in lost_s)
-
-    def died_unconfirmed(self, handout: Handout) -> bool:
-        """Whether the message was lost with the primary that handed it out, and nobody was told that it is safe.
-
-        That is allowed: it went out before a backup had it, and whoever sent it does not come to send it again.
-        """
-        is_missing = bool(self._custodian.promotions_without(handout.sent, handout.generation))
-        return is_missing and handout.sent not in self.accepted
-
     def leaves_primary(self, sent: Sent, client: str, attached_s: float) -> None:
         """The newest primary gives it to `client`, on a link that was attached there at `attached_s`: it must be
         nobody's."""
         for earlier in self.handouts.get(sent, ()):
-            if earlier.is_returned or self._died_with_its_primary(earlier):
+            if earlier.is_returned:
                 continue
             is_left = self._is_left(earlier, client)
             if self._must_be_its_own(earlier) and not is_left:
@@ -311,17 +290,16 @@ class Ledger:
     def _check_order(self, handout: Handout) -> None:
         sent, latest = handout.sent, handout.reading.latest
         before = latest.get(sent.publisher)
-        if before is not None and before.sent.number >= sent.number and not self._died_with_its_primary(before):
+        if before is not None and before.sent.number >= sent.number:
             if not self._custodian.may_be_outdated():
                 text = f"{sent} came to {handout.reading.client} for the first time, behind {before.sent.number}"
                 raise Violation(text)
             return
         latest[sent.publisher] = handout
 
-    def was_consumed(self, sent: Sent, but: Handout | None = None, *, confirmed: bool = False) -> bool:
-        """Whether somebody has accepted it, other than by `but`; `confirmed`: and was told that this counts."""
-        handouts = [each for each in self.handouts.get(sent, ()) if each is not but and each.is_consumed]
-        return any(each.is_confirmed or not confirmed for each in handouts)
+    def was_consumed(self, sent: Sent, but: Handout | None = None) -> bool:
+        """Whether somebody has accepted it, other than by `but`."""
+        return any(handout.is_consumed for handout in self.handouts.get(sent, ()) if handout is not but)
 
     # --- at rest
 
@@ -345,8 +323,7 @@ class Ledger:
             for handout in self.handouts.get(sent, ()):
                 if handout.reading.session is not None and handout.is_confirmed and handout.is_consumed:
                     raise Violation(f"{sent} was consumed in session {handout.reading.client}, and is there")
-                is_lost = self._died_with_its_primary(handout)
-                if handout.is_confirmed and not is_lost and self._must_be_its_own(handout):
+                if handout.is_confirmed and self._must_be_its_own(handout):
                     raise Violation(f"{sent} was consumed by {handout.reading.client}, and is there")
         for sent in self.accepted:
             is_consumed = any(handout.is_consumed for handout in self.handouts.get(sent, ()))

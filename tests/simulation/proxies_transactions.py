@@ -254,19 +254,16 @@ class TransactingClient(AmqpClient):
     def check_unknown(self, left: set[Sent]) -> None:
         """`left`: what is in the queues when all clients have gone. Raises Violation for half a transaction."""
         for work in self.unknown:
-            counts = {self._counts(sent, left) for sent in work.published} - {None}
+            counts = {self._counts(sent, left) for sent in work.published}
             if len(counts) > 1:
                 raise Violation(f"{self.name}: of a transaction only a part counts: {work.published}")
             for _, handout in work.consumed:
                 is_back = handout.sent in left or self._ledger.was_consumed(handout.sent, but=handout)
-                is_back = is_back or self._ledger.died_unconfirmed(handout)
                 if True in counts and handout.sent in left:
                     raise Violation(f"{self.name} has committed {work.published}, and {handout.sent} is there still")
                 if False in counts and not is_back:
                     raise Violation(f"{self.name} has not committed {work.published}, and {handout.sent} is gone")
 
-    def _counts(self, sent: Sent, left: set[Sent]) -> bool | None:
-        """Whether it was committed; None: who consumed it may have got it of a primary that died with it."""
-        if sent in left or self._ledger.was_consumed(sent, confirmed=True):
-            return True
-        return None if self._ledger.was_consumed(sent) else False
+    def _counts(self, sent: Sent, left: set[Sent]) -> bool:
+        """Whether it was committed: nobody gets what is not."""
+        return sent in left or self._ledger.was_consumed(sent)

@@ -87,8 +87,8 @@ class Watch:
         """By container id: links of clients who only look, where no other broker relays them."""
         self.generation = 0
         self._outdated_until_s = 0.0
-        self._promotions: list[tuple[int, float, set[Sent]]] = []
-        """Generation, time, and what was in the queues then."""
+        self._promoted_s = 0.0
+        """When somebody began to lead last."""
 
     # --- what happens
 
@@ -141,7 +141,7 @@ class Watch:
     def _check_overtaken(self, node: Node, generation: int) -> None:
         """It gives messages to a consumer, and somebody else leads: since a moment ago only, when that one may still
         have acknowledged what this one wrote. Raises Violation."""
-        for_s = self._now_s() - max(at_s for _, at_s, _ in self._promotions)
+        for_s = self._now_s() - self._promoted_s
         if for_s > OVERTAKEN_S:
             text = f"{node.name} gives messages to consumers as primary of generation {generation}"
             raise Violation(f"{text}: that is over since {for_s:.3f} s, when {self.generation} began")
@@ -167,8 +167,7 @@ class Watch:
         """A node has become primary."""
         self.generation = max(self.generation, node.member.status.generation)
         self.may_be_outdated()
-        found = {sent for queue in queued(node).values() for sent in queue}
-        self._promotions.append((node.member.status.generation, self._now_s(), found))
+        self._promoted_s = self._now_s()
 
     def ends_to_lead(self, generation: int) -> None:
         """The primary of that generation dies, steps down, or hands over."""
@@ -180,10 +179,6 @@ class Watch:
             self._outdated_until_s = self._now_s() + STILL_ON_ITS_WAY_S
 
     # --- see `proxies_ledger.Custodian`
-
-    def promotions_without(self, sent: Sent, since: int) -> list[float]:
-        """See there."""
-        return [at_s for generation, at_s, found in self._promotions if generation > since and sent not in found]
 
     def may_be_outdated(self) -> bool:
         """Whether there is, or was a moment ago, a primary that was overtaken."""

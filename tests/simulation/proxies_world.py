@@ -138,6 +138,9 @@ class ProxiesWorld:
         self._news = self._draw("news")
         self.clients: list[AnyClient] = []
         self._sessions: dict[str, ClientSession] = {}
+        self._attached_lsns: dict[tuple[str, int, int], int] = {}
+        """Of sessions that the newest primary counts as attached: by UUID, epoch and generation, an LSN that is not
+        below that of the event that says so."""
         """By UUID."""
 
     def _draw(self, what: str) -> random.Random:
@@ -274,9 +277,14 @@ class ProxiesWorld:
         primary = self.default.primary
         # One that was replaced and does not know it yet counts clients as connected that are not, at the newest.
         if primary is not None and primary.member.status.generation == self.default.watch.generation:
+            log, attached = primary.resources.replicated.log, dict[tuple[str, int, int], int]()
             for session in primary.resources.replicated.state.sessions.by_id.values():
                 if session.is_attached:
-                    self._sessions[session.name].attached_s = self.schedule.now_s
+                    key = session.name, session.epoch, self.default.watch.generation
+                    attached[key] = self._attached_lsns.get(key, log.last_lsn)
+                    if attached[key] <= log.committed_lsn:
+                        self._sessions[session.name].attached_s = self.schedule.now_s
+            self._attached_lsns = attached
 
     def _why_sessions_differ(self) -> str:
         """Of what brokers know; empty: they know the same."""

@@ -47,7 +47,7 @@ def publish(cluster: SmallCluster) -> None:
     cluster.run()
 
 
-def test_a_primary_whose_backups_answer_gives_what_there_is_and_writes_nothing_for_that() -> None:
+def test_a_primary_whose_backups_answer_has_proven_that_it_leads_and_writes_nothing_for_that() -> None:
     cluster = cluster_with_queue()
     publish(cluster)
     before = last_lsn(cluster)
@@ -57,7 +57,7 @@ def test_a_primary_whose_backups_answer_gives_what_there_is_and_writes_nothing_f
     assert last_lsn(cluster) == before
 
 
-def test_what_is_not_committed_is_given_for_a_moment_only() -> None:
+def test_where_nothing_is_committed_any_more_what_was_committed_before_is_given_for_a_moment_only() -> None:
     cluster = cluster_with_queue()
     cluster.cut("a", "b", "c")
     publish(cluster)
@@ -90,7 +90,7 @@ def test_a_primary_that_is_alone_by_the_record_proves_nothing() -> None:
     publish(cluster)
     cluster.wait(10.0)
     before = last_lsn(cluster)
-    assert proof(cluster, woke_s=cluster.now_s) is LeadProof.PROVEN
+    assert proof(cluster, woke_s=cluster.now_s) is LeadProof.ALONE
     assert last_lsn(cluster) == before
 
 
@@ -147,7 +147,7 @@ def test_where_backups_send_nothing_by_themselves_a_commit_tells_that_they_are_t
     assert last_lsn(cluster) == before + 1
 
 
-def test_where_commits_take_long_and_go_on_what_is_committed_is_given() -> None:
+def test_where_commits_take_long_and_go_on_they_prove_that_it_leads() -> None:
     cluster = cluster_with_queue()
     cluster["c"].paused = True
     for _ in range(5):
@@ -161,9 +161,6 @@ def test_where_commits_take_long_and_go_on_what_is_committed_is_given() -> None:
     while cluster["a"].inbox:
         cluster["a"].step()
     assert cluster["a"].committed < last_lsn(cluster)
-    assert proof(cluster) is LeadProof.COMMITTING
-    cluster["c"].paused = False
-    cluster.run()
     assert proof(cluster) is LeadProof.PROVEN
 
 
@@ -184,7 +181,7 @@ class Primary:
     def __init__(self) -> None:
         self.broker = PairedBroker()
         self.log: Log = self.broker.container.default.resources.replicated.log
-        self.proof = LeadProof.PROVEN
+        self.proof = LeadProof.ALONE
         self.broker.container.default.prove_lead = lambda: self.proof
         administration = self.broker.container.administration
         administration.create_queue("q", {})
@@ -209,23 +206,26 @@ def test_who_takes_gets_nothing_while_it_is_not_proven_and_goes_on_when_it_is(fi
     primary.proof = LeadProof.MISSING
     client.publish("q", "1", "2")
     assert [client.bodies(each) for each in consumers] == [[], []]
+    primary.commit()
+    assert [client.bodies(each) for each in consumers] == [[], []]
     primary.becomes(LeadProof.PROVEN)
     assert sorted(body for each in consumers for body in client.bodies(each)) == ["1", "2"]
 
 
-def test_who_takes_gets_what_is_committed_where_that_takes_long() -> None:
+def test_who_takes_gets_what_is_committed_where_others_could_lead() -> None:
     primary = Primary()
     client = primary.client
     consumer = client.receiver("q", 10)
-    primary.proof = LeadProof.COMMITTING
+    primary.proof = LeadProof.PROVEN
     client.publish("q", "1")
     first_lsn = primary.log.last_lsn
     client.publish("q", "2")
     assert client.bodies(consumer) == []
     primary.commit(first_lsn)
     assert client.bodies(consumer) == ["1"]
-    primary.becomes(LeadProof.PROVEN)
-    assert client.bodies(consumer) == ["2"]
+    primary.becomes(LeadProof.ALONE)
+    client.publish("q", "3")
+    assert client.bodies(consumer) == ["2", "3"]
 
 
 def test_who_only_looks_and_who_takes_what_nobody_else_has_wait_for_no_proof() -> None:
@@ -240,7 +240,7 @@ def test_who_only_looks_and_who_takes_what_nobody_else_has_wait_for_no_proof() -
     assert (client.bodies(browser), client.bodies(consumer)) == (["1"], ["2"])
 
 
-@pytest.mark.parametrize("proof", [LeadProof.MISSING, LeadProof.COMMITTING])
+@pytest.mark.parametrize("proof", [LeadProof.MISSING, LeadProof.PROVEN])
 def test_a_drain_is_answered_when_what_is_there_may_be_given(proof: LeadProof) -> None:
     primary = Primary()
     client = primary.client

@@ -1,24 +1,25 @@
 """Whether a primary can prove that it still leads: who cannot hands out nothing.
 
 Others replace a primary of which they hear nothing: one that was stopped, or is cut off with a minority. It learns of
-its successor later. What it writes meanwhile nobody will ever have committed, and whoever got it gets a copy from the
-successor, without a mark. The safety property: what a consumer is given was written, or is committed, no longer than
-`silence_s` after all in sync, one of whom would be the successor, were with this primary, and once one of them owes it
-an acknowledgement no longer than `unproven_s`. Both are less than what others need to replace it.
+its successor later. What it writes meanwhile nobody will ever have committed: whoever got it would get a copy from the
+successor, without a mark. And what was committed before, the successor gives to others. The safety property: what a
+consumer is given is committed, and is given no longer than `silence_s` after all in sync, one of whom would be the
+successor, were with this primary, and once one of them owes it an acknowledgement no longer than `unproven_s`. Both are
+less than what others need to replace it.
 
-    1. What this primary writes is acknowledged soon by all in sync: it leads (`PROVEN`).
-    2. The oldest event that is not committed was sent more than `unproven_s` ago, and commits go on: a disk is slow, or
-       a backup. Consumers get what is committed (`COMMITTING`).
-    3. The same, and nothing was committed for as long: consumers wait as publishers do (`MISSING`), until a backup that
-       is silent has left the in-sync set, or this primary has found out that it was replaced.
-    4. This process was stopped, or nothing was heard of a backup in sync for longer than one needs to say that it is
+    1. What this primary writes is acknowledged by all in sync, soon or at least now and then (a disk is slow, or a
+       backup): it leads, and consumers get what is committed (`PROVEN`).
+    2. The oldest event that is not committed was sent more than `unproven_s` ago, and nothing was committed for as
+       long: consumers wait as publishers do (`MISSING`), until a backup that is silent has left the in-sync set, or
+       this primary has found out that it was replaced.
+    3. This process was stopped, or nothing was heard of a backup in sync for longer than one needs to say that it is
        there: acknowledgements that come now may have been sent before. It begins to count again (`MISSING` till then)
        once something is committed that was sent since. Where there is nothing to send, an empty unit is written.
-    5. The in-sync set is this primary alone, and that is recorded: nobody could replace it, and it proves nothing.
+    4. The in-sync set is this primary alone, and that is recorded: nobody could replace it, it proves nothing, and
+       consumers get what there is (`ALONE`).
 
-What was given before that, and dies with this primary, stays a message that was handed out before it was committed:
-docs/cluster.md, "What is not there yet". So does what is given between the acknowledgement of a backup that is about to
-be promoted and its promotion, as seen from here.
+One moment is left: a backup that has acknowledged something and is promoted before that is seen here. What is given in it
+is committed, so the successor has the mark (`model.queues.handout_marks`) that says so.
 """
 
 from __future__ import annotations
@@ -86,16 +87,16 @@ class LeadershipProof:
         """What consumers may be given now. `woke_s`: when this process went on after it was stopped last."""
         if len(self._in_sync.members) == 1 and not self._in_sync.awaits_record:
             self._doubted_lsn = None
-            return LeadProof.PROVEN
+            return LeadProof.ALONE
         if woke_s > self._doubted_s or (self._doubted_lsn is None and self._is_somebody_silent(now_s)):
             self._doubted_s, self._doubted_lsn = now_s, self._sent_lsn
         if self._doubted_lsn is not None:
             self._have_something_sent()
             return LeadProof.MISSING
         unproven_s = self._ctx.settings.unproven_s
-        if not self._uncommitted or now_s - self._uncommitted[0][1] <= unproven_s:
+        if not self._uncommitted or now_s - max(self._uncommitted[0][1], self._committed_s) <= unproven_s:
             return LeadProof.PROVEN
-        return LeadProof.COMMITTING if now_s - self._committed_s <= unproven_s else LeadProof.MISSING
+        return LeadProof.MISSING
 
     def _is_somebody_silent(self, now_s: float) -> bool:
         """Whether nothing was heard of a backup in sync since long. Where none says now and then that it is there,

@@ -88,7 +88,7 @@ class MemberSettings:
 
     @property
     def unproven_s(self) -> float:
-        """A primary whose events are not committed for so long gives consumers nothing that is not."""
+        """A primary whose events wait for so long, without any commit, gives consumers nothing."""
         return UNPROVEN_SHARE * self.replace_s
 
     @property

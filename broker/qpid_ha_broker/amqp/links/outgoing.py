@@ -145,9 +145,8 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def _waits_for(self) -> WaitsFor:
         """The first thing that it needs and has not, in the order in which the broker looks at them."""
         dispatcher, position = self.queue.dispatcher, self.position
-        waits_for_proof = not self.browsing and self.hosted.resources.lead_proof is not LeadProof.PROVEN
-        waits_for_commit = dispatcher.awaits_commit if self.browsing else dispatcher.awaits_mark
-        if self.hosted.withholds_from(self) or waits_for_commit or waits_for_proof:
+        waits_for_proof = self.hosted.resources.lead_proof is LeadProof.MISSING or dispatcher.awaits_mark
+        if self.hosted.withholds_from(self) or dispatcher.awaits_commit or (waits_for_proof and not self.browsing):
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
             return WaitsFor.CREDIT

@@ -125,16 +125,15 @@ class PacedConsumer(Consumer, LinkEndpoint):
     def finish_drain(self) -> bool:
         """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
 
-        A client that must answer first has all that it can get. One who only looks is shown what is committed, and so
-        is one who takes where commits take long: it has all that was there when it began to drain once that is
-        committed, or has gone.
+        A client that must answer first has all that it can get. Others are given what is committed: they have all that
+        was there when they began to drain once that is committed, or has gone.
         """
         if not self._sender.draining:
             return True  # the client has changed its mind, and keeps its credit
-        proof = LeadProof.COMMITTING if self.browsing else self.hosted.resources.proof_for(self.queue)
+        proof = LeadProof.PROVEN if self.browsing else self.hosted.resources.proof_for(self.queue)
         waits = (
             proof is LeadProof.MISSING
-            or (proof is LeadProof.COMMITTING and self._hides_what_was_there)
+            or (proof is LeadProof.PROVEN and self._hides_what_was_there)
             or self.window_bytes <= 0
             or self.credit <= 0
             or self.queue.dispatcher.awaits_bodies

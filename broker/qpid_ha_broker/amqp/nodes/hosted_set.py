@@ -103,7 +103,7 @@ class HostedSet:
         self.transactions: dict[OpenTransactions, None] = {}
         """Of connections that have, or had, something of this set in one."""
         self.garbage = resources.catalog.garbage
-        self.prove_lead: Callable[[], LeadProof] = lambda: LeadProof.PROVEN
+        self.prove_lead: Callable[[], LeadProof] = lambda: LeadProof.ALONE
         """How sure it is that this broker leads the set, if it does; the driver sets it."""
         self._withheld: deque[Handout] = deque()
         self._withheld_of_sessions: deque[Handout] = deque()
@@ -151,7 +151,7 @@ class HostedSet:
         """Whether this broker can still prove that it leads; consumers that had to wait are served again."""
         resources, before = self.resources, self.resources.lead_proof
         resources.lead_proof = self.prove_lead()
-        if before is not LeadProof.PROVEN and resources.lead_proof is not before:
+        if before is LeadProof.MISSING and resources.lead_proof is not before:
             self.resources.catalog.wake_consumers()
 
     def touch(self) -> None:
@@ -198,7 +198,7 @@ class HostedSet:
             self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
         catalog.now_ms = now_ms = 0 if self.read_only else self.now_ms
-        if resources.lead_proof is not LeadProof.PROVEN or resources.has_work:
+        if resources.lead_proof is LeadProof.MISSING or resources.has_work:
             self._look_at_lead()
         if resources.has_work:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
@@ -224,7 +224,7 @@ class HostedSet:
 
     def tell_what_is_committed(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
-        if self.resources.lead_proof is not LeadProof.PROVEN:
+        if self.resources.lead_proof is LeadProof.MISSING or self._withheld_of_sessions:
             self._look_at_lead()
         is_doubtful, of_sessions = self.resources.lead_proof is LeadProof.MISSING, self._withheld_of_sessions
         while of_sessions and not is_doubtful and of_sessions[0].written.is_committed:

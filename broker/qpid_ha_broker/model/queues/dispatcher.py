@@ -118,7 +118,7 @@ class Dispatcher:
         """Where all consumers stand that take whatever comes."""
         self._turn = 0
         self._takes_committed = False
-        """In this `hand_out`, those who take are given what is committed, too."""
+        """In this `hand_out`, those who take are given what is committed, as those who look are."""
         self._gate: QueueMark | None = None
         """In `hand_out`: by that takers get messages; None: they get any."""
         self.consumers: list[Consumer] = []
@@ -176,13 +176,13 @@ class Dispatcher:
         log: Log,
         *,
         only_browsers: bool = False,
-        proof: LeadProof = LeadProof.PROVEN,
+        proof: LeadProof = LeadProof.ALONE,
         mark: QueueMark | None = None,
         budget: Budget = UNLIMITED,
     ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
 
-        Who only looks sees what is committed in `log`, the one that the messages are written to. Stops when `budget`
+        Who only looks sees what is committed in `log`, the one that the messages are written to. It stops when `budget`
         is spent, with at least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing may
         be written, so nobody takes anything and nothing expires. `proof`: what those who take may be given. `mark`: who
         takes something gets what this covers; None: anything.
@@ -198,7 +198,7 @@ class Dispatcher:
             now_ms, uncommitted_in, ready = 0, None, [consumer for consumer in ready if consumer.browsing]
         elif proof is LeadProof.MISSING:
             ready = [consumer for consumer in ready if consumer.browsing]
-        self._takes_committed = proof is LeadProof.COMMITTING
+        self._takes_committed = proof is LeadProof.PROVEN
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, uncommitted_in, budget)}
         else:
@@ -236,8 +236,8 @@ class Dispatcher:
         position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
         if position is None:
             raise LookupError("a consumer that was never subscribed")
-        # Who takes a message has it until the end, whatever becomes of it; who only looks is told what will stay true.
-        needs_commit = browsing or self._takes_committed
+        # What dies uncommitted comes again as a new message. What a session is given waits until that is committed anyway.
+        needs_commit = browsing or (self._takes_committed and consumer.session_owner is None)
         last = _NO_LIMIT if browsing else self._last_in_order()
         if needs_commit and log is not None:
             last = min(last, log.whole_lsn())

@@ -8,9 +8,9 @@ from enum import Enum, auto
 class LeadProof(Enum):
     """What consumers who take messages of a set's queues may be given for now."""
 
+    ALONE = auto()
+    """Whatever there is: nobody could lead instead."""
     PROVEN = auto()
-    """Whatever there is."""
-    COMMITTING = auto()
-    """What is committed: that takes long, and goes on."""
+    """What is committed: whoever leads next has it."""
     MISSING = auto()
     """Nothing: somebody else may lead by now."""

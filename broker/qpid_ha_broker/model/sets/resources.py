@@ -67,7 +67,7 @@ class Resources:
         self.deduplication = Deduplication([each.state.producers for each in self.sets.all])
         self.is_gated = False
         """Nobody is given anything but those who only look: others may come for what they have had already."""
-        self.lead_proof = LeadProof.PROVEN
+        self.lead_proof = LeadProof.ALONE
         """How sure it was that this broker leads, when that was looked at last."""
         self.unroutable_total = 0
         self.outranked_total = 0
@@ -276,7 +276,7 @@ class Resources:
         """What those who take messages of `queue` may be given. Of what is not replicated nobody else has a copy."""
         if self.is_gated:
             return LeadProof.MISSING
-        return self.lead_proof if queue.log is self.replicated.log else LeadProof.PROVEN
+        return self.lead_proof if queue.log is self.replicated.log else LeadProof.ALONE
 
     @property
     def has_work(self) -> bool:
