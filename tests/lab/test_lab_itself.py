@@ -188,6 +188,7 @@ def test_the_admin_tool_in_a_machine_says_what_its_broker_says_from_outside(
 # --- its audits
 
 
+@pytest.mark.explains("is in use by another machine")  # where a monitor of the primary comes while it is
 def test_the_audits_see_a_second_holder_of_the_address(cluster: Cluster) -> None:
     backup = cluster.backups()[0]
     cluster.lab.output(backup, "ip", "addr", "add", f"{VIRTUAL_ADDRESS}/24", "dev", "eth0")
