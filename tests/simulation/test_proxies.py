@@ -214,6 +214,19 @@ def test_a_primary_that_gives_messages_although_it_was_replaced_is_found(monkeyp
     assert "gives messages to consumers as primary of generation" in found_by(monkeypatch, plans).problem
 
 
+def test_a_primary_that_gives_what_is_not_committed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = LeadershipProof.look
+
+    def believes(self: LeadershipProof, now_s: float, woke_s: float) -> LeadProof:
+        proof = look(self, now_s, woke_s)
+        return LeadProof.ALONE if proof is LeadProof.PROVEN else proof
+
+    monkeypatch.setattr(LeadershipProof, "look", believes)
+
+    plans = map(draw_split_plan, (3, 27))
+    assert "without a mark" in found_by(monkeypatch, plans).problem
+
+
 def test_a_stop_that_a_primary_does_not_notice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessTime, "look", lambda self, now_s: 0.0)
 
