@@ -149,7 +149,7 @@ class RelayedLink(LinkEndpoint):
         """Of the client's transactions in this set, at its primary."""
         return FarCoordinator(RelayedLink.request(self)._replace(set_name=self.set_name), self.relayer)
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary, as the client has asked for it."""
         near = self.link
         far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
@@ -212,7 +212,7 @@ class RelayedLink(LinkEndpoint):
         else:
             self.end(error)
 
-    def lost(self) -> None:
+    def lost(self, reason: str) -> None:
         """The connection to the primary is gone."""
         self._left()
         if self.has_left:
@@ -661,8 +661,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def is_writer(self) -> bool:
         return not self._is_browsing
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
-        far = super().open_far(session, name)
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
+        far = super().open_far(upstream, session, name)
         if self._is_presettled:
             far.snd_settle_mode = proton.Link.SND_UNSETTLED
         return far

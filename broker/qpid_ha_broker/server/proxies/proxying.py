@@ -238,7 +238,7 @@ class Proxying:
             if address is not None and address != socket.address:  # the one it is attached to may be silent
                 if socket.upstream is not None:
                     socket.upstream.detach(link, closed=False)
-                link.lost()
+                link.lost("another broker leads the set")
                 self._place(link)
         self._broker.schedule_turn()
 
