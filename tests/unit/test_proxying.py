@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from event_loops import in_event_loop
-from qpid_ha_broker.server.proxies import proxying
+from qpid_ha_broker.server.proxies.far_links import TICK_S
 from qpid_ha_broker.server.proxies.proxying import AGAIN_LINKS, Proxying
 from qpid_ha_broker.server.runtime.logs import NoticeLog
 
@@ -51,7 +51,7 @@ async def test_a_lost_link_is_placed_before_the_next_tick_and_again_when_it_is_r
     addresses = Addresses()
     proxy, link = without_ticks(addresses), Lost(set_name="orders")
     pauses = 0
-    while proxy._again_s < proxying.TICK_S:
+    while proxy._again_s < TICK_S:
         proxy.attach_again(link)  # type: ignore[arg-type]
         assert await addresses.next_asked() == "orders"
         pauses += 1
@@ -64,7 +64,7 @@ async def test_a_lost_link_is_placed_before_the_next_tick_and_again_when_it_is_r
 async def test_a_primary_that_becomes_known_is_gone_to_at_once_and_short_pauses_begin_anew() -> None:
     addresses = Addresses()
     proxy, link = without_ticks(addresses), Lost(set_name="orders")
-    proxy._again_s = proxying.TICK_S
+    proxy._again_s = TICK_S
     proxy.attach_again(link)  # type: ignore[arg-type]
     proxy.look_soon()
     proxy.look_soon()
@@ -72,6 +72,27 @@ async def test_a_primary_that_becomes_known_is_gone_to_at_once_and_short_pauses_
     assert addresses.asked.empty()
     proxy.attach_again(link)  # type: ignore[arg-type]
     assert await addresses.next_asked() == "orders"
+
+
+@in_event_loop
+async def test_a_bug_at_a_look_is_no_end_of_looks_and_heartbeats() -> None:
+    class Broken(Addresses):
+        def of_primary(self, set_name: str) -> None:
+            super().of_primary(set_name)
+            raise RuntimeError("planned")
+
+    addresses, notices = Broken(), NoticeLog()
+    host: Any = SimpleNamespace(
+        current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None, notices=notices
+    )
+    whatever: Any = addresses
+    proxy = Proxying(host, whatever, whatever)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # of the first look, which is no tick
+    proxy.place(Lost(set_name="orders"))  # type: ignore[arg-type]
+    for _ in range(3):
+        await addresses.next_asked()
+    assert notices.bugs_total >= 1
+    proxy.stop()
 
 
 @in_event_loop
@@ -131,8 +152,9 @@ async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one
         def close(self, reason: str) -> None:
             """It is idle."""
 
+    proxy.pool._make = Unused  # type: ignore[assignment]
     for address in ("silent", "other"):
-        proxy._sockets[address] = Unused(address)  # type: ignore[assignment]
+        proxy.pool._open(proxy._way_to(address), now_s=1.0)  # type: ignore[arg-type]
     proxy._tick()
     assert beating == ["silent", "other"]
-    assert not proxy._sockets
+    assert not proxy.pool.connections

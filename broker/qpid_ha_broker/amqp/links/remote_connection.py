@@ -23,7 +23,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 from qpid_ha_broker.amqp.wire.engine import Engine, answer_bytes, clear_answer
 from qpid_ha_broker.amqp.wire.peer_frames import OUR_PRODUCT
 
-MOST_LINKS: Final = 4000
+MOST_SESSIONS: Final = 4000
 """On one connection, if the other broker takes so many sessions."""
 
 LIMITED_PRODUCTS: Final = ("RabbitMQ",)
@@ -63,12 +63,12 @@ class RemoteConnection(FarConnection[RemoteEnd]):
         super().__init__(engine, container, hostname, on_touched, on_ended, properties)
 
     @property
-    def has_room(self) -> bool:
-        """Whether another link may be attached: each takes a session, and the other broker says how many it has."""
-        most = MOST_LINKS
+    def room(self) -> int:
+        """Each link takes a session, and the other broker says how many it has."""
+        most = MOST_SESSIONS
         if self.is_open:
             most = min(most, self.engine.transport.remote_channel_max + 1)
-        return len(self._pending) + self._sessions < most
+        return most - len(self._pending) - self._sessions
 
     def fail_link(self, end: RemoteEnd, error: AmqpError) -> None:
         """The other broker did on this link what it must not: end it there, saying so, and tell `end`."""

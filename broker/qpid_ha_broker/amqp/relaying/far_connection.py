@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import proton
 
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, AmqpError, as_told
 from qpid_ha_broker.amqp.wire.engine import Consuming, Engine, Sending
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
+
+MOST_LINKS: Final = 1_000_000
+"""On one connection, where nothing says that there may be fewer."""
 
 
 class FarEnd(Protocol):
@@ -77,6 +80,11 @@ class FarConnection(OpenedConnection, Generic[AnyEnd]):
     def __len__(self) -> int:
         """Links."""
         return len(self._pending) + len(self._far)
+
+    @property
+    def room(self) -> int:
+        """So many links more may be attached."""
+        return MOST_LINKS
 
     def receive(self, data: bytes) -> None:
         super().receive(data)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from qpid_ha_broker.amqp.relaying.far_connection import MOST_LINKS
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.server.peers.peer_channels import MUCH_BYTES
 from qpid_ha_config.addresses import Address
@@ -30,6 +31,8 @@ class Driven(Protocol):
     def close(self, reason: str) -> None: ...
     @property
     def finished(self) -> bool: ...
+    @property
+    def room(self) -> int: ...
 
 
 Connected = TypeVar("Connected", bound=Driven)
@@ -121,6 +124,11 @@ class UpstreamSocket(Generic[Connected]):
             self._deadline.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def room(self) -> int:
+        """So many links more may be attached over it; before it is made, as many as ever."""
+        return MOST_LINKS if self.upstream is None else self.upstream.room
 
     # --- bytes
 
