@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from qpid_ha_broker.amqp.relaying.far_connection import FarConnection, FarEnd
+from qpid_ha_broker.amqp.relaying.far_connection import FarEnd
 from qpid_ha_broker.server.proxies.far_pool import AnyWay, FarPool
-from qpid_ha_broker.server.proxies.upstream_socket import Made, UpstreamSocket
+from qpid_ha_broker.server.proxies.upstream_socket import AnyFar, Made, UpstreamSocket
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks, TicksWhileUsed
 from qpid_ha_broker.server.runtime.host import Host
 
@@ -28,7 +28,6 @@ class ProxyHost(Host, Protocol):
 
 
 AnyFarEnd = TypeVar("AnyFarEnd", bound=FarEnd)
-AnyFar = TypeVar("AnyFar", bound=FarConnection[Any])
 
 
 class FarLinks(Generic[AnyFarEnd, AnyFar, AnyWay]):
