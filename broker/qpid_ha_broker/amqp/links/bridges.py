@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple, Protocol
 import proton
 
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.links.far_link import FarLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.links.remote_links import RemoteTarget
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -81,7 +81,7 @@ class BridgeDriver(Protocol):
         """Something for operators, who see the last one beside the bridge."""
 
 
-class Bridge(LinkEndpoint):
+class Bridge(FarLink[RemoteConnection]):
     """What both directions have in common: the way of the link, and its end."""
 
     passed = 0
@@ -97,9 +97,6 @@ class Bridge(LinkEndpoint):
         self.queue = queue
         self.target = target
         self.driver = driver
-        self.upstream: RemoteConnection | None = None
-        self.far: proton.Link | None = None
-        """Attached there; None: not now."""
         self.has_ended = False
         self._step = Step(driver.broker, driver.name, queue.name)
         hosted.links[self] = None
@@ -108,11 +105,6 @@ class Bridge(LinkEndpoint):
     @property
     def is_writer(self) -> bool:
         return True
-
-    @property
-    def is_attached(self) -> bool:
-        """The other broker has answered."""
-        return self.far is not None
 
     def note(self, reason: str) -> None:
         """Why it is not attached: nobody here waits for that."""
@@ -134,17 +126,8 @@ class Bridge(LinkEndpoint):
         self.driver.attach_again(self, error.description)
         self.driver.gone(self, error)
 
-    def lost(self, reason: str) -> None:
-        """The connection there is gone."""
-        self._left()
+    def _paused(self, reason: str) -> None:
         self.driver.attach_again(self, reason)
-
-    def _left(self) -> None:
-        self.upstream = self.far = None
-
-    def _touch_far(self) -> None:
-        if self.upstream is not None:
-            self.upstream.touch()
 
     # --- the end
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any, Final
-from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
+from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
@@ -35,7 +35,6 @@ from qpid_ha_broker.amqp.links.transacted_links import (
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT, REQUEST_BYTES
-from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.nodes.terminus import read_filters, read_terminus
 from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere, unreachable
@@ -80,55 +79,25 @@ _GONE: Final = AmqpError(
 _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
 
 
-class RelayWait(NodeWait):
-    """What one client's attach waits for; `link`, whose it is, is abandoned when the client waits no more."""
-
-    def __init__(self, reason: str, link: RelayedLink) -> None:
-        super().__init__(reason)
-        self._link = ref(link)
-
-    def forget(self, told: Told) -> None:
-        """Nobody wants the answer any more, unless it has just been given."""
-        waits = len(self)
-        super().forget(told)
-        link = self._link()
-        if len(self) < waits and link is not None:
-            link.abandon()
-
-
-class RelayedLink(LinkEndpoint):
+class RelayedLink(ClientFarLink[Upstream]):
     """What both kinds have in common: the way from the client's attach to the end of the link at both ends."""
-
-    connection: Connection
 
     def begin(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         """The client has attached, and the set is led elsewhere."""
-        self.connection = connection
-        self.link = link
+        self.begin_far(connection, link, f"the broker that leads the resource set {set_name} is asked")
         self.set_name = set_name
         self.relayer = relayer
-        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self)
-        self.upstream: Upstream | None = None
-        self.far: proton.Link | None = None
-        """Attached at the primary; None: not now."""
         self.path: tuple[str, ...] = (relayer.name,)
         """The brokers that it comes by."""
         self.needed_capability = OWN_NODES_CAPABILITY if _needs_own_nodes(connection, link) else ""
         self.needs_sessions = connection.session is not None
         self.own_queue = ""
         """What was made for it at the primary, and is to be there when it is attached again."""
-        self.is_open = False
-        """The client's attach is answered, and its link has not ended."""
         self._has_closed = False
         """The client has closed its link, and not only detached it, or gone."""
         self.has_left = False
         """The client's link has ended. The far one stays while it has something to do for a transaction."""
         connection.relay.links[self] = None
-
-    @property
-    def is_attached(self) -> bool:
-        """The primary has answered."""
-        return self.far is not None
 
     @property
     def is_in_doubt(self) -> bool:
@@ -151,15 +120,10 @@ class RelayedLink(LinkEndpoint):
 
     def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary, as the client has asked for it."""
-        near = self.link
-        far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
-        far.source.copy(near.remote_source)
-        far.target.copy(near.remote_target)
+        far = self._far_as_near(session, name)
         if far.is_sender and far.target.type == proton.Terminus.UNSPECIFIED:
             # An anonymous relay may be asked for without a target, and an answer without one would be a refusal.
             far.target.type = proton.Terminus.TARGET
-        far.snd_settle_mode = near.remote_snd_settle_mode
-        far.rcv_settle_mode = near.remote_rcv_settle_mode
         far.properties = self.request().properties()
         far.open()
         return far
@@ -174,16 +138,12 @@ class RelayedLink(LinkEndpoint):
 
     def finish(self) -> LinkEndpoint:
         """Answer the client's attach, as the primary has. Raises AmqpError."""
-        near, far = self.link, self.far
+        far = self.far
         if far is None:
             raise AmqpError(RESOURCE_LOCKED, f"the broker that leads {self.set_name} was lost: try again")
-        near.source.copy(far.remote_source)
-        near.target.copy(far.remote_target)
-        near.snd_settle_mode = far.remote_snd_settle_mode
-        near.rcv_settle_mode = far.remote_rcv_settle_mode
+        self._near_as_far(far)
         if self.needs_sessions:
-            near.properties = told_to_client(engine.remote_properties_of(far))
-        self.is_open = True
+            self.link.properties = told_to_client(engine.remote_properties_of(far))
         return self
 
     # --- the far end
@@ -208,23 +168,15 @@ class RelayedLink(LinkEndpoint):
                 self.connection.relay.forget(self)
                 self.wait.fail(error)
         elif is_elsewhere(error):
-            self._paused()
+            self._paused(error.description)
         else:
             self.end(error)
 
-    def lost(self, reason: str) -> None:
-        """The connection to the primary is gone."""
-        self._left()
+    def _paused(self, reason: str) -> None:
         if self.has_left:
             self.relayer.forget(self)
         else:
-            self._paused()
-
-    def _left(self) -> None:
-        self.upstream = self.far = None
-
-    def _paused(self) -> None:
-        self.relayer.attach_again(self)
+            self.relayer.attach_again(self)
 
     # --- the near end
 
@@ -246,15 +198,8 @@ class RelayedLink(LinkEndpoint):
         self.connection.relay.forget(self)
         self.relayer.forget(self, closed=self._is_closed_by_client)
 
-    def end(self, error: AmqpError) -> None:
-        self.connection.end_link(self, error)
-
     def _forget(self) -> None:
         self.relayer.forget(self, closed=self._has_closed)
-
-    def _touch_far(self) -> None:
-        if self.upstream is not None:
-            self.upstream.touch()
 
     def _near_ended(self) -> None:
         """The client's link has ended."""
@@ -277,7 +222,7 @@ def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:
     return link.is_sender and is_subscription
 
 
-class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
+class RelayedPublisher(RelayedLink, FarPublisher, EachDisposition):
     """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
 
     Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
@@ -306,8 +251,6 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._refused: tuple[tuple[bytes, int], ...] = ()
         """Producers and numbers of the client's, of the newest that were refused: for a primary that did not do so."""
         connection.container.relayed.links.add(self)
-        self._most_bytes = 0
-        """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
 
     @property
@@ -321,24 +264,9 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         numbers = tuple([(name, tuple(sorted(found))) for name, found in refused.items()])
         return super().request()._replace(producer=self._producer, refused=numbers)
 
-    @property
-    def must_end_at_once(self) -> bool:
-        return False
-
-    @property
-    def max_message_bytes(self) -> int:
-        own = super().max_message_bytes
-        return min(own, self._most_bytes) if self._most_bytes else own
-
     def finish(self) -> LinkEndpoint:
         super().finish()
-        self.link.rcv_settle_mode = proton.Link.RCV_FIRST
-        if self.far is not None:
-            self._most_bytes = self.far.remote_max_message_size
-        self.link.max_message_size = self.max_message_bytes
-        self.link.open()
-        self.connection.engine.attach_receiving(self.link, self)
-        self.replenish()
+        self._open_near()
         return self
 
     def state(self) -> LinkState:
@@ -840,12 +768,12 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         self._note_held()
         self._credit.far_lost()
 
-    def _paused(self) -> None:
+    def _paused(self, reason: str) -> None:
         if self._is_browsing and self.is_open:
             text = "the broker whose queue was browsed leads it no more, and nobody knows how far this came"
             self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
         else:
-            super()._paused()
+            super()._paused(reason)
 
     # --- from the client
 

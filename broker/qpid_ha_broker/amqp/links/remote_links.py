@@ -19,16 +19,15 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
-from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
+from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.nodes.terminus import SHARED, read_terminus
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -104,60 +103,28 @@ class RemoteDriver(Protocol):
         """It has ended: its far end, too, if there is one."""
 
 
-class RemoteWait(NodeWait):
-    """What one client's attach waits for."""
-
-    def __init__(self, link: RemoteLink) -> None:
-        super().__init__(f"the other broker at {link.target.where} is asked for {link.target.node}")
-        self._link = ref(link)
-
-    def forget(self, told: Told) -> None:
-        """Nobody wants the answer any more, unless it has just been given."""
-        waits = len(self)
-        super().forget(told)
-        link = self._link()
-        if len(self) < waits and link is not None:
-            link.abandon()
-
-
-class RemoteLink(LinkEndpoint):
+class RemoteLink(ClientFarLink[RemoteConnection]):
     """What both kinds have in common: the way from the client's attach to the end of the link at both ends."""
 
-    connection: Connection
     far_container = ""
     far_name = ""
 
     def begin(self, connection: Connection, link: proton.Link, target: RemoteTarget, driver: RemoteDriver) -> None:
         """The client has attached. Raises AmqpError for what cannot be passed on."""
-        self.connection = connection
-        self.link = link
+        self.begin_far(connection, link, f"the other broker at {target.where} is asked for {target.node}")
         self.target = target
         self.driver = driver
         path = read_path(engine.remote_properties_of(link))
         self._path = extend(path, Step(driver.broker, driver.name, target.name))
-        self.wait = RemoteWait(self)
-        self.upstream: RemoteConnection | None = None
-        self.far: proton.Link | None = None
-        """Attached there; None: not now."""
-        self.is_open = False
-        """The client's attach is answered, and its link has not ended."""
         self.passed = 0
         """Messages, so far."""
 
-    @property
-    def is_attached(self) -> bool:
-        """The other broker has answered."""
-        return self.far is not None
-
     def open_far(self, connection: RemoteConnection, session: Any, name: str) -> proton.Link:
         """Make and open a link there, as the client has asked for it."""
-        near = self.link
-        far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
-        far.source.copy(near.remote_source)
-        far.target.copy(near.remote_target)
-        (far.target if near.is_receiver else far.source).address = self.target.node
-        far.snd_settle_mode = near.remote_snd_settle_mode
-        far.rcv_settle_mode = proton.Link.RCV_FIRST if connection.is_limited else near.remote_rcv_settle_mode
+        far = self._far_as_near(session, name)
+        (far.target if far.is_sender else far.source).address = self.target.node
+        if connection.is_limited:
+            far.rcv_settle_mode = proton.Link.RCV_FIRST
         far.properties = properties_of(self._path)
         far.open()
         return far
@@ -167,12 +134,8 @@ class RemoteLink(LinkEndpoint):
         near, far = self.link, self.far
         if far is None:
             raise AmqpError(RESOURCE_LOCKED, f"the broker at {self.target.where} was lost: try again")
-        near.source.copy(far.remote_source)
-        near.target.copy(far.remote_target)
+        self._near_as_far(far)
         (near.target if near.is_receiver else near.source).address = self.target.name
-        near.snd_settle_mode = far.remote_snd_settle_mode
-        near.rcv_settle_mode = far.remote_rcv_settle_mode
-        self.is_open = True
         return self
 
     # --- the far end
@@ -202,14 +165,6 @@ class RemoteLink(LinkEndpoint):
             self.connection.relay.pending.pop(self.link._impl, None)
             self.wait.fail(blamed)
 
-    def lost(self, reason: str) -> None:
-        """The connection there is gone."""
-        self._left()
-        self._paused(reason)
-
-    def _left(self) -> None:
-        self.upstream = self.far = None
-
     def _paused(self, reason: str) -> None:
         self.driver.attach_again(self, reason)
 
@@ -228,13 +183,6 @@ class RemoteLink(LinkEndpoint):
         self.connection.relay.pending.pop(self.link._impl, None)
         self.driver.forget(self)
 
-    def end(self, error: AmqpError) -> None:
-        self.connection.end_link(self, error)
-
-    def _touch_far(self) -> None:
-        if self.upstream is not None:
-            self.upstream.touch()
-
     def _refuse_transaction(self) -> None:
         text = f"{self.target.name} is a node of another broker, and a transaction does not reach there: do without"
         self.end(AmqpError(NOT_IMPLEMENTED, text))
@@ -249,7 +197,7 @@ class _Unsent(NamedTuple):
     since_s: float
 
 
-class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
+class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
     """The promise: a message is `accepted` when the other broker has said so, and is sent once at most.
 
     Invariant: what waits here is no more than the credit that the client had.
@@ -264,28 +212,11 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         self._largest = 0
         """Bytes of the message that came last; 0: none has."""
         connection.container.relayed.links.add(self)
-        self._most_bytes = 0
-        """Of one message, as the other broker says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
-
-    @property
-    def must_end_at_once(self) -> bool:
-        return False
-
-    @property
-    def max_message_bytes(self) -> int:
-        own = super().max_message_bytes
-        return min(own, self._most_bytes) if self._most_bytes else own
 
     def finish(self) -> LinkEndpoint:
         super().finish()
-        self.link.rcv_settle_mode = proton.Link.RCV_FIRST
-        if self.far is not None:
-            self._most_bytes = self.far.remote_max_message_size
-        self.link.max_message_size = self.max_message_bytes
-        self.link.open()
-        self.connection.engine.attach_receiving(self.link, self)
-        self.replenish()
+        self._open_near()
         return self
 
     # --- from the client

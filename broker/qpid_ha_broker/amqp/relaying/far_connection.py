@@ -208,3 +208,6 @@ class FarConnection(OpenedConnection, Generic[AnyEnd]):
         end = next(iter(self._pending))
         del self._pending[end]
         return end
+
+
+AnyFar = TypeVar("AnyFar", bound=FarConnection[Any])

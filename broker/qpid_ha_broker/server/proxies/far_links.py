@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
-from qpid_ha_broker.amqp.relaying.far_connection import FarEnd
+from qpid_ha_broker.amqp.relaying.far_connection import AnyFar, FarEnd
 from qpid_ha_broker.server.proxies.far_pool import AnyWay, FarPool
-from qpid_ha_broker.server.proxies.upstream_socket import AnyFar, Made, UpstreamSocket
+from qpid_ha_broker.server.proxies.upstream_socket import Made, UpstreamSocket
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks, TicksWhileUsed
 from qpid_ha_broker.server.runtime.host import Host
 

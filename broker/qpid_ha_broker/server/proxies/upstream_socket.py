@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
-from qpid_ha_broker.amqp.relaying.far_connection import MOST_LINKS, FarConnection
+from qpid_ha_broker.amqp.relaying.far_connection import MOST_LINKS, AnyFar
 from qpid_ha_broker.server.runtime.opened_socket import GOODBYE_S, OpenedSocket
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
@@ -14,7 +14,6 @@ from qpid_ha_config.errors import SettingsError
 CONNECT_S: Final = 5.0
 """So long another broker may take to let us in."""
 
-AnyFar = TypeVar("AnyFar", bound=FarConnection[Any])
 Made = Callable[[Address, Callable[[], None], Callable[[str], None]], AnyFar]
 """Makes a connection to an address, with whom to tell that there is something to write, and why it has ended."""
 
