@@ -95,13 +95,14 @@ class FarPool(Generic[AnyLink, AnyPooled, AnyWay]):
         """Decide for each of `links`, in order: the one place where that is done. The others stay where they are."""
         assigned = Assigned[AnyLink, AnyPooled]([], [], [])
         rooms: dict[AnyPooled, int] = {}
+        known, connections = self.links, self.connections
         for link in links:
-            if link not in self.links or (way := way_of(link)) is None:
+            if link not in known or (way := way_of(link)) is None:
                 continue
-            at = self.links[link]
+            at = known[link]
             if at is not None:
-                if self.connections.get(at) is not way:
-                    self.links[link] = None
+                if connections.get(at) is not way:
+                    known[link] = None
                     assigned.left.append((link, at))
                 continue
             connection = next((one for one in way.connections if rooms.setdefault(one, one.room) > 0), None)
@@ -112,7 +113,7 @@ class FarPool(Generic[AnyLink, AnyPooled, AnyWay]):
                 rooms[connection] = connection.room
                 assigned.opened.append(connection)
             rooms[connection] -= 1
-            self.links[link] = connection
+            known[link] = connection
             assigned.placed.append((link, connection))
         return assigned
 

@@ -157,9 +157,10 @@ class Proxying(FarLinks[PlacedLink, Upstream, Way[Socket]]):
         ways: dict[str, Way[Socket] | None] = {}
 
         def way_of(link: PlacedLink) -> Way[Socket] | None:
-            if link.set_name not in ways:
-                ways[link.set_name] = self._way_to(self._addresses.of_primary(link.set_name))
-            return ways[link.set_name]
+            name = link.set_name
+            if name not in ways:
+                ways[name] = self._way_to(self._addresses.of_primary(name))
+            return ways[name]
 
         return way_of
 
