@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import proton
 
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.links.far_link import FarLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
-from qpid_ha_broker.amqp.links.remote_links import RemoteTarget
+from qpid_ha_broker.amqp.links.remote_links import RemoteDriver, RemoteTarget
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
@@ -52,35 +52,6 @@ _REFUSED_FOR_NOW: Final = (RESOURCE_LIMIT, RESOURCE_LOCKED)
 """Reasons to reject a message that may pass: the queue there is full, or busy."""
 
 
-class BridgeDriver(Protocol):
-    """Who drives the far ends of bridges."""
-
-    @property
-    def broker(self) -> str:
-        """By which this broker, or its cluster, is told from all others."""
-
-    name: str
-    """Of this broker."""
-
-    def attach_again(self, link: Any, reason: str) -> None:
-        """Its far end is gone, or was not to be had: attach it, a little later."""
-
-    def redirect(self, link: Any, error: AmqpError) -> bool:
-        """Attach it where the other broker says; whether it says so."""
-
-    def gone(self, link: Any, error: AmqpError) -> None:
-        """The other broker has refused it, or ended it for good."""
-
-    def forget(self, link: Any, *, closed: bool = True) -> None:
-        """It has ended: its far end, too. Not `closed`: what the other broker keeps for it stays."""
-
-    def found(self, link: Any) -> None:
-        """The other broker has such a node."""
-
-    def warn(self, link: Any, text: str) -> None:
-        """Something for operators, who see the last one beside the bridge."""
-
-
 class Bridge(FarLink[RemoteConnection]):
     """What both directions have in common: the way of the link, and its end."""
 
@@ -91,7 +62,7 @@ class Bridge(FarLink[RemoteConnection]):
     far_container = ""
     far_name = ""
 
-    def begin(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: BridgeDriver) -> None:
+    def begin(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver) -> None:
         """`hosted`: the set of the queue, which is led here."""
         self.hosted = hosted
         self.queue = queue
@@ -168,7 +139,7 @@ class InboundBridge(Bridge, EachTransfer):
     While the queue takes no more, what has come waits here, no more than the credit that was given, and is tried again.
     """
 
-    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: BridgeDriver,
+    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver,
                  container: Container) -> None:  # fmt: skip
         self.begin(hosted, queue, target, driver)
         self._container = container
@@ -366,7 +337,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     sent again from there. Rejected for another reason, it is rejected here: to the alternate exchange, or dropped.
     """
 
-    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: BridgeDriver,
+    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver,
                  container: Container) -> None:  # fmt: skip
         super().__init__()
         self.begin(hosted, queue, target, driver)

@@ -81,7 +81,7 @@ class RemoteTarget(NamedTuple):
 
 
 class RemoteDriver(Protocol):
-    """Who drives remote links."""
+    """Who drives far ends at brokers outside of the cluster: of clients' links, of bridges, of probes."""
 
     @property
     def broker(self) -> str:
@@ -90,17 +90,23 @@ class RemoteDriver(Protocol):
     name: str
     """Of this broker."""
 
-    def attach_again(self, link: RemoteLink, reason: str) -> None:
+    def attach_again(self, link: Any, reason: str) -> None:
         """Its far end is gone, or was not to be had: attach it, a little later."""
 
-    def redirect(self, link: RemoteLink, error: AmqpError) -> bool:
+    def redirect(self, link: Any, error: AmqpError) -> bool:
         """Attach it where the other broker says; whether it says so."""
 
-    def gone(self, link: RemoteLink, error: AmqpError) -> None:
+    def gone(self, link: Any, error: AmqpError) -> None:
         """The other broker has refused it, or ended it for good."""
 
-    def forget(self, link: RemoteLink) -> None:
-        """It has ended: its far end, too, if there is one."""
+    def forget(self, link: Any, *, closed: bool = True) -> None:
+        """It has ended: its far end, too, if there is one. Not `closed`: what the other broker keeps for it stays."""
+
+    def found(self, link: Any) -> None:
+        """The other broker has such a node."""
+
+    def warn(self, link: Any, text: str) -> None:
+        """Something for operators, who see the last one beside the node."""
 
 
 class RemoteLink(ClientFarLink[RemoteConnection]):
