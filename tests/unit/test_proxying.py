@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,11 +133,9 @@ async def test_a_link_whose_clients_attach_is_looked_at_again_is_attached_nowher
     assert proxy.count == 0
 
 
-@in_event_loop
-async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one_from_its_own() -> None:
-    """It was silent for too long, and nobody uses it any more."""
-    proxy = without_ticks(Addresses())
-    beating = []
+def beating(proxy: Proxying, *at_heartbeat: Callable[[Any], None]) -> list[str]:
+    """Connections that nobody uses any more, and what happens at the heartbeat of each: the addresses that have one."""
+    addresses = []
 
     class Unused:
         upstream, used_s = None, -PATIENCE_S
@@ -145,16 +144,32 @@ async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one
             self.address = address
 
         def heartbeat(self, now_ms: int) -> None:
-            beating.append(self.address)
-            if self.address == "silent":
-                proxy.ended(self, "nothing was heard of it")  # type: ignore[arg-type]
+            addresses.append(self.address)
+            at_heartbeat[int(self.address)](self)
 
         def close(self, reason: str) -> None:
             """It is idle."""
 
     proxy.pool._make = Unused  # type: ignore[assignment]
-    for address in ("silent", "other"):
-        proxy.pool._open(proxy._way_to(address), now_s=1.0)  # type: ignore[arg-type]
+    for number in range(len(at_heartbeat)):
+        proxy.pool._open(proxy._way_to(str(number)), now_s=1.0)  # type: ignore[arg-type]
     proxy._tick()
-    assert beating == ["silent", "other"]
+    return addresses
+
+
+@in_event_loop
+async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one_from_its_own() -> None:
+    """It was silent for too long."""
+    proxy = without_ticks(Addresses())
+    assert beating(proxy, lambda it: proxy.ended(it, "nothing was heard of it"), lambda it: None) == ["0", "1"]
     assert not proxy.pool.connections
+
+
+@in_event_loop
+async def test_a_bug_at_a_heartbeat_keeps_no_other_connection_from_its_own() -> None:
+    def fail(it: object) -> None:
+        raise RuntimeError("planned")
+
+    proxy = without_ticks(Addresses())
+    assert beating(proxy, fail, lambda it: None) == ["0", "1"]
+    assert [it.address for it in proxy.pool.connections] == ["0"]

@@ -31,7 +31,7 @@ AnyFarEnd = TypeVar("AnyFarEnd", bound=FarEnd)
 
 
 class FarLinks(Generic[AnyFarEnd, AnyFar, AnyWay]):
-    """The promise: heartbeats go on while there is a connection, whatever goes wrong at a look at the links."""
+    """The promise: ticks go on while there is a link or a connection, and a bug at one keeps no other from its own."""
 
     def __init__(self, host: ProxyHost) -> None:
         self.pool: FarPool[AnyFarEnd, UpstreamSocket[AnyFar], AnyWay] = FarPool(self._make_socket)
@@ -111,27 +111,28 @@ class FarLinks(Generic[AnyFarEnd, AnyFar, AnyWay]):
 
     def _tick(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        with self._host.notices.bugs_noted():  # or no heartbeat would be sent
+        with self._host.notices.bugs_noted():
             self._tick_links(now_s)
-        self._tend_connections(now_s)
-        self._host.schedule_turn()
-
-    def _tend_connections(self, now_s: float) -> None:
-        """Their heartbeats, and the end of those that nobody has used for some time."""
         used = set(self.pool.links.values())
         for socket in list(self.pool.connections):
-            socket.heartbeat(int(now_s * 1000))
-            if socket not in self.pool.connections:
-                continue
-            if socket.upstream is not None and socket.upstream.is_open:
-                way = self.pool.connections[socket]
-                way.was_open()
-                self._socket_open(way)
-            if socket in used:
-                socket.used_s = now_s
-            elif now_s - socket.used_s > self._host.current().remote.proxy_idle_s:
-                self.pool.drop(socket)
-                socket.close("not needed any more")
+            with self._host.notices.bugs_noted():
+                self._tend(socket, now_s, is_used=socket in used)
+        self._host.schedule_turn()
+
+    def _tend(self, socket: UpstreamSocket[AnyFar], now_s: float, *, is_used: bool) -> None:
+        """Its heartbeat, and its end when nobody has used it for some time."""
+        socket.heartbeat(int(now_s * 1000))
+        way = self.pool.connections.get(socket)
+        if way is None:  # it was silent for too long
+            return
+        if socket.upstream is not None and socket.upstream.is_open:
+            way.was_open()
+            self._socket_open(way)
+        if is_used:
+            socket.used_s = now_s
+        elif now_s - socket.used_s > self._host.current().remote.proxy_idle_s:
+            self.pool.drop(socket)
+            socket.close("not needed any more")
 
     # --- the sockets' and the broker's calls
 
