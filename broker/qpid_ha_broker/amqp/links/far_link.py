@@ -11,11 +11,14 @@ from weakref import ref
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
+from qpid_ha_broker.amqp.links.transacted_links import FAILED, RelayedAccept
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.relaying.far_connection import AnyFar
-from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, Outcome, Sender
 
 
 class FarWait(NodeWait):
@@ -103,6 +106,17 @@ class ClientFarLink(FarLink[AnyFar]):
         near.rcv_settle_mode = far.remote_rcv_settle_mode
         self.is_open = True
 
+    def _open_near(self) -> None:
+        """Let the client have its link."""
+        raise NotImplementedError(f"{type(self).__name__} does not say who is told what comes of the client")
+
+    def _go_on(self) -> None:
+        """The other broker has answered."""
+        if self.is_open:
+            self.replenish()
+        else:
+            self.wait.ready()
+
     def abandon(self) -> None:
         """The client does not wait for the answer any more."""
         raise NotImplementedError(f"{type(self).__name__} does not say who has to forget it")
@@ -111,10 +125,9 @@ class ClientFarLink(FarLink[AnyFar]):
         self.connection.end_link(self, error)
 
 
-class FarPublisher(ReceivingLink):
+class FarPublisher(ClientFarLink[AnyFar], ReceivingLink, EachDisposition):
     """A client's publisher: its credit, and the size of its messages, are what the other broker gives."""
 
-    far: proton.Link | None
     _most_bytes = 0
     """Of one message, as the other broker says; 0: as here."""
 
@@ -128,7 +141,6 @@ class FarPublisher(ReceivingLink):
         return min(own, self._most_bytes) if self._most_bytes else own
 
     def _open_near(self) -> None:
-        """Let the client publish."""
         self.link.rcv_settle_mode = proton.Link.RCV_FIRST
         if self.far is not None:
             self._most_bytes = self.far.remote_max_message_size
@@ -136,3 +148,92 @@ class FarPublisher(ReceivingLink):
         self.link.open()
         self.connection.engine.attach_receiving(self.link, self)
         self.replenish()
+
+
+class FarDelivery:
+    """A message that a client has of another broker, or has answered and nobody there has confirmed it."""
+
+    __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
+
+    def __init__(self, near: Delivery | None, tag: Any, far: Delivery, size: int) -> None:
+        self.number = 0
+        """Its id at the primary of a set; 0: not read yet, or another broker has it."""
+        self.near: Delivery | None = near
+        """None once it is settled with the client, or where it was sent settled."""
+        self.tag = tag
+        self.far: Delivery | None = far
+        """None once the far link knows it no more: it is settled there, to be reclaimed, or cannot be had again."""
+        self.size = size
+        self.outcome: Outcome | None = None
+        """What the client says of it."""
+        self.accepted: RelayedAccept | None = None
+        """In a transaction that is not over."""
+
+
+class FarConsumer(ClientFarLink[AnyFar], CreditedConsumer, EachDisposition):
+    """A client's consumer: what the other broker sends goes on to it, and what it says of that goes back.
+
+    Invariant: a message is in `_by_far` while the far link knows it. In `_by_near` it is until the client has answered
+    it, or until it is settled with the client.
+    """
+
+    _is_browsing = False
+
+    def begin_credit(self, sender: Sender) -> None:
+        super().begin_credit(sender)
+        self._by_near: dict[Delivery, FarDelivery] = {}
+        self._by_far: dict[Delivery, FarDelivery] = {}
+
+    @property
+    def is_writer(self) -> bool:
+        return not self._is_browsing
+
+    def _open_near(self) -> None:
+        self.link.open()
+        self.connection.engine.attach_sending(self.link, self)
+
+    def partial(self, delivery: Delivery, data: bytes) -> None:
+        """A part of a message."""
+        self._parts += data
+
+    def aborted(self, delivery: Delivery) -> None:
+        """The other broker took back what it had begun."""
+        self._parts.clear()
+        self._look_for_credit()
+
+    def _count(self, messages: int, size: int) -> None:
+        self.connection.container.relayed.hold(size)
+        self.connection.window.count_unsettled(messages)
+
+    def _left(self) -> None:
+        super()._left()
+        self._parts.clear()
+        self._empty_backlog()
+        self._note_held()
+        self._credit.far_lost()
+
+    def _paused(self, reason: str) -> None:
+        if self._is_browsing and self.is_open:
+            text = f"the broker whose queue was browsed was lost ({reason}), and nobody knows how far this came"
+            self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
+        else:
+            super()._paused(reason)
+
+    # --- the end
+
+    def _return_sent(self) -> None:
+        """The client is lost: what it may have seen goes back as failed, and the rest as it was."""
+        seen = len(self._by_near) - self._newest.count_unsent()
+        for number, held in enumerate(self._by_near.values()):
+            if held.far is None or held.outcome is not None:
+                continue
+            if number < seen:
+                FAILED.settle(held.far)
+            else:
+                self._return_unseen(held.far)
+
+    def _forget_near(self) -> None:
+        """The client's link has ended."""
+        self._by_near.clear()
+        self._sender.take_tags()
+        self.connection.window.forget(self)

@@ -21,14 +21,13 @@ from typing import Any, Final
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
-from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarPublisher
+from qpid_ha_broker.amqp.links.consumer_credit import most_messages
+from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
     FAILED,
     HeldMessage,
-    RelayedAccept,
     RelayedAccepts,
     RelayedPublishes,
 )
@@ -53,7 +52,6 @@ from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
     Delivery,
     Disposition,
-    EachDisposition,
     Outcome,
     RemoteOutcome,
     Sender,
@@ -144,6 +142,7 @@ class RelayedLink(ClientFarLink[Upstream]):
         self._near_as_far(far)
         if self.needs_sessions:
             self.link.properties = told_to_client(engine.remote_properties_of(far))
+        self._open_near()
         return self
 
     # --- the far end
@@ -222,7 +221,7 @@ def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:
     return link.is_sender and is_subscription
 
 
-class RelayedPublisher(RelayedLink, FarPublisher, EachDisposition):
+class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
     """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
 
     Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
@@ -263,11 +262,6 @@ class RelayedPublisher(RelayedLink, FarPublisher, EachDisposition):
             refused.setdefault(name, set()).add(number)
         numbers = tuple([(name, tuple(sorted(found))) for name, found in refused.items()])
         return super().request()._replace(producer=self._producer, refused=numbers)
-
-    def finish(self) -> LinkEndpoint:
-        super().finish()
-        self._open_near()
-        return self
 
     def state(self) -> LinkState:
         """As of both kinds; a publisher waits for somebody only while there is something to be answered."""
@@ -391,10 +385,7 @@ class RelayedPublisher(RelayedLink, FarPublisher, EachDisposition):
         self._sender = Sender(far, upstream.engine.formats)
         self._send_again(self._sender)
         self._publishes.attached()
-        if self.is_open:
-            self.replenish()
-        else:
-            self.wait.ready()
+        self._go_on()
         return self
 
     def _send_again(self, sender: Sender) -> None:
@@ -462,8 +453,7 @@ class RelayedPublisher(RelayedLink, FarPublisher, EachDisposition):
                 self._refused = (*self._refused, *([] if named is None else [named]))[-REFUSED_MOST:]
             near = self._drop(number)
             if near is not None:
-                refusal.put(near)
-                engine.forget(near)
+                refusal.settle(near)
             if not is_late:
                 self._number_anew(number)
         else:  # released: one before it was refused, as is said before or after this, and it was not looked at
@@ -534,40 +524,18 @@ class RelayedPublisher(RelayedLink, FarPublisher, EachDisposition):
         super().look_again()
 
 
-class _Held:
-    """A message that the client has, or has answered and nobody has confirmed it."""
-
-    __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
-
-    def __init__(self, near: Delivery | None, tag: Any, far: Delivery, size: int) -> None:
-        self.number = 0
-        """Its id at the primary; 0: not read yet."""
-        self.near: Delivery | None = near
-        """None once the client has settled it, or where it was sent settled."""
-        self.tag = tag
-        self.far: Delivery | None = far
-        """None where it is to be reclaimed, or cannot be had again."""
-        self.size = size
-        self.outcome: Outcome | None = None
-        """What the client says of it."""
-        self.accepted: RelayedAccept | None = None
-        """In a transaction that is not over."""
-
-
-class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
+class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
     """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
 
-    Invariant: a message is in `_by_near` until the client has answered it; in `_by_far` while the far link knows it;
-    and in `_held`, by its id, while no far link does and the next one may.
+    Invariant: a message is in `_by_near` until the client has answered it; and in `_held`, by its id, while no far link
+    knows it and the next one may.
     """
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
         self.begin_credit(Sender(link, connection.engine.formats))
-        self._held: dict[int, _Held] = {}
-        self._by_near: dict[Delivery, _Held] = {}
-        self._by_far: dict[Delivery, _Held] = {}
-        self._reclaimed: dict[int, _Held] = {}
+        self._held: dict[int, FarDelivery] = {}
+        self._reclaimed: dict[int, FarDelivery] = {}
         """Those of `_held` that the primary has granted: they are still to come on the far link."""
         self._generation = 0
         self._is_held = False
@@ -585,23 +553,16 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def request(self) -> RelayRequest:
         return super().request()._replace(generation=self._generation, held=tuple(sorted(self._held)))
 
-    @property
-    def is_writer(self) -> bool:
-        return not self._is_browsing
-
     def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         far = super().open_far(upstream, session, name)
         if self._is_presettled:
             far.snd_settle_mode = proton.Link.SND_UNSETTLED
         return far
 
-    def finish(self) -> LinkEndpoint:
-        super().finish()
+    def _open_near(self) -> None:
         if self._is_presettled:
             self.link.snd_settle_mode = proton.Link.SND_SETTLED
-        self.link.open()
-        self.connection.engine.attach_sending(self.link, self)
-        return self
+        super()._open_near()
 
     @property
     def _still_to_come(self) -> int:
@@ -638,20 +599,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         if self._reclaimed:
             engine.give_credit(far, len(self._reclaimed))
             self._touch_far()
-        if self.is_open:
-            self._ask()
-        else:
-            self.wait.ready()
+        self._go_on()
         return self
-
-    def partial(self, delivery: Delivery, data: bytes) -> None:
-        """A part of a message."""
-        self._parts += data
-
-    def aborted(self, delivery: Delivery) -> None:
-        """The primary took back what it had begun."""
-        self._parts.clear()
-        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         """Together, where there is nothing special about any of them."""
@@ -665,7 +614,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         sent = sender.send_all([payload for _, payload, _, _ in batch])
         for (delivery, payload, _, _), (near, tag) in zip(batch, sent, strict=True):
             size = len(payload)
-            by_near[near] = by_far[delivery] = _Held(near, tag, delivery, size)
+            by_near[near] = by_far[delivery] = FarDelivery(near, tag, delivery, size)
             total += size
             if size > largest:
                 largest = size
@@ -697,7 +646,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._touch_far()
         elif self._is_presettled:
             self._sender.send_settled(payload, number if self._shows_ids else None)
-            held = self._by_far[delivery] = _Held(None, None, delivery, len(payload))
+            held = self._by_far[delivery] = FarDelivery(None, None, delivery, len(payload))
             held.outcome = ACCEPTED
             ACCEPTED.put(delivery)
             self._largest = held.size
@@ -705,7 +654,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         else:
             near, tag = self._sender.send(payload, number if self._shows_ids else None)
             size = len(payload)
-            self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
+            self._by_near[near] = self._by_far[delivery] = FarDelivery(near, tag, delivery, size)
             self._count(1, size)
             self._newest.note(1)
             self._largest = size
@@ -729,7 +678,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
                 self._give_up(held)
         engine.forget_all([delivery for delivery, _, _ in batch])
 
-    def _keep(self, held: _Held, number: int) -> None:
+    def _keep(self, held: FarDelivery, number: int) -> None:
         """The far link does not know it any more: it is to be reclaimed on the next one, under that id."""
         held.number = number
         older = self._held.get(number)
@@ -737,15 +686,14 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         if older is not None:  # the primary has carried out what the client said of that, or it had not come again
             self._give_up(older)
 
-    def _give_up(self, held: _Held) -> None:
+    def _give_up(self, held: FarDelivery) -> None:
         """The primary has no more to do with it: it is confirmed, or cannot be had again."""
         if self._held.get(held.number) is held:  # the client may have had it back by now: then it is held anew
             del self._held[held.number]
         if held.accepted is not None:
             held.accepted.transaction.fail(_GONE)
         if held.near is not None and held.outcome is not None:
-            held.outcome.put(held.near)
-            engine.forget(held.near)
+            held.outcome.settle(held.near)
             self._sender.free(held.tag)
             held.near = None
             self.connection.touch()
@@ -763,17 +711,6 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
                 self._give_up(held)  # and somebody else may have got it before that was confirmed
         self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()
-        self._parts.clear()
-        self._empty_backlog()
-        self._note_held()
-        self._credit.far_lost()
-
-    def _paused(self, reason: str) -> None:
-        if self._is_browsing and self.is_open:
-            text = "the broker whose queue was browsed leads it no more, and nobody knows how far this came"
-            self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
-        else:
-            super()._paused(reason)
 
     # --- from the client
 
@@ -834,8 +771,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._has_returned = self._has_returned or held.outcome.is_return
             self._told_far()
         elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
-            held.outcome.put(held.near)
-            engine.forget(held.near)
+            held.outcome.settle(held.near)
             self._sender.free(held.tag)
             self.connection.touch()
 
@@ -849,7 +785,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
 
     def client_settled(self, held: HeldMessage) -> None:
         near, held.near = held.near, None
-        if near is not None and isinstance(held, _Held):
+        if near is not None and isinstance(held, FarDelivery):
             del self._by_near[near]
             self._count(-1, -held.size)
             engine.forget(near)
@@ -859,22 +795,18 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def primary_settled(self, held: HeldMessage) -> None:
         far, held.far = held.far, None
         self._by_far.pop(far, None)
-        if isinstance(held, _Held) and self._held.get(held.number) is held:
+        if isinstance(held, FarDelivery) and self._held.get(held.number) is held:
             del self._held[held.number]
         self._touch_far()
 
     def committed(self, held: HeldMessage) -> None:
-        if not isinstance(held, _Held) or (held.far is None and self._held.get(held.number) is not held):
+        if not isinstance(held, FarDelivery) or (held.far is None and self._held.get(held.number) is not held):
             return
         held.outcome = ACCEPTED
         if held.near is not None and self._by_near.pop(held.near, None) is not None:
             self._count(-1, -held.size)
         if held.far is None:
             self._give_up(held)
-
-    def _count(self, messages: int, size: int) -> None:
-        self.connection.container.relayed.hold(size)
-        self.connection.window.count_unsettled(messages)
 
     # --- the end
 
@@ -889,17 +821,10 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._empty_backlog()  # it stays the session's
         else:
             self._give_backlog_back()
-        seen = len(self._by_near) - self._newest.count_unsent()
-        for number, held in enumerate(self._by_near.values()):
+            if lost:
+                self._return_sent()
+        for held in self._by_near.values():
             self._count(-1, -held.size)
             held.near = None
-            if lost and held.far is not None and not self._is_held:
-                if number < seen:
-                    FAILED.put(held.far)
-                    engine.forget(held.far)
-                else:
-                    self._return_unseen(held.far)
-        self._by_near.clear()
-        self._sender.take_tags()
-        self.connection.window.forget(self)
+        self._forget_near()
         self._accepts.closed(self._forget)

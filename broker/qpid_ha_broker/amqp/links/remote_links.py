@@ -23,10 +23,11 @@ from typing import Any, Final, NamedTuple, Protocol
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
-from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarPublisher
+from qpid_ha_broker.amqp.links.consumer_credit import most_messages
+from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
+from qpid_ha_broker.amqp.links.transacted_links import FAILED, RELEASED
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.terminus import SHARED, read_terminus
 from qpid_ha_broker.amqp.wire import engine
@@ -45,7 +46,6 @@ from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
     Delivery,
     Disposition,
-    EachDisposition,
     Outcome,
     RemoteOutcome,
     Sender,
@@ -60,8 +60,6 @@ GRANT: Final = 64
 QUIET_S: Final = 0.3
 """A broker that cannot say that it has no more messages has none when it has sent none for so long."""
 _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
-_FAILED: Final = Outcome(engine.MODIFIED, failed=True)
-_RELEASED: Final = Outcome(engine.RELEASED)
 
 
 class RemoteTarget(NamedTuple):
@@ -142,6 +140,7 @@ class RemoteLink(ClientFarLink[RemoteConnection]):
             raise AmqpError(RESOURCE_LOCKED, f"the broker at {self.target.where} was lost: try again")
         self._near_as_far(far)
         (near.target if near.is_receiver else near.source).address = self.target.name
+        self._open_near()
         return self
 
     # --- the far end
@@ -203,7 +202,7 @@ class _Unsent(NamedTuple):
     since_s: float
 
 
-class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
+class RemotePublisher(FarPublisher[RemoteConnection], RemoteLink):
     """The promise: a message is `accepted` when the other broker has said so, and is sent once at most.
 
     Invariant: what waits here is no more than the credit that the client had.
@@ -219,11 +218,6 @@ class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
         """Bytes of the message that came last; 0: none has."""
         connection.container.relayed.links.add(self)
         ReceivingLink.__init__(self, connection, link, 0)
-
-    def finish(self) -> LinkEndpoint:
-        super().finish()
-        self._open_near()
-        return self
 
     # --- from the client
 
@@ -299,10 +293,9 @@ class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
         """Go on."""
         self.upstream, self.far = connection, far
         self._sender = Sender(far, connection.engine.formats)
-        if self.is_open:
-            self.flow()
-        else:
-            self.wait.ready()
+        if self._unsent:
+            self._send_unsent()
+        self._go_on()
         return self
 
     def flow(self) -> None:
@@ -317,7 +310,7 @@ class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
             return
         answered = self._unanswered.pop(delivery, None)
         # Settled without an outcome: nobody knows, and it must not count as accepted.
-        outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else _FAILED
+        outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else FAILED
         engine.forget(delivery)
         if answered is None:
             return
@@ -325,7 +318,7 @@ class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
         if self._sender is not None:
             self._sender.free(tag)
         self.connection.container.relayed.let_go(size)
-        _answer(near, outcome)
+        outcome.settle(near)
         self.connection.touch()
         if engine.credit(self.link) < GRANT:
             self.replenish()
@@ -337,7 +330,7 @@ class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
         for near, _, size in unanswered.values():
             self.connection.container.relayed.let_go(size)
             if self.is_open:
-                _answer(near, _FAILED)
+                FAILED.settle(near)
         if unanswered and self.is_open:
             self.connection.touch()
 
@@ -346,7 +339,7 @@ class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
         while self._unsent and now_s - self._unsent[0].since_s >= limit_s:
             near = self._take_unsent().near
             if near is not None:
-                _answer(near, _RELEASED)
+                RELEASED.settle(near)
             else:
                 text = f"a message sent at most once to {self.target.name} found no broker there"
                 self.connection.log.note("warning", text)
@@ -367,26 +360,10 @@ class RemotePublisher(RemoteLink, FarPublisher, EachDisposition):
         self.driver.forget(self)
 
 
-class _RemoteDelivery:
-    """A message that the client has, or has answered and the other broker has not settled it."""
-
-    __slots__ = ("far", "near", "outcome", "size", "tag")
-
-    def __init__(self, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
-        self.near: Delivery | None = near
-        """None once it is settled."""
-        self.tag = tag
-        self.far: Delivery | None = far
-        """None once the other broker has settled it, or is lost."""
-        self.size = size
-        self.outcome: Outcome | None = None
-        """What the client says of it."""
-
-
-class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
+class RemoteConsumer(FarConsumer[RemoteConnection], RemoteLink):
     """The promise: no more is taken than the client has credit for, and its answer is settled when theirs is.
 
-    Invariant: a message is in `_by_near` until it is settled with the client, in `_by_far` while the far link knows it.
+    Invariant: a message is in `_by_near` until it is settled with the client.
     """
 
     def __init__(self, connection: Connection, link: proton.Link, target: RemoteTarget, driver: RemoteDriver) -> None:
@@ -396,8 +373,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             text = f"{target.name} is a node of another broker: subscriptions that outlive their link are made there"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}, for a queue of which there can be a name here")
         self.begin_credit(Sender(link, connection.engine.formats))
-        self._by_near: dict[Delivery, _RemoteDelivery] = {}
-        self._by_far: dict[Delivery, _RemoteDelivery] = {}
         self._is_browsing = source.browse
         self._quiet_since_s = 0.0
         """When the last message came, or the drain began, by the container's clock."""
@@ -405,16 +380,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         """Credit that the other broker may have used before it heard that it is taken back."""
         self._is_confirmed = True
         """The other broker settles an answer that is not settled: some know of no other than those that are."""
-
-    @property
-    def is_writer(self) -> bool:
-        return not self._is_browsing
-
-    def finish(self) -> LinkEndpoint:
-        super().finish()
-        self.link.open()
-        self.connection.engine.attach_sending(self.link, self)
-        return self
 
     # --- credit
 
@@ -471,15 +436,11 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         is_as_asked = far.remote_rcv_settle_mode == self.link.remote_rcv_settle_mode
         self._is_confirmed = is_as_asked and not connection.is_limited
         self._credit.keeps_held = self._is_browsing
-        if self.is_open:
-            self._ask()
-        else:
-            self.wait.ready()
+        self._go_on()
         return self
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
-        """A part of a message."""
-        self._parts += data
+        super().partial(delivery, data)
         self._check_size(len(self._parts))
 
     def _check_size(self, size: int) -> bool:
@@ -488,11 +449,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             text = f"it has sent a message of {size} bytes or more; max-message-size is {limit}"
             self.upstream.fail_link(self, AmqpError(MESSAGE_SIZE, text))
         return size <= limit
-
-    def aborted(self, delivery: Delivery) -> None:
-        """The other broker took back what it had begun."""
-        self._parts.clear()
-        self._look_for_credit()
 
     def transfers(self, batch: list[Transfer]) -> None:
         """Messages for the client."""
@@ -526,7 +482,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self._sender.send_settled(payload)
         else:
             near, tag = self._sender.send(payload)
-            held = _RemoteDelivery(near, tag, delivery, len(payload))
+            held = FarDelivery(near, tag, delivery, len(payload))
             self._by_near[near] = self._by_far[delivery] = held
             self._newest.note(1)
             self._count(1, held.size)
@@ -550,13 +506,13 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         if held.outcome is not None:
             self._settle(held, said or held.outcome)
 
-    def _settle(self, held: _RemoteDelivery, outcome: Outcome) -> None:
+    def _settle(self, held: FarDelivery, outcome: Outcome) -> None:
         """Nothing more will become of it."""
         self._count(-1, -held.size)
         near, held.near = held.near, None
         if near is not None:
             self._by_near.pop(near, None)
-            _answer(near, outcome)
+            outcome.settle(near)
             self._sender.free(held.tag)
             self.connection.touch()
 
@@ -566,19 +522,8 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         for held in stale.values():
             held.far = None
             if held.outcome is not None:  # nobody knows whether it was heard
-                self._settle(held, _FAILED)
-        self._parts.clear()
-        self._empty_backlog()
-        self._note_held()
-        self._credit.far_lost()
+                self._settle(held, FAILED)
         self._withdrawn = 0
-
-    def _paused(self, reason: str) -> None:
-        if self._is_browsing and self.is_open:
-            text = f"the broker at {self.target.where} was lost ({reason}), and nobody knows how far the browsing came"
-            self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
-        else:
-            super()._paused(reason)
 
     # --- from the client
 
@@ -597,11 +542,11 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
                 self._let_go(held)
             return
         # Settled without a word counts as a failed delivery.
-        held.outcome = outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else _FAILED
+        held.outcome = outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else FAILED
         if settled:
             self._let_go(held)
         if held.far is None:  # they have it no more for this link: what the client says changes nothing
-            self._settle(held, _FAILED)
+            self._settle(held, FAILED)
             return
         outcome.put(held.far)
         self._has_returned = self._has_returned or outcome.is_return
@@ -612,16 +557,12 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self._settle(held, outcome)
         self._touch_far()
 
-    def _let_go(self, held: _RemoteDelivery) -> None:
+    def _let_go(self, held: FarDelivery) -> None:
         """The client has settled."""
         near, held.near = held.near, None
         del self._by_near[near]
         engine.forget(near)
         self._sender.free(held.tag)
-
-    def _count(self, messages: int, size: int) -> None:
-        self.connection.container.relayed.hold(size)
-        self.connection.window.count_unsettled(messages)
 
     # --- the end
 
@@ -630,17 +571,13 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self.stop()
         self.is_open = False
         self._give_backlog_back()
-        unsent = set(list(self._by_near)[len(self._by_near) - self._newest.count_unsent() :])
+        if lost:
+            self._return_sent()
         for held in {id(held): held for held in (*self._by_near.values(), *self._by_far.values())}.values():
             self._count(-1, -held.size)
-            if lost and held.far is not None and held.outcome is None:
-                (_RELEASED if held.near in unsent else _FAILED).put(held.far)
-                engine.forget(held.far)
             held.near = held.far = None
-        self._by_near.clear()
         self._by_far.clear()
-        self._sender.take_tags()
-        self.connection.window.forget(self)
+        self._forget_near()
         self.driver.forget(self)
 
 
@@ -654,8 +591,3 @@ def remote_link(connection: Connection, link: proton.Link, target: RemoteTarget,
         if link.is_sender
         else RemotePublisher(connection, link, target, driver)
     )
-
-
-def _answer(near: Delivery, outcome: Outcome) -> None:
-    outcome.put(near)
-    engine.forget(near)
