@@ -173,7 +173,7 @@ class InboundBridge(Bridge, EachTransfer):
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> InboundBridge:
         """Go on."""
-        self.upstream, self.far = connection, far
+        self._arrived(connection, far)
         self.replenish()
         return self
 
@@ -365,7 +365,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> OutboundBridge:
         """Go on."""
-        self.upstream, self.far = connection, far
+        self._arrived(connection, far)
         self._sender = Sender(far, connection.engine.formats)
         self.flow()
         return self

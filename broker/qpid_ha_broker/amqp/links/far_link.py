@@ -5,20 +5,24 @@ What becomes of messages when the far end is lost is the policy of each kind: do
 
 from __future__ import annotations
 
-from typing import Any, Generic
+from typing import Any, Final, Generic
 from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer
+from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import FAILED, RelayedAccept
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.relaying.far_connection import AnyFar
-from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, AmqpError
-from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, Outcome, Sender
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, TRANSFER_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, Outcome, Sender, Transfer
+
+GRANT: Final = 64
+"""Messages of credit that are worth a frame to a publisher."""
 
 
 class FarWait(NodeWait):
@@ -55,6 +59,9 @@ class FarLink(LinkEndpoint, Generic[AnyFar]):
     def is_attached(self) -> bool:
         """The other broker has answered."""
         return self.far is not None
+
+    def _arrived(self, upstream: AnyFar, far: proton.Link) -> None:
+        self.upstream, self.far = upstream, far
 
     def lost(self, reason: str) -> None:
         """The connection there is gone."""
@@ -130,6 +137,10 @@ class FarPublisher(ClientFarLink[AnyFar], ReceivingLink, EachDisposition):
 
     _most_bytes = 0
     """Of one message, as the other broker says; 0: as here."""
+    _largest = 0
+    """Bytes of the largest message of those that came last; 0: none has."""
+    _sender: Sender | None = None
+    """On the far link; None: there is none now."""
 
     @property
     def must_end_at_once(self) -> bool:
@@ -148,6 +159,62 @@ class FarPublisher(ClientFarLink[AnyFar], ReceivingLink, EachDisposition):
         self.link.open()
         self.connection.engine.attach_receiving(self.link, self)
         self.replenish()
+
+    def _arrived(self, upstream: AnyFar, far: proton.Link) -> None:
+        super()._arrived(upstream, far)
+        self._sender = Sender(far, upstream.engine.formats)
+
+    def _left(self) -> None:
+        super()._left()
+        self._sender = None
+
+    # --- messages
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Publish them."""
+        super().transfers(batch)
+        if self.is_open and not engine.credit(self.link):  # pre-settled ones have no answer that gives credit
+            self.replenish()
+
+    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Publish one message."""
+        whole = self.whole(payload)
+        if whole is None:
+            return
+        if engine.credit(self.link) < 0:
+            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
+        else:
+            self.publish(delivery, whole, settled, state)
+
+    def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        """Send a message on, or keep it until there is somebody to send it to."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with messages")
+
+    def _was_answered(self) -> None:
+        """The other broker has answered messages."""
+        self.connection.touch()
+        if engine.credit(self.link) < GRANT:
+            self.replenish()
+
+    # --- credit
+
+    def replenish(self) -> None:
+        """Give the client what credit the other broker gives, as far as messages may be under way here."""
+        if self.far is None or not self.is_open:
+            return
+        left, container = engine.credit(self.link), self.connection.container
+        most = most_messages(self._largest, container.relayed.link_bytes)
+        due = self._most_credit_of(engine.credit(self.far), most) - left
+        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
+        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
+            self._give_credit(due)
+
+    def _most_credit_of(self, given: int, most: int) -> int:
+        """That the client may have; `given`: by the other broker, `most`: messages may be under way."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what is under way")
+
+    def _give_due_credit(self) -> None:
+        """All credit is the other broker's: see `replenish`."""
 
 
 class FarDelivery:

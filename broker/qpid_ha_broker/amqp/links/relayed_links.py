@@ -21,7 +21,6 @@ from typing import Any, Final
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import most_messages
 from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
@@ -44,7 +43,6 @@ from qpid_ha_broker.amqp.wire.conditions import (
     RESOURCE_LIMIT,
     RESOURCE_LOCKED,
     TRANSACTION_ROLLBACK,
-    TRANSFER_LIMIT,
     AmqpError,
 )
 from qpid_ha_broker.amqp.wire.endpoint_ending import ending_by_peer
@@ -69,8 +67,6 @@ from qpid_ha_broker.amqp.wire.relay import (
 )
 from qpid_ha_broker.model.transactions.producers import REFUSED_MOST
 
-GRANT: Final = 64
-"""Messages of credit that are worth a frame to a publisher."""
 _GONE: Final = AmqpError(
     TRANSACTION_ROLLBACK, "a message that was accepted in the transaction went to somebody else; it is rolled back"
 )
@@ -150,9 +146,6 @@ class RelayedLink(ClientFarLink[Upstream]):
     def attached(self, upstream: Upstream, far: proton.Link) -> Consuming | Sending:
         """The primary has answered; who is told what comes."""
         raise NotImplementedError(f"{type(self).__name__} does not say what to do at the primary")
-
-    def _arrived(self, upstream: Upstream, far: proton.Link) -> None:
-        self.upstream, self.far = upstream, far
 
     def detached(self, error: AmqpError) -> None:
         """The primary has refused the link, or ended it: the client is told, unless somebody else leads now."""
@@ -237,7 +230,6 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         """Delivery None: the client has settled it."""
         self._numbers: dict[Delivery, int] = {}
         """Of what was sent on the far link that there is now."""
-        self._sender: Sender | None = None
         self._publishes = RelayedPublishes(self)
         self.is_paced = link.remote_target.address != MANAGEMENT
         self._run_again: int | None = None
@@ -245,7 +237,6 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         self._most_credit = 0
         """That the primary has given at once."""
         self._largest = 0 if self.is_paced else REQUEST_BYTES
-        """Bytes of the largest message of those that came last; 0: none has."""
         self._kept_bytes = 0
         self._refused: tuple[tuple[bytes, int], ...] = ()
         """Producers and numbers of the client's, of the newest that were refused: for a primary that did not do so."""
@@ -287,8 +278,6 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
                 is_plain = False
         if sender is None or not is_plain:
             super().transfers(batch)
-            if self.is_open and not engine.credit(self.link):  # pre-settled ones have no answer that gives credit
-                self.replenish()
             return
         if self.upstream is not None and self.upstream.has_answers:
             self.upstream.answer_first()
@@ -302,26 +291,19 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         self._hold(max([len(payload) for _, payload, _, _ in batch]), size)
         self._touch_far()
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """Send one message on, or keep it until there is somebody to send it to."""
-        whole = self.whole(payload)
-        if whole is None:
-            return
-        if engine.credit(self.link) < 0:
-            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
-            return
+    def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         if state == engine.TRANSACTIONAL:
-            self._publishes.publish(delivery, whole, settled)
+            self._publishes.publish(delivery, payload, settled)
             return
         if self.upstream is not None and self.upstream.has_answers:
             self.upstream.answer_first()
         if settled:
             engine.forget(delivery)
             if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
-                self._sender.send_settled(whole)
+                self._sender.send_settled(payload)
                 self._touch_far()
                 return
-        self._keep(None if settled else delivery, whole)
+        self._keep(None if settled else delivery, payload)
 
     def _keep(self, delivery: Delivery | None, payload: bytes) -> None:
         """Until the primary has answered it; sent now, unless there is nobody, or a run before it is sent again."""
@@ -358,22 +340,10 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         self.connection.container.relayed.let_go(size)
         self._kept_bytes -= size
 
-    def replenish(self) -> None:
-        """Give the client what credit the primary gives."""
-        if self.far is None or not self.is_open:
-            return
-        left, given = engine.credit(self.link), engine.credit(self.far)
+    def _most_credit_of(self, given: int, most: int) -> int:
         # What is refused has its credit given back before it is sent again: until then it takes some of it here.
         self._most_credit = max(self._most_credit, given)
-        container = self.connection.container
-        most = min(self._most_credit, most_messages(self._largest, container.relayed.link_bytes))
-        due = min(given - self._publishes.unsent, most - len(self._kept)) - left
-        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
-        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
-            self._give_credit(due)
-
-    def _give_due_credit(self) -> None:
-        """All credit is the primary's: see `replenish`."""
+        return min(given - self._publishes.unsent, min(self._most_credit, most) - len(self._kept))
 
     # --- from the primary
 
@@ -382,25 +352,25 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         self._arrived(upstream, far)
         if self.link.remote_target.dynamic:
             self.own_queue = far.remote_target.address or ""
-        self._sender = Sender(far, upstream.engine.formats)
-        self._send_again(self._sender)
+        self._send_again()
         self._publishes.attached()
         self._go_on()
         return self
 
-    def _send_again(self, sender: Sender) -> None:
+    def _send_again(self) -> None:
         """The next run."""
         numbers = list(self._kept)
         runs = [number >> RUN_BITS for number in numbers]
         self._run_again = runs[0] if numbers and runs[0] != runs[-1] else None
         for number, run in zip(numbers, runs, strict=True):
-            if run == runs[0]:
-                self._send(sender, number)
+            if self._sender is not None and run == runs[0]:
+                self._send(self._sender, number)
         self._touch_far()
 
-    def _has_run_again(self) -> bool:
-        """Whether what is left of the run that is sent again was answered."""
-        return self._run_again is not None and next(iter(self._kept), -1) >> RUN_BITS != self._run_again
+    def _was_answered(self) -> None:
+        if self._run_again is not None and next(iter(self._kept), -1) >> RUN_BITS != self._run_again:
+            self._send_again()  # what was left of the run before
+        super()._was_answered()
 
     def flow(self) -> None:
         """The primary changed its credit."""
@@ -423,11 +393,7 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         engine.forget_all([delivery for delivery, _, _ in batch])
         engine.accept_all(accepted)
         self._dropped(count - len(kept), size)
-        if self._sender is not None and self._has_run_again():
-            self._send_again(self._sender)
-        self.connection.touch()
-        if engine.credit(self.link) < GRANT:
-            self.replenish()
+        self._was_answered()
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The primary has answered a message."""
@@ -458,11 +424,7 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
                 self._number_anew(number)
         else:  # released: one before it was refused, as is said before or after this, and it was not looked at
             engine.forget(delivery)
-        if self._sender is not None and self._has_run_again():
-            self._send_again(self._sender)
-        self.connection.touch()
-        if engine.credit(self.link) < GRANT:
-            self.replenish()
+        self._was_answered()
 
     @property
     def far_sender(self) -> Sender | None:
@@ -492,7 +454,7 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
 
     def _left(self) -> None:
         super()._left()
-        self._sender, self._run_again = None, None
+        self._run_again = None
         self._numbers.clear()
         self._publishes.left()
 

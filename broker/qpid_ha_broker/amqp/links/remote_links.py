@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import most_messages
 from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
@@ -55,8 +54,6 @@ from qpid_ha_broker.amqp.wire.engine import (
 from qpid_ha_broker.amqp.wire.remote_path import Step, extend, properties_of, read_path
 from qpid_ha_broker.amqp.wire.sections import without_delivery_annotations
 
-GRANT: Final = 64
-"""Messages of credit that are worth a frame to a publisher."""
 QUIET_S: Final = 0.3
 """A broker that cannot say that it has no more messages has none when it has sent none for so long."""
 _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
@@ -213,41 +210,25 @@ class RemotePublisher(FarPublisher[RemoteConnection], RemoteLink):
         self._unanswered: dict[Delivery, tuple[Delivery, Any, int]] = {}
         """By what was sent there: what came from the client, the tag, and the size."""
         self._unsent: deque[_Unsent] = deque()
-        self._sender: Sender | None = None
-        self._largest = 0
-        """Bytes of the message that came last; 0: none has."""
         connection.container.relayed.links.add(self)
         ReceivingLink.__init__(self, connection, link, 0)
 
     # --- from the client
 
-    def transfers(self, batch: list[Transfer]) -> None:
-        """Send messages on."""
-        super().transfers(batch)
-        if self.is_open and not engine.credit(self.link):  # pre-settled ones have no answer that gives credit
-            self.replenish()
-
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """Send one message on, or keep it until there is somebody to send it to."""
-        whole = self.whole(payload)
-        if whole is None:
-            return
-        if engine.credit(self.link) < 0:
-            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
-            return
+    def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         if state == engine.TRANSACTIONAL:
             self._refuse_transaction()
             return
-        self._largest = len(whole)
+        self._largest = len(payload)
         if settled:
             engine.forget(delivery)
         near = None if settled else delivery
         if self._sender is not None and not self._unsent and self._sender.credit > 0:
-            self._send(self._sender, near, whole)
+            self._send(self._sender, near, payload)
             self._touch_far()
         else:
-            self._unsent.append(_Unsent(near, whole, self.connection.container.clock()))
-            self.connection.container.relayed.hold(len(whole))
+            self._unsent.append(_Unsent(near, payload, self.connection.container.clock()))
+            self.connection.container.relayed.hold(len(payload))
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
@@ -271,28 +252,15 @@ class RemotePublisher(FarPublisher[RemoteConnection], RemoteLink):
         self.connection.container.relayed.let_go(len(unsent.payload))
         return unsent
 
-    def replenish(self) -> None:
-        """Give the client what credit the other broker gives, as far as this one wants to have messages under way."""
-        if self.far is None or not self.is_open:
-            return
-        left = engine.credit(self.link)
-        most = min(engine.credit(self.far), self.connection.container.settings.publisher_credit)
-        container = self.connection.container
-        most = min(most, most_messages(self._largest, container.relayed.link_bytes) - len(self._unanswered))
-        due = most - left - len(self._unsent)
-        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
-        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
-            self._give_credit(due)
-
-    def _give_due_credit(self) -> None:
-        """All credit is the other broker's: see `replenish`."""
+    def _most_credit_of(self, given: int, most: int) -> int:
+        given = min(given, self.connection.container.settings.publisher_credit)
+        return min(given, most - len(self._unanswered)) - len(self._unsent)
 
     # --- from the other broker
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemotePublisher:
         """Go on."""
-        self.upstream, self.far = connection, far
-        self._sender = Sender(far, connection.engine.formats)
+        self._arrived(connection, far)
         if self._unsent:
             self._send_unsent()
         self._go_on()
@@ -319,13 +287,10 @@ class RemotePublisher(FarPublisher[RemoteConnection], RemoteLink):
             self._sender.free(tag)
         self.connection.container.relayed.let_go(size)
         outcome.settle(near)
-        self.connection.touch()
-        if engine.credit(self.link) < GRANT:
-            self.replenish()
+        self._was_answered()
 
     def _left(self) -> None:
         super()._left()
-        self._sender = None
         unanswered, self._unanswered = self._unanswered, {}
         for near, _, size in unanswered.values():
             self.connection.container.relayed.let_go(size)
@@ -432,7 +397,7 @@ class RemoteConsumer(FarConsumer[RemoteConnection], RemoteLink):
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemoteConsumer:
         """Go on."""
-        self.upstream, self.far = connection, far
+        self._arrived(connection, far)
         is_as_asked = far.remote_rcv_settle_mode == self.link.remote_rcv_settle_mode
         self._is_confirmed = is_as_asked and not connection.is_limited
         self._credit.keeps_held = self._is_browsing
