@@ -31,7 +31,7 @@ AnyFarEnd = TypeVar("AnyFarEnd", bound=FarEnd)
 
 
 class FarLinks(Generic[AnyFarEnd, AnyFar, AnyWay]):
-    """The promise: ticks go on while there is a link or a connection, and a bug at one keeps no other from its own."""
+    """The promise: each connection has its heartbeats, whatever goes wrong at the links or at another connection."""
 
     def __init__(self, host: ProxyHost) -> None:
         self.pool: FarPool[AnyFarEnd, UpstreamSocket[AnyFar], AnyWay] = FarPool(self._make_socket)
