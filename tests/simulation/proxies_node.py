@@ -279,10 +279,10 @@ class ProxyNode(Node):
     def close_engines(self) -> None:
         """Nothing happens in this process any more: let go of what C holds."""
         engines = [connection.engine for connection in self._protocols]
-        upstreams = [socket.upstream for socket in self.proxying._sockets.values()]
+        upstreams = [socket.upstream for socket in self.proxying.pool.connections]
         engines += [upstream.engine for upstream in upstreams if upstream is not None]
         self._protocols = {}
-        self.proxying._sockets.clear()
+        self.proxying.pool.connections.clear()
         for engine in engines:
             engine.close()
 

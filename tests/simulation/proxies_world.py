@@ -332,7 +332,7 @@ class ProxiesWorld:
                 self._check_links(node)
 
     def _check_links(self, node: ProxyNode) -> None:
-        for link in node.proxying._links:
+        for link in node.proxying.pool.links:
             if isinstance(link, RelayedConsumer):
                 _check_consumer(node, link)
             elif isinstance(link, RelayedPublisher):

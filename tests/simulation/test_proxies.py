@@ -32,7 +32,8 @@ from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.model.sets.resources import release_held
 from qpid_ha_broker.model.transactions.producers import Deduplication
 from qpid_ha_broker.model.work import Task
-from qpid_ha_broker.server.proxies.proxying import TICK_S, Proxying
+from qpid_ha_broker.server.proxies.far_links import TICK_S
+from qpid_ha_broker.server.proxies.proxying import Proxying
 from simulation.planted import found_by
 from simulation.proxies_plan import ProxiesKind, draw_pauses_plan, draw_proxies_plan, draw_split_plan
 from simulation.proxies_world import run_proxies
@@ -115,7 +116,7 @@ def test_a_message_that_is_released_because_its_client_has_taken_credit_back_is_
 
 
 def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Proxying, "forget", lambda self, link, closed=True: self._links.pop(link, None))
+    monkeypatch.setattr(Proxying, "forget", lambda self, link, closed=True: self.pool.links.pop(link, None))
 
     found_by(monkeypatch, map(draw_proxies_plan, (2, 9)))  # in some others Proton is given what it has freed
 
@@ -132,8 +133,8 @@ def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.M
 
 def test_a_link_that_is_given_up_although_it_is_attached_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def try_again(self: Proxying, link: PlacedLink) -> None:
-        self._links[link] = None
-        asyncio.get_running_loop().call_later(TICK_S, lambda: link.look_again() if link in self._links else None)
+        self.pool.links[link] = None
+        asyncio.get_running_loop().call_later(TICK_S, lambda: link.look_again() if link in self.pool.links else None)
 
     monkeypatch.setattr(Proxying, "try_again", try_again)
 

@@ -330,9 +330,9 @@ async def test_a_bug_on_one_remote_link_keeps_no_other_from_being_attached_again
     broken, sound = mocker.Mock(), mocker.Mock()
     broken.expire, sound.expire = fail, lambda now_s: expired.append("sound")
     broken.is_attached = sound.is_attached = False
-    place: Any = SimpleNamespace(definition=None, socket=object(), route=None, home=None, retry_s=0.0, since_s=0.0)
+    place: Any = SimpleNamespace(definition=None, route=None, home=None, retry_s=0.0, since_s=0.0)
     nodes.directory = cast(Any, SimpleNamespace(is_there=lambda definition: True))
-    nodes._links = {broken: place, sound: place}
-    nodes._tick()
+    nodes._places = {broken: place, sound: place}
+    nodes._tick_links(1.0)
     assert expired == ["sound"]
     assert notices.bugs_total == 1

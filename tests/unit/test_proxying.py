@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from event_loops import in_event_loop
-from qpid_ha_broker.server.proxies import proxying
+from qpid_ha_broker.server.proxies.far_links import TICK_S
 from qpid_ha_broker.server.proxies.proxying import AGAIN_LINKS, Proxying
 from qpid_ha_broker.server.runtime.logs import NoticeLog
 
@@ -51,7 +52,7 @@ async def test_a_lost_link_is_placed_before_the_next_tick_and_again_when_it_is_r
     addresses = Addresses()
     proxy, link = without_ticks(addresses), Lost(set_name="orders")
     pauses = 0
-    while proxy._again_s < proxying.TICK_S:
+    while proxy._again_s < TICK_S:
         proxy.attach_again(link)  # type: ignore[arg-type]
         assert await addresses.next_asked() == "orders"
         pauses += 1
@@ -64,7 +65,7 @@ async def test_a_lost_link_is_placed_before_the_next_tick_and_again_when_it_is_r
 async def test_a_primary_that_becomes_known_is_gone_to_at_once_and_short_pauses_begin_anew() -> None:
     addresses = Addresses()
     proxy, link = without_ticks(addresses), Lost(set_name="orders")
-    proxy._again_s = proxying.TICK_S
+    proxy._again_s = TICK_S
     proxy.attach_again(link)  # type: ignore[arg-type]
     proxy.look_soon()
     proxy.look_soon()
@@ -72,6 +73,27 @@ async def test_a_primary_that_becomes_known_is_gone_to_at_once_and_short_pauses_
     assert addresses.asked.empty()
     proxy.attach_again(link)  # type: ignore[arg-type]
     assert await addresses.next_asked() == "orders"
+
+
+@in_event_loop
+async def test_a_bug_at_a_look_is_no_end_of_looks_and_heartbeats() -> None:
+    class Broken(Addresses):
+        def of_primary(self, set_name: str) -> None:
+            super().of_primary(set_name)
+            raise RuntimeError("planned")
+
+    addresses, notices = Broken(), NoticeLog()
+    host: Any = SimpleNamespace(
+        current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None, notices=notices
+    )
+    whatever: Any = addresses
+    proxy = Proxying(host, whatever, whatever)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # of the first look, which is no tick
+    proxy.place(Lost(set_name="orders"))  # type: ignore[arg-type]
+    for _ in range(3):
+        await addresses.next_asked()
+    assert notices.bugs_total >= 1
+    proxy.stop()
 
 
 @in_event_loop
@@ -111,11 +133,9 @@ async def test_a_link_whose_clients_attach_is_looked_at_again_is_attached_nowher
     assert proxy.count == 0
 
 
-@in_event_loop
-async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one_from_its_own() -> None:
-    """It was silent for too long, and nobody uses it any more."""
-    proxy = without_ticks(Addresses())
-    beating = []
+def beating(proxy: Proxying, *at_heartbeat: Callable[[Any], None]) -> list[str]:
+    """Connections that nobody uses any more, and what happens at the heartbeat of each: the addresses that have one."""
+    addresses = []
 
     class Unused:
         upstream, used_s = None, -PATIENCE_S
@@ -124,15 +144,32 @@ async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one
             self.address = address
 
         def heartbeat(self, now_ms: int) -> None:
-            beating.append(self.address)
-            if self.address == "silent":
-                proxy.ended(self, "nothing was heard of it")  # type: ignore[arg-type]
+            addresses.append(self.address)
+            at_heartbeat[int(self.address)](self)
 
         def close(self, reason: str) -> None:
             """It is idle."""
 
-    for address in ("silent", "other"):
-        proxy._sockets[address] = Unused(address)  # type: ignore[assignment]
+    proxy.pool._make = Unused  # type: ignore[assignment]
+    for number in range(len(at_heartbeat)):
+        proxy.pool._open(proxy._way_to(str(number)), now_s=1.0)  # type: ignore[arg-type]
     proxy._tick()
-    assert beating == ["silent", "other"]
-    assert not proxy._sockets
+    return addresses
+
+
+@in_event_loop
+async def test_a_connection_that_is_given_up_at_its_heartbeat_keeps_no_other_one_from_its_own() -> None:
+    """It was silent for too long."""
+    proxy = without_ticks(Addresses())
+    assert beating(proxy, lambda it: proxy.ended(it, "nothing was heard of it"), lambda it: None) == ["0", "1"]
+    assert not proxy.pool.connections
+
+
+@in_event_loop
+async def test_a_bug_at_a_heartbeat_keeps_no_other_connection_from_its_own() -> None:
+    def fail(it: object) -> None:
+        raise RuntimeError("planned")
+
+    proxy = without_ticks(Addresses())
+    assert beating(proxy, fail, lambda it: None) == ["0", "1"]
+    assert [it.address for it in proxy.pool.connections] == ["0"]

@@ -91,7 +91,7 @@ class Lonely(PairedProxy):
             current=lambda: SimpleNamespace(name="proxy"), schedule_turn=lambda: None, notices=NoticeLog()
         )
         self.proxying = Proxying(host, cast(Any, None), cast(Any, None))
-        self.proxying._links = cast(Any, self.links)
+        self.proxying.pool.links = cast(Any, self.links)
 
     def pass_time(self, seconds: float) -> None:
         """What is in reach is found out several times a second."""

@@ -102,7 +102,7 @@ class SetPublisher(RelayedPublisher):
         if self.has_left:
             self.relayer.forget(self)
         elif is_elsewhere(error):
-            self._paused()
+            self._paused(error.description)
         else:
             self.refuse(error)
 

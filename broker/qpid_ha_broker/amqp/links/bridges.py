@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import proton
 
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.links.far_link import FarLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
-from qpid_ha_broker.amqp.links.remote_links import RemoteTarget
+from qpid_ha_broker.amqp.links.remote_links import RemoteDriver, RemoteTarget
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -52,36 +52,7 @@ _REFUSED_FOR_NOW: Final = (RESOURCE_LIMIT, RESOURCE_LOCKED)
 """Reasons to reject a message that may pass: the queue there is full, or busy."""
 
 
-class BridgeDriver(Protocol):
-    """Who drives the far ends of bridges."""
-
-    @property
-    def broker(self) -> str:
-        """By which this broker, or its cluster, is told from all others."""
-
-    name: str
-    """Of this broker."""
-
-    def attach_again(self, link: Any, reason: str) -> None:
-        """Its far end is gone, or was not to be had: attach it, a little later."""
-
-    def redirect(self, link: Any, error: AmqpError) -> bool:
-        """Attach it where the other broker says; whether it says so."""
-
-    def gone(self, link: Any, error: AmqpError) -> None:
-        """The other broker has refused it, or ended it for good."""
-
-    def forget(self, link: Any, *, closed: bool = True) -> None:
-        """It has ended: its far end, too. Not `closed`: what the other broker keeps for it stays."""
-
-    def found(self, link: Any) -> None:
-        """The other broker has such a node."""
-
-    def warn(self, link: Any, text: str) -> None:
-        """Something for operators, who see the last one beside the bridge."""
-
-
-class Bridge(LinkEndpoint):
+class Bridge(FarLink[RemoteConnection]):
     """What both directions have in common: the way of the link, and its end."""
 
     passed = 0
@@ -91,15 +62,12 @@ class Bridge(LinkEndpoint):
     far_container = ""
     far_name = ""
 
-    def begin(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: BridgeDriver) -> None:
+    def begin(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver) -> None:
         """`hosted`: the set of the queue, which is led here."""
         self.hosted = hosted
         self.queue = queue
         self.target = target
         self.driver = driver
-        self.upstream: RemoteConnection | None = None
-        self.far: proton.Link | None = None
-        """Attached there; None: not now."""
         self.has_ended = False
         self._step = Step(driver.broker, driver.name, queue.name)
         hosted.links[self] = None
@@ -108,11 +76,6 @@ class Bridge(LinkEndpoint):
     @property
     def is_writer(self) -> bool:
         return True
-
-    @property
-    def is_attached(self) -> bool:
-        """The other broker has answered."""
-        return self.far is not None
 
     def note(self, reason: str) -> None:
         """Why it is not attached: nobody here waits for that."""
@@ -134,17 +97,8 @@ class Bridge(LinkEndpoint):
         self.driver.attach_again(self, error.description)
         self.driver.gone(self, error)
 
-    def lost(self, reason: str) -> None:
-        """The connection there is gone."""
-        self._left()
+    def _paused(self, reason: str) -> None:
         self.driver.attach_again(self, reason)
-
-    def _left(self) -> None:
-        self.upstream = self.far = None
-
-    def _touch_far(self) -> None:
-        if self.upstream is not None:
-            self.upstream.touch()
 
     # --- the end
 
@@ -185,7 +139,7 @@ class InboundBridge(Bridge, EachTransfer):
     While the queue takes no more, what has come waits here, no more than the credit that was given, and is tried again.
     """
 
-    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: BridgeDriver,
+    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver,
                  container: Container) -> None:  # fmt: skip
         self.begin(hosted, queue, target, driver)
         self._container = container
@@ -219,7 +173,7 @@ class InboundBridge(Bridge, EachTransfer):
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> InboundBridge:
         """Go on."""
-        self.upstream, self.far = connection, far
+        self._arrived(connection, far)
         self.replenish()
         return self
 
@@ -383,7 +337,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     sent again from there. Rejected for another reason, it is rejected here: to the alternate exchange, or dropped.
     """
 
-    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: BridgeDriver,
+    def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver,
                  container: Container) -> None:  # fmt: skip
         super().__init__()
         self.begin(hosted, queue, target, driver)
@@ -411,7 +365,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> OutboundBridge:
         """Go on."""
-        self.upstream, self.far = connection, far
+        self._arrived(connection, far)
         self._sender = Sender(far, connection.engine.formats)
         self.flow()
         return self

@@ -17,25 +17,22 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any, Final
-from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
+from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
     FAILED,
     HeldMessage,
-    RelayedAccept,
     RelayedAccepts,
     RelayedPublishes,
 )
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT, REQUEST_BYTES
-from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.nodes.terminus import read_filters, read_terminus
 from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere, unreachable
@@ -46,7 +43,6 @@ from qpid_ha_broker.amqp.wire.conditions import (
     RESOURCE_LIMIT,
     RESOURCE_LOCKED,
     TRANSACTION_ROLLBACK,
-    TRANSFER_LIMIT,
     AmqpError,
 )
 from qpid_ha_broker.amqp.wire.endpoint_ending import ending_by_peer
@@ -54,7 +50,6 @@ from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
     Delivery,
     Disposition,
-    EachDisposition,
     Outcome,
     RemoteOutcome,
     Sender,
@@ -72,63 +67,31 @@ from qpid_ha_broker.amqp.wire.relay import (
 )
 from qpid_ha_broker.model.transactions.producers import REFUSED_MOST
 
-GRANT: Final = 64
-"""Messages of credit that are worth a frame to a publisher."""
 _GONE: Final = AmqpError(
     TRANSACTION_ROLLBACK, "a message that was accepted in the transaction went to somebody else; it is rolled back"
 )
 _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
 
 
-class RelayWait(NodeWait):
-    """What one client's attach waits for; `link`, whose it is, is abandoned when the client waits no more."""
-
-    def __init__(self, reason: str, link: RelayedLink) -> None:
-        super().__init__(reason)
-        self._link = ref(link)
-
-    def forget(self, told: Told) -> None:
-        """Nobody wants the answer any more, unless it has just been given."""
-        waits = len(self)
-        super().forget(told)
-        link = self._link()
-        if len(self) < waits and link is not None:
-            link.abandon()
-
-
-class RelayedLink(LinkEndpoint):
+class RelayedLink(ClientFarLink[Upstream]):
     """What both kinds have in common: the way from the client's attach to the end of the link at both ends."""
-
-    connection: Connection
 
     def begin(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         """The client has attached, and the set is led elsewhere."""
-        self.connection = connection
-        self.link = link
+        self.begin_far(connection, link, f"the broker that leads the resource set {set_name} is asked")
         self.set_name = set_name
         self.relayer = relayer
-        self.wait = RelayWait(f"the broker that leads the resource set {set_name} is asked", self)
-        self.upstream: Upstream | None = None
-        self.far: proton.Link | None = None
-        """Attached at the primary; None: not now."""
         self.path: tuple[str, ...] = (relayer.name,)
         """The brokers that it comes by."""
         self.needed_capability = OWN_NODES_CAPABILITY if _needs_own_nodes(connection, link) else ""
         self.needs_sessions = connection.session is not None
         self.own_queue = ""
         """What was made for it at the primary, and is to be there when it is attached again."""
-        self.is_open = False
-        """The client's attach is answered, and its link has not ended."""
         self._has_closed = False
         """The client has closed its link, and not only detached it, or gone."""
         self.has_left = False
         """The client's link has ended. The far one stays while it has something to do for a transaction."""
         connection.relay.links[self] = None
-
-    @property
-    def is_attached(self) -> bool:
-        """The primary has answered."""
-        return self.far is not None
 
     @property
     def is_in_doubt(self) -> bool:
@@ -149,17 +112,12 @@ class RelayedLink(LinkEndpoint):
         """Of the client's transactions in this set, at its primary."""
         return FarCoordinator(RelayedLink.request(self)._replace(set_name=self.set_name), self.relayer)
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         """Make and open a link at the primary, as the client has asked for it."""
-        near = self.link
-        far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
-        far.source.copy(near.remote_source)
-        far.target.copy(near.remote_target)
+        far = self._far_as_near(session, name)
         if far.is_sender and far.target.type == proton.Terminus.UNSPECIFIED:
             # An anonymous relay may be asked for without a target, and an answer without one would be a refusal.
             far.target.type = proton.Terminus.TARGET
-        far.snd_settle_mode = near.remote_snd_settle_mode
-        far.rcv_settle_mode = near.remote_rcv_settle_mode
         far.properties = self.request().properties()
         far.open()
         return far
@@ -174,16 +132,13 @@ class RelayedLink(LinkEndpoint):
 
     def finish(self) -> LinkEndpoint:
         """Answer the client's attach, as the primary has. Raises AmqpError."""
-        near, far = self.link, self.far
+        far = self.far
         if far is None:
             raise AmqpError(RESOURCE_LOCKED, f"the broker that leads {self.set_name} was lost: try again")
-        near.source.copy(far.remote_source)
-        near.target.copy(far.remote_target)
-        near.snd_settle_mode = far.remote_snd_settle_mode
-        near.rcv_settle_mode = far.remote_rcv_settle_mode
+        self._near_as_far(far)
         if self.needs_sessions:
-            near.properties = told_to_client(engine.remote_properties_of(far))
-        self.is_open = True
+            self.link.properties = told_to_client(engine.remote_properties_of(far))
+        self._open_near()
         return self
 
     # --- the far end
@@ -191,9 +146,6 @@ class RelayedLink(LinkEndpoint):
     def attached(self, upstream: Upstream, far: proton.Link) -> Consuming | Sending:
         """The primary has answered; who is told what comes."""
         raise NotImplementedError(f"{type(self).__name__} does not say what to do at the primary")
-
-    def _arrived(self, upstream: Upstream, far: proton.Link) -> None:
-        self.upstream, self.far = upstream, far
 
     def detached(self, error: AmqpError) -> None:
         """The primary has refused the link, or ended it: the client is told, unless somebody else leads now."""
@@ -208,23 +160,15 @@ class RelayedLink(LinkEndpoint):
                 self.connection.relay.forget(self)
                 self.wait.fail(error)
         elif is_elsewhere(error):
-            self._paused()
+            self._paused(error.description)
         else:
             self.end(error)
 
-    def lost(self) -> None:
-        """The connection to the primary is gone."""
-        self._left()
+    def _paused(self, reason: str) -> None:
         if self.has_left:
             self.relayer.forget(self)
         else:
-            self._paused()
-
-    def _left(self) -> None:
-        self.upstream = self.far = None
-
-    def _paused(self) -> None:
-        self.relayer.attach_again(self)
+            self.relayer.attach_again(self)
 
     # --- the near end
 
@@ -246,15 +190,8 @@ class RelayedLink(LinkEndpoint):
         self.connection.relay.forget(self)
         self.relayer.forget(self, closed=self._is_closed_by_client)
 
-    def end(self, error: AmqpError) -> None:
-        self.connection.end_link(self, error)
-
     def _forget(self) -> None:
         self.relayer.forget(self, closed=self._has_closed)
-
-    def _touch_far(self) -> None:
-        if self.upstream is not None:
-            self.upstream.touch()
 
     def _near_ended(self) -> None:
         """The client's link has ended."""
@@ -277,7 +214,7 @@ def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:
     return link.is_sender and is_subscription
 
 
-class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
+class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
     """The promise: a message is `accepted` when the primary has said so, and is there once however often it was sent.
 
     Numbers ascend by link. Those that the primary has not answered are the keys of `_kept`, in order; what the primary
@@ -293,7 +230,6 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         """Delivery None: the client has settled it."""
         self._numbers: dict[Delivery, int] = {}
         """Of what was sent on the far link that there is now."""
-        self._sender: Sender | None = None
         self._publishes = RelayedPublishes(self)
         self.is_paced = link.remote_target.address != MANAGEMENT
         self._run_again: int | None = None
@@ -301,13 +237,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._most_credit = 0
         """That the primary has given at once."""
         self._largest = 0 if self.is_paced else REQUEST_BYTES
-        """Bytes of the largest message of those that came last; 0: none has."""
         self._kept_bytes = 0
         self._refused: tuple[tuple[bytes, int], ...] = ()
         """Producers and numbers of the client's, of the newest that were refused: for a primary that did not do so."""
         connection.container.relayed.links.add(self)
-        self._most_bytes = 0
-        """Of one message, as the primary says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
 
     @property
@@ -320,26 +253,6 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
             refused.setdefault(name, set()).add(number)
         numbers = tuple([(name, tuple(sorted(found))) for name, found in refused.items()])
         return super().request()._replace(producer=self._producer, refused=numbers)
-
-    @property
-    def must_end_at_once(self) -> bool:
-        return False
-
-    @property
-    def max_message_bytes(self) -> int:
-        own = super().max_message_bytes
-        return min(own, self._most_bytes) if self._most_bytes else own
-
-    def finish(self) -> LinkEndpoint:
-        super().finish()
-        self.link.rcv_settle_mode = proton.Link.RCV_FIRST
-        if self.far is not None:
-            self._most_bytes = self.far.remote_max_message_size
-        self.link.max_message_size = self.max_message_bytes
-        self.link.open()
-        self.connection.engine.attach_receiving(self.link, self)
-        self.replenish()
-        return self
 
     def state(self) -> LinkState:
         """As of both kinds; a publisher waits for somebody only while there is something to be answered."""
@@ -365,8 +278,6 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
                 is_plain = False
         if sender is None or not is_plain:
             super().transfers(batch)
-            if self.is_open and not engine.credit(self.link):  # pre-settled ones have no answer that gives credit
-                self.replenish()
             return
         if self.upstream is not None and self.upstream.has_answers:
             self.upstream.answer_first()
@@ -380,26 +291,19 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._hold(max([len(payload) for _, payload, _, _ in batch]), size)
         self._touch_far()
 
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """Send one message on, or keep it until there is somebody to send it to."""
-        whole = self.whole(payload)
-        if whole is None:
-            return
-        if engine.credit(self.link) < 0:
-            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
-            return
+    def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         if state == engine.TRANSACTIONAL:
-            self._publishes.publish(delivery, whole, settled)
+            self._publishes.publish(delivery, payload, settled)
             return
         if self.upstream is not None and self.upstream.has_answers:
             self.upstream.answer_first()
         if settled:
             engine.forget(delivery)
             if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
-                self._sender.send_settled(whole)
+                self._sender.send_settled(payload)
                 self._touch_far()
                 return
-        self._keep(None if settled else delivery, whole)
+        self._keep(None if settled else delivery, payload)
 
     def _keep(self, delivery: Delivery | None, payload: bytes) -> None:
         """Until the primary has answered it; sent now, unless there is nobody, or a run before it is sent again."""
@@ -436,22 +340,10 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self.connection.container.relayed.let_go(size)
         self._kept_bytes -= size
 
-    def replenish(self) -> None:
-        """Give the client what credit the primary gives."""
-        if self.far is None or not self.is_open:
-            return
-        left, given = engine.credit(self.link), engine.credit(self.far)
+    def _most_credit_of(self, given: int, most: int) -> int:
         # What is refused has its credit given back before it is sent again: until then it takes some of it here.
         self._most_credit = max(self._most_credit, given)
-        container = self.connection.container
-        most = min(self._most_credit, most_messages(self._largest, container.relayed.link_bytes))
-        due = min(given - self._publishes.unsent, most - len(self._kept)) - left
-        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
-        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
-            self._give_credit(due)
-
-    def _give_due_credit(self) -> None:
-        """All credit is the primary's: see `replenish`."""
+        return min(given - self._publishes.unsent, min(self._most_credit, most) - len(self._kept))
 
     # --- from the primary
 
@@ -460,28 +352,25 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         self._arrived(upstream, far)
         if self.link.remote_target.dynamic:
             self.own_queue = far.remote_target.address or ""
-        self._sender = Sender(far, upstream.engine.formats)
-        self._send_again(self._sender)
+        self._send_again()
         self._publishes.attached()
-        if self.is_open:
-            self.replenish()
-        else:
-            self.wait.ready()
+        self._go_on()
         return self
 
-    def _send_again(self, sender: Sender) -> None:
+    def _send_again(self) -> None:
         """The next run."""
         numbers = list(self._kept)
         runs = [number >> RUN_BITS for number in numbers]
         self._run_again = runs[0] if numbers and runs[0] != runs[-1] else None
         for number, run in zip(numbers, runs, strict=True):
-            if run == runs[0]:
-                self._send(sender, number)
+            if self._sender is not None and run == runs[0]:
+                self._send(self._sender, number)
         self._touch_far()
 
-    def _has_run_again(self) -> bool:
-        """Whether what is left of the run that is sent again was answered."""
-        return self._run_again is not None and next(iter(self._kept), -1) >> RUN_BITS != self._run_again
+    def _was_answered(self) -> None:
+        if self._run_again is not None and next(iter(self._kept), -1) >> RUN_BITS != self._run_again:
+            self._send_again()  # what was left of the run before
+        super()._was_answered()
 
     def flow(self) -> None:
         """The primary changed its credit."""
@@ -504,11 +393,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         engine.forget_all([delivery for delivery, _, _ in batch])
         engine.accept_all(accepted)
         self._dropped(count - len(kept), size)
-        if self._sender is not None and self._has_run_again():
-            self._send_again(self._sender)
-        self.connection.touch()
-        if engine.credit(self.link) < GRANT:
-            self.replenish()
+        self._was_answered()
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The primary has answered a message."""
@@ -534,17 +419,12 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
                 self._refused = (*self._refused, *([] if named is None else [named]))[-REFUSED_MOST:]
             near = self._drop(number)
             if near is not None:
-                refusal.put(near)
-                engine.forget(near)
+                refusal.settle(near)
             if not is_late:
                 self._number_anew(number)
         else:  # released: one before it was refused, as is said before or after this, and it was not looked at
             engine.forget(delivery)
-        if self._sender is not None and self._has_run_again():
-            self._send_again(self._sender)
-        self.connection.touch()
-        if engine.credit(self.link) < GRANT:
-            self.replenish()
+        self._was_answered()
 
     @property
     def far_sender(self) -> Sender | None:
@@ -574,7 +454,7 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
 
     def _left(self) -> None:
         super()._left()
-        self._sender, self._run_again = None, None
+        self._run_again = None
         self._numbers.clear()
         self._publishes.left()
 
@@ -606,40 +486,18 @@ class RelayedPublisher(RelayedLink, ReceivingLink, EachDisposition):
         super().look_again()
 
 
-class _Held:
-    """A message that the client has, or has answered and nobody has confirmed it."""
-
-    __slots__ = ("accepted", "far", "near", "number", "outcome", "size", "tag")
-
-    def __init__(self, near: Delivery | None, tag: Any, far: Delivery, size: int) -> None:
-        self.number = 0
-        """Its id at the primary; 0: not read yet."""
-        self.near: Delivery | None = near
-        """None once the client has settled it, or where it was sent settled."""
-        self.tag = tag
-        self.far: Delivery | None = far
-        """None where it is to be reclaimed, or cannot be had again."""
-        self.size = size
-        self.outcome: Outcome | None = None
-        """What the client says of it."""
-        self.accepted: RelayedAccept | None = None
-        """In a transaction that is not over."""
-
-
-class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
+class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
     """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
 
-    Invariant: a message is in `_by_near` until the client has answered it; in `_by_far` while the far link knows it;
-    and in `_held`, by its id, while no far link does and the next one may.
+    Invariant: a message is in `_by_near` until the client has answered it; and in `_held`, by its id, while no far link
+    knows it and the next one may.
     """
 
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
         self.begin_credit(Sender(link, connection.engine.formats))
-        self._held: dict[int, _Held] = {}
-        self._by_near: dict[Delivery, _Held] = {}
-        self._by_far: dict[Delivery, _Held] = {}
-        self._reclaimed: dict[int, _Held] = {}
+        self._held: dict[int, FarDelivery] = {}
+        self._reclaimed: dict[int, FarDelivery] = {}
         """Those of `_held` that the primary has granted: they are still to come on the far link."""
         self._generation = 0
         self._is_held = False
@@ -657,23 +515,16 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def request(self) -> RelayRequest:
         return super().request()._replace(generation=self._generation, held=tuple(sorted(self._held)))
 
-    @property
-    def is_writer(self) -> bool:
-        return not self._is_browsing
-
-    def open_far(self, session: Any, name: str) -> proton.Link:
-        far = super().open_far(session, name)
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
+        far = super().open_far(upstream, session, name)
         if self._is_presettled:
             far.snd_settle_mode = proton.Link.SND_UNSETTLED
         return far
 
-    def finish(self) -> LinkEndpoint:
-        super().finish()
+    def _open_near(self) -> None:
         if self._is_presettled:
             self.link.snd_settle_mode = proton.Link.SND_SETTLED
-        self.link.open()
-        self.connection.engine.attach_sending(self.link, self)
-        return self
+        super()._open_near()
 
     @property
     def _still_to_come(self) -> int:
@@ -710,20 +561,8 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         if self._reclaimed:
             engine.give_credit(far, len(self._reclaimed))
             self._touch_far()
-        if self.is_open:
-            self._ask()
-        else:
-            self.wait.ready()
+        self._go_on()
         return self
-
-    def partial(self, delivery: Delivery, data: bytes) -> None:
-        """A part of a message."""
-        self._parts += data
-
-    def aborted(self, delivery: Delivery) -> None:
-        """The primary took back what it had begun."""
-        self._parts.clear()
-        self._look_for_credit()
 
     def _take_all(self, batch: list[Transfer]) -> None:
         """Together, where there is nothing special about any of them."""
@@ -737,7 +576,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         sent = sender.send_all([payload for _, payload, _, _ in batch])
         for (delivery, payload, _, _), (near, tag) in zip(batch, sent, strict=True):
             size = len(payload)
-            by_near[near] = by_far[delivery] = _Held(near, tag, delivery, size)
+            by_near[near] = by_far[delivery] = FarDelivery(near, tag, delivery, size)
             total += size
             if size > largest:
                 largest = size
@@ -769,7 +608,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._touch_far()
         elif self._is_presettled:
             self._sender.send_settled(payload, number if self._shows_ids else None)
-            held = self._by_far[delivery] = _Held(None, None, delivery, len(payload))
+            held = self._by_far[delivery] = FarDelivery(None, None, delivery, len(payload))
             held.outcome = ACCEPTED
             ACCEPTED.put(delivery)
             self._largest = held.size
@@ -777,7 +616,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         else:
             near, tag = self._sender.send(payload, number if self._shows_ids else None)
             size = len(payload)
-            self._by_near[near] = self._by_far[delivery] = _Held(near, tag, delivery, size)
+            self._by_near[near] = self._by_far[delivery] = FarDelivery(near, tag, delivery, size)
             self._count(1, size)
             self._newest.note(1)
             self._largest = size
@@ -801,7 +640,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
                 self._give_up(held)
         engine.forget_all([delivery for delivery, _, _ in batch])
 
-    def _keep(self, held: _Held, number: int) -> None:
+    def _keep(self, held: FarDelivery, number: int) -> None:
         """The far link does not know it any more: it is to be reclaimed on the next one, under that id."""
         held.number = number
         older = self._held.get(number)
@@ -809,15 +648,14 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
         if older is not None:  # the primary has carried out what the client said of that, or it had not come again
             self._give_up(older)
 
-    def _give_up(self, held: _Held) -> None:
+    def _give_up(self, held: FarDelivery) -> None:
         """The primary has no more to do with it: it is confirmed, or cannot be had again."""
         if self._held.get(held.number) is held:  # the client may have had it back by now: then it is held anew
             del self._held[held.number]
         if held.accepted is not None:
             held.accepted.transaction.fail(_GONE)
         if held.near is not None and held.outcome is not None:
-            held.outcome.put(held.near)
-            engine.forget(held.near)
+            held.outcome.settle(held.near)
             self._sender.free(held.tag)
             held.near = None
             self.connection.touch()
@@ -835,17 +673,6 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
                 self._give_up(held)  # and somebody else may have got it before that was confirmed
         self._accepts.left(list(self._held.values()))
         self._reclaimed.clear()
-        self._parts.clear()
-        self._empty_backlog()
-        self._note_held()
-        self._credit.far_lost()
-
-    def _paused(self) -> None:
-        if self._is_browsing and self.is_open:
-            text = "the broker whose queue was browsed leads it no more, and nobody knows how far this came"
-            self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
-        else:
-            super()._paused()
 
     # --- from the client
 
@@ -906,8 +733,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._has_returned = self._has_returned or held.outcome.is_return
             self._told_far()
         elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
-            held.outcome.put(held.near)
-            engine.forget(held.near)
+            held.outcome.settle(held.near)
             self._sender.free(held.tag)
             self.connection.touch()
 
@@ -921,7 +747,7 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
 
     def client_settled(self, held: HeldMessage) -> None:
         near, held.near = held.near, None
-        if near is not None and isinstance(held, _Held):
+        if near is not None and isinstance(held, FarDelivery):
             del self._by_near[near]
             self._count(-1, -held.size)
             engine.forget(near)
@@ -931,22 +757,18 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
     def primary_settled(self, held: HeldMessage) -> None:
         far, held.far = held.far, None
         self._by_far.pop(far, None)
-        if isinstance(held, _Held) and self._held.get(held.number) is held:
+        if isinstance(held, FarDelivery) and self._held.get(held.number) is held:
             del self._held[held.number]
         self._touch_far()
 
     def committed(self, held: HeldMessage) -> None:
-        if not isinstance(held, _Held) or (held.far is None and self._held.get(held.number) is not held):
+        if not isinstance(held, FarDelivery) or (held.far is None and self._held.get(held.number) is not held):
             return
         held.outcome = ACCEPTED
         if held.near is not None and self._by_near.pop(held.near, None) is not None:
             self._count(-1, -held.size)
         if held.far is None:
             self._give_up(held)
-
-    def _count(self, messages: int, size: int) -> None:
-        self.connection.container.relayed.hold(size)
-        self.connection.window.count_unsettled(messages)
 
     # --- the end
 
@@ -961,17 +783,10 @@ class RelayedConsumer(RelayedLink, CreditedConsumer, EachDisposition):
             self._empty_backlog()  # it stays the session's
         else:
             self._give_backlog_back()
-        seen = len(self._by_near) - self._newest.count_unsent()
-        for number, held in enumerate(self._by_near.values()):
+            if lost:
+                self._return_sent()
+        for held in self._by_near.values():
             self._count(-1, -held.size)
             held.near = None
-            if lost and held.far is not None and not self._is_held:
-                if number < seen:
-                    FAILED.put(held.far)
-                    engine.forget(held.far)
-                else:
-                    self._return_unseen(held.far)
-        self._by_near.clear()
-        self._sender.take_tags()
-        self.connection.window.forget(self)
+        self._forget_near()
         self._accepts.closed(self._forget)

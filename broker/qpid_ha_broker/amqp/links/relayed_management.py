@@ -100,7 +100,7 @@ class _FarEnd:
         else:
             self.management.refused(error)
 
-    def lost(self) -> None:
+    def lost(self, reason: str) -> None:
         self.upstream = None
         self.management.end_lost(self)
 
@@ -114,7 +114,7 @@ class _FarEnd:
     def out_of_reach(self) -> None:
         self.management.out_of_reach()
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         raise NotImplementedError(f"{type(self).__name__} does not say which link it is")
 
     def attached(self, upstream: Upstream, far: proton.Link) -> Consuming | Sending:
@@ -131,7 +131,7 @@ class _FarRequests(_FarEnd, EachDisposition):
 
     sender: Sender
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         far: proton.Link = session.sender(name)
         far.target.address = MANAGEMENT
         return self._opened(far)
@@ -156,7 +156,7 @@ class _FarReplies(_FarEnd, EachTransfer):
         self._far: proton.Link | None = None
         self._parts = bytearray()
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         far: proton.Link = session.receiver(name)
         far.source.address = MANAGEMENT
         self._parts.clear()

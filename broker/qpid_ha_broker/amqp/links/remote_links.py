@@ -19,16 +19,15 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
-from weakref import ref
 
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
+from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
+from qpid_ha_broker.amqp.links.transacted_links import FAILED, RELEASED
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.nodes.terminus import SHARED, read_terminus
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -46,7 +45,6 @@ from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
     Delivery,
     Disposition,
-    EachDisposition,
     Outcome,
     RemoteOutcome,
     Sender,
@@ -56,13 +54,9 @@ from qpid_ha_broker.amqp.wire.engine import (
 from qpid_ha_broker.amqp.wire.remote_path import Step, extend, properties_of, read_path
 from qpid_ha_broker.amqp.wire.sections import without_delivery_annotations
 
-GRANT: Final = 64
-"""Messages of credit that are worth a frame to a publisher."""
 QUIET_S: Final = 0.3
 """A broker that cannot say that it has no more messages has none when it has sent none for so long."""
 _OUTCOMES: Final = (engine.ACCEPTED, engine.REJECTED, engine.RELEASED, engine.MODIFIED)
-_FAILED: Final = Outcome(engine.MODIFIED, failed=True)
-_RELEASED: Final = Outcome(engine.RELEASED)
 
 
 class RemoteTarget(NamedTuple):
@@ -82,7 +76,7 @@ class RemoteTarget(NamedTuple):
 
 
 class RemoteDriver(Protocol):
-    """Who drives remote links."""
+    """Who drives far ends at brokers outside of the cluster: of clients' links, of bridges, of probes."""
 
     @property
     def broker(self) -> str:
@@ -91,73 +85,47 @@ class RemoteDriver(Protocol):
     name: str
     """Of this broker."""
 
-    def attach_again(self, link: RemoteLink, reason: str) -> None:
+    def attach_again(self, link: Any, reason: str) -> None:
         """Its far end is gone, or was not to be had: attach it, a little later."""
 
-    def redirect(self, link: RemoteLink, error: AmqpError) -> bool:
+    def redirect(self, link: Any, error: AmqpError) -> bool:
         """Attach it where the other broker says; whether it says so."""
 
-    def gone(self, link: RemoteLink, error: AmqpError) -> None:
+    def gone(self, link: Any, error: AmqpError) -> None:
         """The other broker has refused it, or ended it for good."""
 
-    def forget(self, link: RemoteLink) -> None:
-        """It has ended: its far end, too, if there is one."""
+    def forget(self, link: Any, *, closed: bool = True) -> None:
+        """It has ended: its far end, too, if there is one. Not `closed`: what the other broker keeps for it stays."""
+
+    def found(self, link: Any) -> None:
+        """The other broker has such a node."""
+
+    def warn(self, link: Any, text: str) -> None:
+        """Something for operators, who see the last one beside the node."""
 
 
-class RemoteWait(NodeWait):
-    """What one client's attach waits for."""
-
-    def __init__(self, link: RemoteLink) -> None:
-        super().__init__(f"the other broker at {link.target.where} is asked for {link.target.node}")
-        self._link = ref(link)
-
-    def forget(self, told: Told) -> None:
-        """Nobody wants the answer any more, unless it has just been given."""
-        waits = len(self)
-        super().forget(told)
-        link = self._link()
-        if len(self) < waits and link is not None:
-            link.abandon()
-
-
-class RemoteLink(LinkEndpoint):
+class RemoteLink(ClientFarLink[RemoteConnection]):
     """What both kinds have in common: the way from the client's attach to the end of the link at both ends."""
 
-    connection: Connection
     far_container = ""
     far_name = ""
 
     def begin(self, connection: Connection, link: proton.Link, target: RemoteTarget, driver: RemoteDriver) -> None:
         """The client has attached. Raises AmqpError for what cannot be passed on."""
-        self.connection = connection
-        self.link = link
+        self.begin_far(connection, link, f"the other broker at {target.where} is asked for {target.node}")
         self.target = target
         self.driver = driver
         path = read_path(engine.remote_properties_of(link))
         self._path = extend(path, Step(driver.broker, driver.name, target.name))
-        self.wait = RemoteWait(self)
-        self.upstream: RemoteConnection | None = None
-        self.far: proton.Link | None = None
-        """Attached there; None: not now."""
-        self.is_open = False
-        """The client's attach is answered, and its link has not ended."""
         self.passed = 0
         """Messages, so far."""
 
-    @property
-    def is_attached(self) -> bool:
-        """The other broker has answered."""
-        return self.far is not None
-
     def open_far(self, connection: RemoteConnection, session: Any, name: str) -> proton.Link:
         """Make and open a link there, as the client has asked for it."""
-        near = self.link
-        far: proton.Link = session.sender(name) if near.is_receiver else session.receiver(name)
-        far.source.copy(near.remote_source)
-        far.target.copy(near.remote_target)
-        (far.target if near.is_receiver else far.source).address = self.target.node
-        far.snd_settle_mode = near.remote_snd_settle_mode
-        far.rcv_settle_mode = proton.Link.RCV_FIRST if connection.is_limited else near.remote_rcv_settle_mode
+        far = self._far_as_near(session, name)
+        (far.target if far.is_sender else far.source).address = self.target.node
+        if connection.is_limited:
+            far.rcv_settle_mode = proton.Link.RCV_FIRST
         far.properties = properties_of(self._path)
         far.open()
         return far
@@ -167,12 +135,9 @@ class RemoteLink(LinkEndpoint):
         near, far = self.link, self.far
         if far is None:
             raise AmqpError(RESOURCE_LOCKED, f"the broker at {self.target.where} was lost: try again")
-        near.source.copy(far.remote_source)
-        near.target.copy(far.remote_target)
+        self._near_as_far(far)
         (near.target if near.is_receiver else near.source).address = self.target.name
-        near.snd_settle_mode = far.remote_snd_settle_mode
-        near.rcv_settle_mode = far.remote_rcv_settle_mode
-        self.is_open = True
+        self._open_near()
         return self
 
     # --- the far end
@@ -202,14 +167,6 @@ class RemoteLink(LinkEndpoint):
             self.connection.relay.pending.pop(self.link._impl, None)
             self.wait.fail(blamed)
 
-    def lost(self, reason: str) -> None:
-        """The connection there is gone."""
-        self._left()
-        self._paused(reason)
-
-    def _left(self) -> None:
-        self.upstream = self.far = None
-
     def _paused(self, reason: str) -> None:
         self.driver.attach_again(self, reason)
 
@@ -228,13 +185,6 @@ class RemoteLink(LinkEndpoint):
         self.connection.relay.pending.pop(self.link._impl, None)
         self.driver.forget(self)
 
-    def end(self, error: AmqpError) -> None:
-        self.connection.end_link(self, error)
-
-    def _touch_far(self) -> None:
-        if self.upstream is not None:
-            self.upstream.touch()
-
     def _refuse_transaction(self) -> None:
         text = f"{self.target.name} is a node of another broker, and a transaction does not reach there: do without"
         self.end(AmqpError(NOT_IMPLEMENTED, text))
@@ -249,7 +199,7 @@ class _Unsent(NamedTuple):
     since_s: float
 
 
-class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
+class RemotePublisher(FarPublisher[RemoteConnection], RemoteLink):
     """The promise: a message is `accepted` when the other broker has said so, and is sent once at most.
 
     Invariant: what waits here is no more than the credit that the client had.
@@ -260,63 +210,25 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         self._unanswered: dict[Delivery, tuple[Delivery, Any, int]] = {}
         """By what was sent there: what came from the client, the tag, and the size."""
         self._unsent: deque[_Unsent] = deque()
-        self._sender: Sender | None = None
-        self._largest = 0
-        """Bytes of the message that came last; 0: none has."""
         connection.container.relayed.links.add(self)
-        self._most_bytes = 0
-        """Of one message, as the other broker says; 0: as here."""
         ReceivingLink.__init__(self, connection, link, 0)
-
-    @property
-    def must_end_at_once(self) -> bool:
-        return False
-
-    @property
-    def max_message_bytes(self) -> int:
-        own = super().max_message_bytes
-        return min(own, self._most_bytes) if self._most_bytes else own
-
-    def finish(self) -> LinkEndpoint:
-        super().finish()
-        self.link.rcv_settle_mode = proton.Link.RCV_FIRST
-        if self.far is not None:
-            self._most_bytes = self.far.remote_max_message_size
-        self.link.max_message_size = self.max_message_bytes
-        self.link.open()
-        self.connection.engine.attach_receiving(self.link, self)
-        self.replenish()
-        return self
 
     # --- from the client
 
-    def transfers(self, batch: list[Transfer]) -> None:
-        """Send messages on."""
-        super().transfers(batch)
-        if self.is_open and not engine.credit(self.link):  # pre-settled ones have no answer that gives credit
-            self.replenish()
-
-    def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """Send one message on, or keep it until there is somebody to send it to."""
-        whole = self.whole(payload)
-        if whole is None:
-            return
-        if engine.credit(self.link) < 0:
-            self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
-            return
+    def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         if state == engine.TRANSACTIONAL:
             self._refuse_transaction()
             return
-        self._largest = len(whole)
+        self._largest = len(payload)
         if settled:
             engine.forget(delivery)
         near = None if settled else delivery
         if self._sender is not None and not self._unsent and self._sender.credit > 0:
-            self._send(self._sender, near, whole)
+            self._send(self._sender, near, payload)
             self._touch_far()
         else:
-            self._unsent.append(_Unsent(near, whole, self.connection.container.clock()))
-            self.connection.container.relayed.hold(len(whole))
+            self._unsent.append(_Unsent(near, payload, self.connection.container.clock()))
+            self.connection.container.relayed.hold(len(payload))
 
     def _send(self, sender: Sender, near: Delivery | None, payload: bytes) -> None:
         self.passed += 1
@@ -340,32 +252,18 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         self.connection.container.relayed.let_go(len(unsent.payload))
         return unsent
 
-    def replenish(self) -> None:
-        """Give the client what credit the other broker gives, as far as this one wants to have messages under way."""
-        if self.far is None or not self.is_open:
-            return
-        left = engine.credit(self.link)
-        most = min(engine.credit(self.far), self.connection.container.settings.publisher_credit)
-        container = self.connection.container
-        most = min(most, most_messages(self._largest, container.relayed.link_bytes) - len(self._unanswered))
-        due = most - left - len(self._unsent)
-        is_worth_it = due > 0 and (due >= GRANT or left < GRANT)
-        if is_worth_it and container.has_room(self) and container.relayed.has_room(self):
-            self._give_credit(due)
-
-    def _give_due_credit(self) -> None:
-        """All credit is the other broker's: see `replenish`."""
+    def _most_credit_of(self, given: int, most: int) -> int:
+        given = min(given, self.connection.container.settings.publisher_credit)
+        return min(given, most - len(self._unanswered)) - len(self._unsent)
 
     # --- from the other broker
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemotePublisher:
         """Go on."""
-        self.upstream, self.far = connection, far
-        self._sender = Sender(far, connection.engine.formats)
-        if self.is_open:
-            self.flow()
-        else:
-            self.wait.ready()
+        self._arrived(connection, far)
+        if self._unsent:
+            self._send_unsent()
+        self._go_on()
         return self
 
     def flow(self) -> None:
@@ -380,7 +278,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
             return
         answered = self._unanswered.pop(delivery, None)
         # Settled without an outcome: nobody knows, and it must not count as accepted.
-        outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else _FAILED
+        outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else FAILED
         engine.forget(delivery)
         if answered is None:
             return
@@ -388,19 +286,16 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         if self._sender is not None:
             self._sender.free(tag)
         self.connection.container.relayed.let_go(size)
-        _answer(near, outcome)
-        self.connection.touch()
-        if engine.credit(self.link) < GRANT:
-            self.replenish()
+        outcome.settle(near)
+        self._was_answered()
 
     def _left(self) -> None:
         super()._left()
-        self._sender = None
         unanswered, self._unanswered = self._unanswered, {}
         for near, _, size in unanswered.values():
             self.connection.container.relayed.let_go(size)
             if self.is_open:
-                _answer(near, _FAILED)
+                FAILED.settle(near)
         if unanswered and self.is_open:
             self.connection.touch()
 
@@ -409,7 +304,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         while self._unsent and now_s - self._unsent[0].since_s >= limit_s:
             near = self._take_unsent().near
             if near is not None:
-                _answer(near, _RELEASED)
+                RELEASED.settle(near)
             else:
                 text = f"a message sent at most once to {self.target.name} found no broker there"
                 self.connection.log.note("warning", text)
@@ -430,26 +325,10 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
         self.driver.forget(self)
 
 
-class _RemoteDelivery:
-    """A message that the client has, or has answered and the other broker has not settled it."""
-
-    __slots__ = ("far", "near", "outcome", "size", "tag")
-
-    def __init__(self, near: Delivery, tag: Any, far: Delivery, size: int) -> None:
-        self.near: Delivery | None = near
-        """None once it is settled."""
-        self.tag = tag
-        self.far: Delivery | None = far
-        """None once the other broker has settled it, or is lost."""
-        self.size = size
-        self.outcome: Outcome | None = None
-        """What the client says of it."""
-
-
-class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
+class RemoteConsumer(FarConsumer[RemoteConnection], RemoteLink):
     """The promise: no more is taken than the client has credit for, and its answer is settled when theirs is.
 
-    Invariant: a message is in `_by_near` until it is settled with the client, in `_by_far` while the far link knows it.
+    Invariant: a message is in `_by_near` until it is settled with the client.
     """
 
     def __init__(self, connection: Connection, link: proton.Link, target: RemoteTarget, driver: RemoteDriver) -> None:
@@ -459,8 +338,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             text = f"{target.name} is a node of another broker: subscriptions that outlive their link are made there"
             raise AmqpError(NOT_IMPLEMENTED, f"{text}, for a queue of which there can be a name here")
         self.begin_credit(Sender(link, connection.engine.formats))
-        self._by_near: dict[Delivery, _RemoteDelivery] = {}
-        self._by_far: dict[Delivery, _RemoteDelivery] = {}
         self._is_browsing = source.browse
         self._quiet_since_s = 0.0
         """When the last message came, or the drain began, by the container's clock."""
@@ -468,16 +345,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         """Credit that the other broker may have used before it heard that it is taken back."""
         self._is_confirmed = True
         """The other broker settles an answer that is not settled: some know of no other than those that are."""
-
-    @property
-    def is_writer(self) -> bool:
-        return not self._is_browsing
-
-    def finish(self) -> LinkEndpoint:
-        super().finish()
-        self.link.open()
-        self.connection.engine.attach_sending(self.link, self)
-        return self
 
     # --- credit
 
@@ -530,19 +397,15 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
 
     def attached(self, connection: RemoteConnection, far: proton.Link) -> RemoteConsumer:
         """Go on."""
-        self.upstream, self.far = connection, far
+        self._arrived(connection, far)
         is_as_asked = far.remote_rcv_settle_mode == self.link.remote_rcv_settle_mode
         self._is_confirmed = is_as_asked and not connection.is_limited
         self._credit.keeps_held = self._is_browsing
-        if self.is_open:
-            self._ask()
-        else:
-            self.wait.ready()
+        self._go_on()
         return self
 
     def partial(self, delivery: Delivery, data: bytes) -> None:
-        """A part of a message."""
-        self._parts += data
+        super().partial(delivery, data)
         self._check_size(len(self._parts))
 
     def _check_size(self, size: int) -> bool:
@@ -551,11 +414,6 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             text = f"it has sent a message of {size} bytes or more; max-message-size is {limit}"
             self.upstream.fail_link(self, AmqpError(MESSAGE_SIZE, text))
         return size <= limit
-
-    def aborted(self, delivery: Delivery) -> None:
-        """The other broker took back what it had begun."""
-        self._parts.clear()
-        self._look_for_credit()
 
     def transfers(self, batch: list[Transfer]) -> None:
         """Messages for the client."""
@@ -589,7 +447,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self._sender.send_settled(payload)
         else:
             near, tag = self._sender.send(payload)
-            held = _RemoteDelivery(near, tag, delivery, len(payload))
+            held = FarDelivery(near, tag, delivery, len(payload))
             self._by_near[near] = self._by_far[delivery] = held
             self._newest.note(1)
             self._count(1, held.size)
@@ -613,13 +471,13 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         if held.outcome is not None:
             self._settle(held, said or held.outcome)
 
-    def _settle(self, held: _RemoteDelivery, outcome: Outcome) -> None:
+    def _settle(self, held: FarDelivery, outcome: Outcome) -> None:
         """Nothing more will become of it."""
         self._count(-1, -held.size)
         near, held.near = held.near, None
         if near is not None:
             self._by_near.pop(near, None)
-            _answer(near, outcome)
+            outcome.settle(near)
             self._sender.free(held.tag)
             self.connection.touch()
 
@@ -629,19 +487,8 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         for held in stale.values():
             held.far = None
             if held.outcome is not None:  # nobody knows whether it was heard
-                self._settle(held, _FAILED)
-        self._parts.clear()
-        self._empty_backlog()
-        self._note_held()
-        self._credit.far_lost()
+                self._settle(held, FAILED)
         self._withdrawn = 0
-
-    def _paused(self, reason: str) -> None:
-        if self._is_browsing and self.is_open:
-            text = f"the broker at {self.target.where} was lost ({reason}), and nobody knows how far the browsing came"
-            self.end(AmqpError(RESOURCE_LOCKED, f"{text}: browse again"))
-        else:
-            super()._paused(reason)
 
     # --- from the client
 
@@ -660,11 +507,11 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
                 self._let_go(held)
             return
         # Settled without a word counts as a failed delivery.
-        held.outcome = outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else _FAILED
+        held.outcome = outcome = RemoteOutcome(delivery).read() if state in _OUTCOMES else FAILED
         if settled:
             self._let_go(held)
         if held.far is None:  # they have it no more for this link: what the client says changes nothing
-            self._settle(held, _FAILED)
+            self._settle(held, FAILED)
             return
         outcome.put(held.far)
         self._has_returned = self._has_returned or outcome.is_return
@@ -675,16 +522,12 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
             self._settle(held, outcome)
         self._touch_far()
 
-    def _let_go(self, held: _RemoteDelivery) -> None:
+    def _let_go(self, held: FarDelivery) -> None:
         """The client has settled."""
         near, held.near = held.near, None
         del self._by_near[near]
         engine.forget(near)
         self._sender.free(held.tag)
-
-    def _count(self, messages: int, size: int) -> None:
-        self.connection.container.relayed.hold(size)
-        self.connection.window.count_unsettled(messages)
 
     # --- the end
 
@@ -693,17 +536,13 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         self.stop()
         self.is_open = False
         self._give_backlog_back()
-        unsent = set(list(self._by_near)[len(self._by_near) - self._newest.count_unsent() :])
+        if lost:
+            self._return_sent()
         for held in {id(held): held for held in (*self._by_near.values(), *self._by_far.values())}.values():
             self._count(-1, -held.size)
-            if lost and held.far is not None and held.outcome is None:
-                (_RELEASED if held.near in unsent else _FAILED).put(held.far)
-                engine.forget(held.far)
             held.near = held.far = None
-        self._by_near.clear()
         self._by_far.clear()
-        self._sender.take_tags()
-        self.connection.window.forget(self)
+        self._forget_near()
         self.driver.forget(self)
 
 
@@ -717,8 +556,3 @@ def remote_link(connection: Connection, link: proton.Link, target: RemoteTarget,
         if link.is_sender
         else RemotePublisher(connection, link, target, driver)
     )
-
-
-def _answer(near: Delivery, outcome: Outcome) -> None:
-    outcome.put(near)
-    engine.forget(near)

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import proton
 
-from qpid_ha_broker.amqp.links.bridges import BridgeDriver
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
-from qpid_ha_broker.amqp.links.remote_links import RemoteTarget
+from qpid_ha_broker.amqp.links.remote_links import RemoteDriver, RemoteTarget
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE
 from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Disposition
@@ -29,7 +28,7 @@ class RemoteProbe:
     far_container = ""
     far_name = ""
 
-    def __init__(self, target: RemoteTarget, driver: BridgeDriver, now_s: float) -> None:
+    def __init__(self, target: RemoteTarget, driver: RemoteDriver, now_s: float) -> None:
         self.target = target
         self._driver = driver
         self._until_s = now_s + PATIENCE_S

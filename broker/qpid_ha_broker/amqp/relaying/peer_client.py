@@ -15,12 +15,11 @@ from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, FrameIntake, broker_pr
 from qpid_ha_broker.amqp.wire.values import listed
 
 
-class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
+class PeerClient(OpenedConnection, EachTransfer, EachDisposition):
     """The promise: `on_closed` is called once, after everything else; unless we closed the channel ourselves.
 
     `name` is this broker's, `hostname` the other's as it was asked for. `capability`: what the other broker has to
-    offer in its open, or the channel ends; empty: nothing in particular. Whoever drives this carries bytes: everything
-    may leave some for `take_output`.
+    offer in its open, or the channel ends; empty: nothing in particular.
     """
 
     def __init__(
@@ -33,24 +32,13 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
         on_closed: Callable[[str], None],
         capability: str = "",
     ) -> None:
-        self.engine = engine
         self.hostname = hostname
-        self.is_open = False
         self._on_opened = on_opened
         self._on_received = on_received
-        self._on_closed = on_closed
         self._capability = capability
-        self._open(name)
-
-    def _open(self, name: str) -> None:
-        connection = self.engine.connection
-        connection.container = name
-        connection.hostname = self.hostname
-        connection.properties = broker_properties(self.engine.proof)
-        if self._capability:
-            connection.desired_capabilities = [proton.symbol(self._capability)]
-        connection.open()
-        session: Any = connection.session()
+        desired = (capability,) if capability else ()
+        super().__init__(engine, name, hostname, on_closed, broker_properties(engine.proof), desired)
+        session: Any = engine.connection.session()
         session.open()
         self._outgoing: proton.Link = session.sender(f"{name}-to-{ADDRESS}")
         self._outgoing.target.address = ADDRESS
@@ -62,8 +50,8 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
         self._incoming.open()
         self._sender = Sender(self._outgoing)
         self._intake = FrameIntake(self._incoming)
-        self.engine.attach_receiving(self._incoming, self)
-        self.engine.attach_sending(self._outgoing, self)
+        engine.attach_receiving(self._incoming, self)
+        engine.attach_sending(self._outgoing, self)
 
     # --- the driver's calls
 
@@ -82,12 +70,6 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
         if not self._has_ended:
             self._sender.send_settled(wrap(frame))
 
-    def close(self, reason: str) -> None:
-        """Say goodbye once all was sent; `on_closed` is not called."""
-        if not self._has_ended:
-            self._stop()
-            self._say_goodbye(AmqpError(CONNECTION_FORCED, reason))
-
     # --- what the peer did: see engine.Handler, Receiving and Sending
 
     def opened(self) -> None:
@@ -97,12 +79,6 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
         reason = self.engine.reason_of_end(self._incoming)
         self.engine.connection.close()
         self._end(reason)
-
-    def failed(self, name: str, description: str) -> None:
-        self._end(f"{name}: {description}")
-
-    def malformed(self, name: str, description: str) -> None:
-        self._fail(AmqpError(name, description))
 
     def session_opened(self, session: proton.Session) -> None:
         session.open()
@@ -130,7 +106,7 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
             raise AmqpError(NOT_IMPLEMENTED, text)
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
-        self._fail(AmqpError(CONNECTION_FORCED, "without its links the channel ends"), link)
+        self._fail(AmqpError(CONNECTION_FORCED, "without its links the channel ends"), self.engine.reason_of_end(link))
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         engine.forget(delivery) if settled else engine.accept_all([delivery])
@@ -160,27 +136,3 @@ class PeerClient(EachTransfer, EachDisposition, OpenedConnection):
 
     def flow(self) -> None:
         """Frames that waited for credit go by themselves."""
-
-    # --- the end
-
-    def _fail(self, error: AmqpError, link: proton.Link | None = None) -> None:
-        """The peer did what ends the channel: the reason is its own word, or else what we make of it."""
-        if self._has_ended:
-            return
-        reason = self.engine.reason_of_end(link) if link is not None else str(error)
-        self._say_goodbye(error)
-        self._end(reason)
-
-    def _say_goodbye(self, error: AmqpError) -> None:
-        connection = self.engine.connection
-        connection.condition = error.as_condition(self.engine.peer_frame_bytes)
-        connection.close()
-
-    def _end(self, reason: str) -> None:
-        if not self._has_ended:
-            self._stop()
-            self._on_closed(reason)
-
-    def _stop(self) -> None:
-        self._has_ended = True
-        self.is_open = False

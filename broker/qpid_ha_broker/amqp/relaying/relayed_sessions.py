@@ -48,7 +48,7 @@ class RelayedSession(EachDisposition):
 
     # --- the far end
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         attachment = self._attachment
         request = attachment.request
         asked = SessionAsked(
@@ -92,7 +92,7 @@ class RelayedSession(EachDisposition):
             is_forced = attachment.is_granted or error.name == LINK_STOLEN
             attachment.end(AmqpError(CONNECTION_FORCED, error.description) if is_forced else error)
 
-    def lost(self) -> None:
+    def lost(self, reason: str) -> None:
         """The connection to the broker that leads `default` is gone: the session waits there, or is told again."""
         self.is_attached = False
         if self._has_left and not self._ends:

@@ -257,7 +257,7 @@ class FarCoordinator(EachDisposition):
 
     # --- the far end: see `upstream.UpstreamLink`, `relayer.PlacedLink` and `engine.Sending`
 
-    def open_far(self, session: Any, name: str) -> proton.Link:
+    def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         far: proton.Link = session.sender(name)
         far.target.address = COORDINATOR
         far.properties = self._request._replace(path=self.path).properties()
@@ -305,13 +305,13 @@ class FarCoordinator(EachDisposition):
 
     def detached(self, error: AmqpError) -> None:
         if is_elsewhere(error):
-            self.lost()
+            self.lost(error.description)
             return
         self._left()
         self._fail_all(error)
         self._let_go()
 
-    def lost(self) -> None:
+    def lost(self, reason: str) -> None:
         self._left()
         for transaction in list(self._open):
             transaction.lost(f"the broker that led the resource set {self.set_name} was lost, or leads it no more")

@@ -695,6 +695,11 @@ class Outcome(NamedTuple):
         if self.state:
             _update(delivery, self.state)
 
+    def settle(self, delivery: Delivery) -> None:
+        """Say so of `delivery`, and forget it."""
+        self.put(delivery)
+        _settle(delivery)
+
 
 def _put_condition(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
     """Into what is said of `delivery`: in one frame, so the description is cut, and information that is too long is not

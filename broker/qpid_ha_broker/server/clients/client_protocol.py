@@ -12,9 +12,9 @@ from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, RESOURCE_LIMI
 from qpid_ha_broker.amqp.wire.pieces import Pieces
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionRefusal
-from qpid_ha_broker.server.peers.peer_channels import MUCH_BYTES
 from qpid_ha_broker.server.runtime.engines import EngineFactory
 from qpid_ha_broker.server.runtime.host import Host
+from qpid_ha_broker.server.runtime.opened_socket import MUCH_BYTES
 from qpid_ha_broker.server.stores.loading import StoreLoading
 
 log = logging.getLogger("connection")

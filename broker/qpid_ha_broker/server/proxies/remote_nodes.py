@@ -30,17 +30,16 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.engine import Engine, remote_properties_of
 from qpid_ha_broker.amqp.wire.remote_path import check_ends_here, read_path
-from qpid_ha_broker.server.proxies.proxying import ProxyHost
+from qpid_ha_broker.server.proxies.far_links import TICK_S, FarLinks, ProxyHost
+from qpid_ha_broker.server.proxies.far_pool import Way
 from qpid_ha_broker.server.proxies.remote_names import RemoteDefinition, RemoteDirectory
-from qpid_ha_broker.server.proxies.upstream_socket import UpstreamSocket
-from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks, TicksWhileUsed
+from qpid_ha_broker.server.proxies.upstream_socket import Made, UpstreamSocket
 from qpid_ha_broker.server.runtime.broker_identity import broker_uuid
 from qpid_ha_config.addresses import Address, parse_broker, show_addresses
 from qpid_ha_config.remote_nodes import RemoteLogin
 
 log = logging.getLogger("remote")
 
-TICK_S: Final = 0.05
 RETRY_MOST_S: Final = 5.0
 """Between two rounds over the brokers of a URL, or two attempts to attach a link; they begin at TICK_S."""
 STEADY_S: Final = 1.0
@@ -84,26 +83,28 @@ class _RouteKey(NamedTuple):
     """The container id of the connections; empty: this broker's own."""
 
 
-class _Route:
-    """The way to some brokers that have the same nodes: who is tried next, when, and the connections there are."""
+class _Route(Way[Socket]):
+    """The way to some brokers outside of the cluster that have the same nodes."""
 
     def __init__(self, key: _RouteKey) -> None:
+        super().__init__(tuple(map(str, key.addresses)), RETRY_MOST_S)
         self.key = key
-        self.sockets: list[Socket] = []
-        self.next = 0
-        """Of the addresses."""
         self.redirected: Address | None = None
-        """Where to try instead."""
+        """Where to try instead, once."""
         self.redirects = 0
-        self.retry_s = 0.0
-        self.pause_s = TICK_S
         self.problem = ""
         """Why the last connection could not be had, or has ended; empty while there is one."""
 
     @property
     def is_open(self) -> bool:
         """Whether there is a connection."""
-        return any(each.upstream is not None and each.upstream.is_open for each in self.sockets)
+        return any(each.upstream is not None and each.upstream.is_open for each in self.connections)
+
+    def take_address(self, now_s: float) -> str | None:
+        address = super().take_address(now_s)
+        if address is not None and self.redirected is not None:
+            address, self.redirected = str(self.redirected), None
+        return address
 
 
 class _LinkPlace:
@@ -113,10 +114,11 @@ class _LinkPlace:
         self.definition = definition
         self.home = self.route = route
         """By the URL; and where it was redirected to."""
-        self.socket: Socket | None = None
         self.retry_s = 0.0
+        """It is assigned again then, by the loop's clock."""
         self.pause_s = TICK_S
         self.since_s = 0.0
+        """When it was assigned."""
         self.redirects = 0
 
 
@@ -137,29 +139,22 @@ class NodeReport:
         self.used_s = time.monotonic()
 
 
-class RemoteNodes:
+class RemoteNodes(FarLinks[DrivenEnd, RemoteConnection, _Route]):
     """The promise: a link to a remote node is attached there as soon as its broker can be reached, or ended.
 
     For `attach_again` and what follows it see `amqp.links.remote_links.RemoteDriver`.
     """
 
     def __init__(self, broker: ProxyHost, make_engine: MakeRemoteEngine) -> None:
+        super().__init__(broker)
         self.name = broker.current().name
         self._own_id = ""
         self.directory = RemoteDirectory(broker.container, lambda: broker.current().remote)
         self.reports: dict[str, NodeReport] = {}
-        self._host = broker
         self._make_engine = make_engine
         self._container_id = f"{self.name}/{uuid.uuid4().hex[:8]}"
-        self._links: dict[DrivenEnd, _LinkPlace] = {}
+        self._places: dict[DrivenEnd, _LinkPlace] = {}
         self._routes: dict[_RouteKey, _Route] = {}
-        self._of_socket: dict[Socket, _Route] = {}
-        self._unflushed: dict[Socket, None] = {}
-        self._tasks = BackgroundTasks()
-        self._ticks = TicksWhileUsed(
-            TICK_S, lambda: bool(self._links or self._of_socket), self._tick, broker.notices.bugs_noted
-        )
-        self._is_stopped = False
 
     @property
     def broker(self) -> str:
@@ -192,12 +187,12 @@ class RemoteNodes:
     def attach(self, link: DrivenEnd, definition: RemoteDefinition) -> None:
         """Have `link` attached there, in a moment."""
         key = _RouteKey(definition.addresses, definition.login, link.far_container)
-        self._links[link] = _LinkPlace(definition, self._route(key))
+        self._places[link] = _LinkPlace(definition, self._route(key))
+        self.pool.links[link] = None
         report = self.report(definition.target.name)
         report.links += 1
         report.used_s = time.monotonic()
-        self._ticks.start()
-        asyncio.get_running_loop().call_soon(self._place, link)
+        self._assign_soon(link)
 
     def report(self, name: str) -> NodeReport:
         """Of the node that is called so here."""
@@ -205,15 +200,15 @@ class RemoteNodes:
 
     def attach_again(self, link: DrivenEnd, reason: str) -> None:
         """Its far end is gone, or was not to be had: at a later tick it is attached again."""
-        place = self._links.get(link)
+        place = self._places.get(link)
         if place is None:
             return
-        now_s = time.monotonic()
-        if place.socket is not None and now_s - place.since_s > STEADY_S:
+        now_s, socket = asyncio.get_running_loop().time(), self.pool.links[link]
+        if socket is not None and now_s - place.since_s > STEADY_S:
             place.pause_s = TICK_S
-        if place.socket is not None and not reason.startswith(place.socket.address):
-            reason = f"{place.socket.address}: {reason}"
-        place.socket, place.route = None, place.home
+        if socket is not None and not reason.startswith(socket.address):
+            reason = f"{socket.address}: {reason}"
+        self.pool.links[link], place.route = None, place.home
         place.retry_s, place.pause_s = now_s + place.pause_s, min(2 * place.pause_s, RETRY_MOST_S)
         self._note(link, reason)
 
@@ -227,15 +222,15 @@ class RemoteNodes:
 
     def redirect(self, link: DrivenEnd, error: AmqpError) -> bool:
         """Attach it where the other broker says; whether it says so, and that is to be followed."""
-        place = self._links.get(link)
+        place = self._places.get(link)
         if place is None or place.redirects >= MOST_REDIRECTS:
             return False
         address = self._redirected_to(place.route, error)
         if address is None:
             return False
         place.redirects += 1
-        place.route, place.socket = self._route(place.home.key._replace(addresses=(address,))), None
-        asyncio.get_running_loop().call_soon(self._place, link)
+        place.route, self.pool.links[link] = self._route(place.home.key._replace(addresses=(address,))), None
+        self._assign_soon(link)
         return True
 
     def _redirected_to(self, route: _Route, error: AmqpError) -> Address | None:
@@ -264,7 +259,7 @@ class RemoteNodes:
         report.is_missing, report.is_found = error.name == NOT_FOUND, False
         if error.description not in report.problem:  # what is tried again has been noted
             report.problem = error.description
-        place = self._links.get(link)
+        place = self._places.get(link)
         queue = None if place is None else place.definition.queue
         default = self._host.container.default
         is_unused = queue is not None and not queue.messages.count and not default.resources.catalog.is_bound(queue)
@@ -287,11 +282,9 @@ class RemoteNodes:
 
     def forget(self, link: DrivenEnd, *, closed: bool = True) -> None:
         """It has ended."""
-        place = self._links.pop(link, None)
-        if place is None:
+        if self._places.pop(link, None) is None:
             return
-        if place.socket is not None and place.socket.upstream is not None:
-            place.socket.upstream.detach(link, closed=closed)
+        self._take_back(link, closed=closed)
         report = self.report(link.target.name)
         report.links -= 1
         report.passed += link.passed
@@ -305,84 +298,49 @@ class RemoteNodes:
             route = self._routes[key] = _Route(key)
         return route
 
-    def _place(self, link: DrivenEnd) -> None:
-        place = self._links.get(link)
-        if self._is_stopped or place is None or place.socket is not None:
-            return
-        route = place.route
-        for socket in route.sockets:
-            if socket.upstream is None or socket.upstream.has_room:
-                place.socket, place.since_s = socket, time.monotonic()
-                if socket.upstream is not None:
-                    socket.upstream.attach(link)
-                return
-        if time.monotonic() >= route.retry_s:
-            place.socket, place.since_s = self._open(route), time.monotonic()
+    def _find_ways(self) -> Callable[[DrivenEnd], _Route | None]:
+        return lambda link: self._places[link].route
 
-    def _open(self, route: _Route) -> Socket:
-        """Connect to the next of its brokers; after the last one there is a pause."""
-        addresses = route.key.addresses
-        address = route.redirected or addresses[route.next]
-        route.redirected = None
-        route.next = (route.next + 1) % len(addresses)
-        if route.next == 0:
-            route.retry_s = time.monotonic() + route.pause_s
-            route.pause_s = min(2 * route.pause_s, RETRY_MOST_S)
-        socket: Socket = UpstreamSocket(self, str(address))
-        route.sockets.append(socket)
-        self._of_socket[socket] = route
-
+    def _maker(self, way: _Route) -> Made[RemoteConnection]:
         def connect(place: Address, touched: Callable[[], None], ended: Callable[[str], None]) -> RemoteConnection:
-            login = route.key.login or self.directory.configured.login_at(place) or RemoteLogin()
+            login = way.key.login or self.directory.configured.login_at(place) or RemoteLogin()
             engine = self._make_engine(place, login)
-            container = route.key.container or self._container_id
-            return RemoteConnection(engine, container, place.host, touched, ended)
+            return RemoteConnection(engine, way.key.container or self._container_id, place.host, touched, ended)
 
-        self._tasks.start(socket.open(connect))
-        return socket
+        return connect
 
-    def connecting(self, socket: Socket) -> None:
-        """Its connection is there: give it the links that wait for that."""
-        if socket.upstream is not None:
-            for link in [link for link, place in self._links.items() if place.socket is socket]:
-                socket.upstream.attach(link)
+    def _placed(self, link: DrivenEnd, socket: Socket) -> None:
+        self._places[link].since_s = asyncio.get_running_loop().time()
 
-    def ended(self, socket: Socket, reason: str) -> None:
-        """It is gone. Links that it has told so are without a place already."""
-        route = self._of_socket.pop(socket, None)
-        if route is None:
-            return
-        route.sockets.remove(socket)
+    def _socket_lost(self, socket: Socket, way: _Route, reason: str) -> None:
         error = None if socket.upstream is None else socket.upstream.error
         text = f"{socket.address}: {reason}"
-        for link in [link for link, place in self._links.items() if place.socket is socket]:
+        for link in self.pool.links_of(socket):
             self.attach_again(link, text)
         # A backup of ours says which one is primary, and calls that `forced`.
         leads_on = error is not None and error.name in (CONNECTION_REDIRECT, CONNECTION_FORCED)
-        if error is not None and leads_on and route.redirects < MOST_REDIRECTS:
-            route.redirects += 1
-            route.redirected = self._redirected_to(route, error)
+        if error is not None and leads_on and way.redirects < MOST_REDIRECTS:
+            way.redirects += 1
+            way.redirected = self._redirected_to(way, error)
         elif error is not None and error.name == UNAUTHORIZED_ACCESS:
-            self._refuse_waiting(route, error, text)
-        if not self._is_stopped and text != route.problem:
-            route.problem = text
+            self._refuse_waiting(way, error, text)
+        if not self._is_stopped and text != way.problem:
+            way.problem = text
             log.warning("remote broker %s: %s", socket.address, reason)
-        self._host.schedule_turn()
 
     def _refuse_waiting(self, route: _Route, error: AmqpError, text: str) -> None:
         """This broker is not let in there: whoever attaches is told so; who is attached may hope for an operator."""
-        for link in [link for link, place in self._links.items() if place.home is route and not link.is_open]:
+        for link in [link for link, place in self._places.items() if place.home is route and not link.is_open]:
             link.refuse(
                 AmqpError(error.name, f"{text}: see the user and password-file of remote-nodes, remote-brokers")
             )
 
     # --- as time goes by
 
-    def _tick(self) -> None:
-        now_s = time.monotonic()
-        clock_s = self._host.container.clock()
-        for link, place in list(self._links.items()):
-            if link not in self._links:
+    def _tick_links(self, now_s: float) -> None:
+        clock_s, due = self._host.container.clock(), []
+        for link, place in list(self._places.items()):
+            if link not in self._places:
                 continue
             with self._host.notices.bugs_noted():
                 if not self.directory.is_there(place.definition):
@@ -394,60 +352,27 @@ class RemoteNodes:
                     place.redirects = 0
                     if now_s - place.since_s > STEADY_S:
                         place.pause_s = TICK_S
-                elif place.socket is None and now_s >= place.retry_s:
-                    self._place(link)
-        self._tend_sockets(now_s)
-        self._host.schedule_turn()
+                elif now_s >= place.retry_s:
+                    due.append(link)
+        self._assign(due)
+        used = {route for place in self._places.values() for route in (place.route, place.home)}
+        self._routes = {key: route for key, route in self._routes.items() if route.connections or route in used}
 
-    def _tend_sockets(self, now_s: float) -> None:
-        used = {place.socket for place in self._links.values()}
-        for socket, route in list(self._of_socket.items()):
-            socket.heartbeat(int(now_s * 1000))
-            if socket.upstream is not None and socket.upstream.is_open:
-                route.problem, route.redirects = "", 0
-                route.pause_s, route.retry_s = TICK_S, 0.0
-            if socket in used:
-                socket.used_s = now_s
-            elif now_s - socket.used_s > self._host.current().remote.proxy_idle_s and socket in self._of_socket:
-                self._drop(socket, "not needed any more")
-        for key, route in list(self._routes.items()):
-            if not route.sockets and not any(route in (each.route, each.home) for each in self._links.values()):
-                del self._routes[key]
-
-    def _drop(self, socket: Socket, reason: str) -> None:
-        self._of_socket.pop(socket).sockets.remove(socket)
-        socket.close(reason)
-
-    # --- the broker's and the sockets' calls
-
-    def set_time(self) -> None:
-        """Let the container know what time it is."""
-        self._host.set_time()
-
-    def want_flush(self, socket: Socket) -> None:
-        """It has something to send, or to tell clients, at the end of the turn."""
-        self._unflushed[socket] = None
-        self._host.schedule_turn()
-
-    def flush(self) -> None:
-        """The end of a turn."""
-        if self._unflushed:
-            unflushed, self._unflushed = self._unflushed, {}
-            for socket in unflushed:
-                socket.flush()
+    def _socket_open(self, way: _Route) -> None:
+        way.problem, way.redirects = "", 0
 
     def facts(self) -> dict[str, object]:
         """What `query` tells; nothing where there is no remote node."""
         if not self.reports:
             return {}
-        return {"remote_links": len(self._links), "remote_connections": len(self._of_socket)}
+        return {"remote_links": len(self._places), "remote_connections": len(self.pool.connections)}
 
     def row(self, name: str, found: RemoteDefinition | AmqpError) -> dict[str, object]:
         """What operators see of one node, as `directory` has it."""
         if isinstance(found, AmqpError):
             return {"name": name, "state": "refused", "problem": found.description}
         report = self.reports.get(name)
-        links = [link for link in self._links if link.target.name == name]
+        links = [link for link in self._places if link.target.name == name]
         route = self._routes.get(_RouteKey(found.addresses, found.login))
         state = "connected" if route is not None and route.is_open else "unused"
         if state == "unused" and report is not None and report.is_found:
@@ -465,11 +390,3 @@ class RemoteNodes:
             "held": 0 if found.queue is None else found.queue.messages.count,
             "problem": None if report is None else report.problem or report.warning or None,
         }
-
-    def stop(self) -> None:
-        """The process will end; the clients' links are ended by others."""
-        self._is_stopped = True
-        self._ticks.cancel()
-        self._tasks.cancel()
-        for socket in list(self._of_socket):
-            self._drop(socket, "the broker is stopping")

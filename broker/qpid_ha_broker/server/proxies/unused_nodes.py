@@ -12,7 +12,7 @@ from typing import Final
 
 from qpid_ha_broker.amqp.links.remote_probe import RemoteProbe
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
-from qpid_ha_broker.server.proxies.proxying import ProxyHost
+from qpid_ha_broker.server.proxies.far_links import ProxyHost
 from qpid_ha_broker.server.proxies.remote_nodes import RemoteNodes
 
 MOST_PROBES: Final = 10

@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.server.proxies.proxying import ProxyHost
+from qpid_ha_broker.server.proxies.far_links import ProxyHost
 from qpid_ha_broker.server.proxies.remote_names import RemoteDefinition
 from qpid_ha_broker.server.proxies.remote_nodes import RemoteNodes
 from qpid_ha_broker.server.sets.membership import Membership
