@@ -90,6 +90,8 @@ class DurableSubscriber(ConsumingClient):
         """When it unsubscribed last."""
         self._closing: Any = None
         """A link that was closed, which the broker has not answered."""
+        self._has_no_answer = False
+        """The connection was lost before it was: nobody has heard that the subscription is to end, maybe."""
         self._only_ends = self._asks_to_share = False
         """What its link is there for, other than messages."""
 
@@ -127,6 +129,7 @@ class DurableSubscriber(ConsumingClient):
             raise Violation(f"{self.name} asked for a shared subscription, and has one")
         if not self.is_subscribed:
             self.note("has subscribed")
+            self._has_no_answer = False
             self.is_subscribed = True
             self.ledger.queue_deleted(PUBLISHED)
 
@@ -175,13 +178,13 @@ class DurableSubscriber(ConsumingClient):
         super()._receive(delivery, message)
 
     def ended(self, talk: Talk) -> None:
-        self._closing = None
+        self._has_no_answer, self._closing = self._has_no_answer or self._closing is not None, None
         super().ended(talk)
 
     @property
     def _has_left(self) -> bool:
         """It has unsubscribed for good."""
-        return self._ends_at_rest and not self.is_subscribed
+        return self._ends_at_rest and not self.is_subscribed and not self._has_no_answer
 
     def why_not_at_rest(self) -> str:
         if self._ends_at_rest:
