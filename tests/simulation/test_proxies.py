@@ -151,7 +151,7 @@ def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: p
 
     monkeypatch.setattr(RelayedTransaction, "fail", fail_unless_gone)
 
-    assert "a transaction that is not over" in found_by(monkeypatch, [draw_proxies_plan(39)]).problem
+    assert "a transaction that is not over" in found_by(monkeypatch, map(draw_proxies_plan, (75, 59))).problem
 
 
 def test_a_message_of_a_session_that_is_given_back_when_its_connection_is_lost_is_found(
@@ -231,7 +231,7 @@ def test_a_primary_that_gives_what_is_not_committed_is_found(monkeypatch: pytest
 def test_a_stop_that_a_primary_does_not_notice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessTime, "look", lambda self, now_s: 0.0)
 
-    plans = map(draw_proxies_plan, (131, 103, 54))
+    plans = map(draw_split_plan, (17, 30))
     assert "gives messages to consumers as primary of generation" in found_by(monkeypatch, plans).problem
 
 
@@ -248,7 +248,7 @@ def test_a_broker_that_relays_whatever_comes_of_a_primary_that_it_did_not_hear_o
     begin = Silence.__init__
     monkeypatch.setattr(Silence, "__init__", lambda self, clock, limit_s: begin(self, clock, 1000.0))
 
-    plans = map(draw_split_plan, (2, 10))
+    plans = map(draw_split_plan, (29, 36))
     assert "was under way for" in found_by(monkeypatch, plans).problem
 
 
