@@ -416,6 +416,55 @@ def test_a_failover_replaces_a_primary_that_is_dead(has_coordinator: bool) -> No
     assert cluster.promote("c", failover=True).done
 
 
+def test_a_failover_from_a_primary_that_may_live_has_it_hand_over_if_it_answers() -> None:
+    """Whoever keeps the record does not hear it; this broker does, and so it must not be passed over."""
+    cluster = three(has_coordinator=True)
+    before = cluster["a"].member.position.generation
+
+    assert cluster.promote("c", failover=True, predecessor="a").done
+    cluster.settle()
+
+    assert primaries(cluster) == ["c"]
+    assert "handed over to c" in " ".join(cluster["a"].reasons)
+    assert cluster["c"].member.position.generation == before + 1
+    assert cluster["c"].member.status.members == ("a", "b", "c"), "who hands over stays in sync"
+
+
+def test_a_failover_from_a_primary_that_may_live_goes_on_without_it_if_it_does_not_answer() -> None:
+    cluster = three(has_coordinator=True)
+    cluster["a"].paused = True
+
+    assert cluster.promote("c", failover=True, predecessor="a").done
+
+
+def test_who_cannot_ask_a_primary_that_may_live_leaves_it_to_one_that_follows_it() -> None:
+    cluster = three(has_coordinator=True)
+    cluster.cut("a", "c")
+    cluster.wait(4)
+    assert (cluster["c"].state, cluster["b"].state) == (State.CONNECTING, State.READY)
+
+    refused = cluster.promote("c", failover=True, predecessor="a")
+    assert (refused.done, "b still follows a" in refused.text) == (False, True)
+    assert primaries(cluster) == ["a"]
+
+    assert cluster.promote("b", failover=True, predecessor="a").done
+    cluster.settle()
+    assert primaries(cluster) == ["b"]
+    assert "handed over to b" in " ".join(cluster["a"].reasons)
+
+
+def test_a_failover_from_a_primary_that_may_live_leaves_its_successor_alone() -> None:
+    """The order was on its way for long: somebody else leads by now, and whoever gave it hears that one."""
+    cluster = three(has_coordinator=True)
+    assert cluster.promote("b").done
+    cluster.settle()
+
+    refused = cluster.promote("c", failover=True, predecessor="a")
+
+    assert (refused.done, "b is primary, and answers" in refused.text) == (False, True)
+    assert primaries(cluster) == ["b"]
+
+
 def test_a_failover_in_the_midst_of_a_switchover_leaves_it_to_the_one_that_takes_over() -> None:
     """The old primary has handed over, and the new one waits for the coordinator: nobody is primary at that moment."""
     cluster = three(has_coordinator=True)

@@ -19,6 +19,9 @@ What is done about one set (`Leadership.review`), the first that applies:
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
 | some in sync are alive | the furthest is told to, then the preferred, then who leads fewest | it has all |
 | none is | wait, and say who is missing | an operator knows whether they come back |
+
+A primary of which nothing was heard, though nobody knows that it is gone (`liveness`), may live. Whoever is told to
+lead has it hand over if it answers him, and leaves that to another one who still follows it if he does not.
 """
 
 from __future__ import annotations
@@ -147,7 +150,9 @@ class Leadership:
             return
         self.problems[name] = f"{chosen} is told to lead"
         cause = f"{entry.record.primary} has failed" if entry.record.generation else "the set is new"
-        self._ctx.order(chosen, name, OrderKind.PROMOTE, "", cause)
+        # Once all have refused, whoever could ask it has done so, or is out of our reach: it is as good as gone.
+        predecessor = "" if name in self._pause_s else self._ctx.predecessor(entry.record, chosen)
+        self._ctx.order(chosen, name, OrderKind.PROMOTE, predecessor, cause)
 
     def _why_wait(self, entry: SetEntry) -> str:
         begins = self._who_begins(entry)

@@ -79,7 +79,7 @@ class Promotion:
         own: Callable[[], OwnEvidence],
         claim: Callable[[int, int], None],
     ) -> None:
-        self.request, self.force, self.cause, self.failover = asked
+        self.request, self.force, self.cause, self.failover, self.predecessor = asked
         self._joined: list[int] = []
         """Later requests of which what comes of this attempt is the answer."""
         self.step = AttemptStep.ASKING
@@ -122,7 +122,8 @@ class Promotion:
 
     def join(self, asked: PromoteAsked) -> bool:
         """Whether what comes of this attempt answers that request, too; not if it may be refused for less."""
-        if (asked.force and not self.force) or (self.failover and not asked.failover):
+        wants_hand_over = asked.predecessor and asked.predecessor != self.predecessor
+        if (asked.force and not self.force) or (self.failover and (not asked.failover or wants_hand_over)):
             return False
         self._joined.append(asked.request)
         return True
@@ -220,17 +221,33 @@ class Promotion:
     def _why_no_failover(self) -> str:
         """Who is primary, or will be in a moment; empty when nobody is.
 
-        A primary of an older generation than the newest that is known does not count: it slept while another one was
-        promoted, and is to step down.
+        Two primaries do not count, and are to step down: one of an older generation than the newest that is known,
+        which slept while another one was promoted; and the one that is to be replaced because whoever keeps the record
+        hears nothing of it, so that it could not change its in-sync set. It has to be asked, as it may go on without
+        that, and its clients would get what it has given them once more.
         """
         answers = self._answers.answers if self._answers is not None else ()
         recorded = self._record.generation if self._record is not None else 0
         newest = max(recorded, self._own().answer.generation, *(answer.generation for answer in answers))
         for answer in answers:
-            if answer.state == State.PRIMARY and answer.generation >= newest:
+            is_to_hand_over = answer.name == self.predecessor
+            if answer.state == State.PRIMARY and answer.generation >= newest and not is_to_hand_over:
                 return f"{answer.name} is primary, and answers: there is nothing to take over"
             if not answer.granted:
                 return f"{answer.name}: {answer.text}"
+        return self._who_hears_predecessor(newest)
+
+    def _who_hears_predecessor(self, newest: int) -> str:
+        """Who else is to lead, as the primary that may live can be asked by him; empty: nobody.
+
+        This broker has no channel to it, so that it did not answer means nothing. Of two that both follow it, neither
+        leaves it to the other.
+        """
+        if not self.predecessor or self._own().answer.state == State.READY or self._answers is None:
+            return ""
+        for answer in self._answers.answers:
+            if answer.state == State.READY and answer.generation >= newest:
+                return f"{answer.name} still follows {self.predecessor}, unlike this broker, and can have it hand over"
         return ""
 
     def _handed_over(self, answers: tuple[Answer, ...]) -> Outcome:
