@@ -12,7 +12,8 @@ comes of it:
 | the connection is refused | nobody is there: lost at once | nobody leads: it goes on |
 | it is closed | lost after `gone_after_s` | nobody leads: it goes on |
 | no answer: frozen, or cut off | lost after `failure_timeout_s`, and may live | nobody leads: it goes on |
-| it leads | it lives, for ANSWERS_COUNT times as long | it hands over if it may live; else it is left alone |
+| it leads, and confirms | it lives, for ANSWERS_COUNT times as long | it is left alone |
+| it leads, and waits for its record | the same | it hands over if it counts as silent, else it is left alone |
 | another one follows it | is not asked | who has no channel to it leaves it to that one, once |
 | it does not lead | as if it had not answered | nobody leads: it goes on |
 """
@@ -33,8 +34,8 @@ ASK_SHARE: Final = 0.5
 ASK_AGAIN_SHARE: Final = 0.25
 """The same between two questions: one may be lost, or be the first on a connection that has to be made."""
 ANSWERS_COUNT: Final = 5
-"""For so many `failure_timeout_s` answers stand for reports. Who leads and cannot report cannot change its record: its
-sets are to go to one who can, and it hands over first."""
+"""For so many `failure_timeout_s` answers stand for reports. Who leads and cannot report cannot change its record
+either: once it would have to, its sets are to go to one who can."""
 
 
 class BrokerLife(StrEnum):

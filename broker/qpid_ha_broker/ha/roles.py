@@ -1102,6 +1102,8 @@ class Leader(ActiveRole):
             return Refusal("this broker has just stepped down")
         if question.asker not in primary.in_sync:
             return Refusal(f"{question.asker} is not in sync: {', '.join(primary.in_sync.members)} are")
+        if question.request == fr.IF_STALLED and not primary.in_sync.awaits_record:
+            return Refusal("this broker leads, and confirms what comes: nobody has to take over from it")
         unread_s = self._ctx.unread_s()
         if unread_s > self._ctx.settings.ask_limit_s:  # nobody waits for the answer any more, nor for what it leads to
             return Refusal(f"this broker was stopped for {unread_s:.1f} s, and the question may be that old: ask again")
