@@ -168,8 +168,9 @@ class Role(ABC):
 
     def view(self) -> RoleView:
         """Of one that does not lead."""
-        login_problem = self._parts.channel.login_problem
-        return RoleView(login_problem=login_problem, problem=login_problem or self._parts.refusal or "")
+        channel = self._parts.channel
+        problem = channel.login_problem or channel.stream_problem or self._parts.refusal or ""
+        return RoleView(login_problem=channel.login_problem, problem=problem)
 
     @property
     def committed_lsn(self) -> int:
@@ -542,6 +543,7 @@ class Connecting(Standby):
             frames = self._replica.follow(welcome)
         except STREAM_ERRORS as error:
             ctx.note("error", f"the primary's welcome does not fit: {error}")
+            parts.channel.stream_refused("welcome", error)
             self.give_up(str(error))
             return
         for frame in frames:
@@ -631,6 +633,7 @@ class Following(Standby):
             _STREAM[type(frame)](self, frame)
         except STREAM_ERRORS as error:
             ctx.note("error", f"the primary's stream does not fit: {error}; connecting anew")
+            parts.channel.stream_refused("stream", error)
             self.give_up(str(error))
             return
         if self._is_in_step():
@@ -650,7 +653,7 @@ class Following(Standby):
             if self._observes:
                 parts.become(self, Cause.NOT_WAITED_FOR, self._observes)
             return bool(self._observes)
-        self._observes = ""
+        self._observes = parts.channel.stream_problem = ""
         self._replica.mark_level()
         parts.become(self, Cause.CAUGHT_UP, "in sync")
         self._verify_primary()
@@ -1238,6 +1241,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
     parts.unresolved.end()
     replica.abandon_catch_up()
     parts.channel.search()
+    parts.channel.stream_problem = ""
     committed_lsn, lacks_transient = replica.committed_lsn, replica.lacks_transient
     replica.apply_all()
     is_next = accept.generation == replica.history.generation + 1 and not accept.is_forced
