@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster_in_process import eventually
+from cluster_in_process import InProcessCluster, eventually
 from event_loops import in_event_loop
 from model_support import TextReader
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
@@ -205,6 +206,35 @@ async def test_only_who_says_that_he_leads_the_set_has_answered_the_controller(
     assert (asked.addresses, asked.limit_s, asked.question.set) == (("127.0.0.1:1",), 0.5, "orders")
     assert (ms.BrokerAnswered("b", "orders", 3) in core.happened) is leads
     service.end("the test is over")
+
+
+@in_event_loop
+async def test_a_primary_without_a_channel_to_the_controller_answers_it_and_goes_on_leading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcessCluster(tmp_path, "a", "b", "c", ha__failure_timeout="500ms") as cluster:
+        await cluster.form("a")
+        controller, sets = cluster.brokers["a"].sets, cluster.brokers["b"].sets
+        assert controller is not None
+        assert sets is not None
+        await eventually(lambda: len(controller.service._channels) == 3)
+        told = await controller.client.ask("set-create", {"name": "orders", "preferred": "b"})
+        assert told.done, told.text
+        await eventually(lambda: sets.leads("orders"))
+        core = controller.service.core
+        handle, answers = core.handle, []
+
+        def count(happened: ms.ControllerInput, now_s: float) -> list[ms.ControllerEffect]:
+            if isinstance(happened, ms.BrokerAnswered):
+                answers.append(happened)
+            return handle(happened, now_s)
+
+        monkeypatch.setattr(core, "handle", count)
+        sets.client.follow(None)
+        await eventually(lambda: len(answers) >= 5)  # each after a half of the time-out
+
+        assert set(answers) == {ms.BrokerAnswered("b", "orders", 1)}
+        assert (sets.leads("orders"), sets.map.brokers["b"].up) == (True, True)
 
 
 @pytest.mark.parametrize("address", ["", "amqp://", "amqp://host.invalid:1"])
