@@ -1178,7 +1178,7 @@ def test_only_who_leads_something_is_asked() -> None:
     assert not asked(bench), "b reports, and c leads nothing"
 
 
-@pytest.mark.parametrize(("answers", "promoted"), [(True, []), (False, [("c", "orders", "b")])])
+@pytest.mark.parametrize(("answers", "promoted"), [(True, []), (False, [("c", "orders", "")])])
 def test_one_whose_connection_is_lost_is_asked_at_once_and_is_not_gone_if_it_answers(
     answers: bool, promoted: list[tuple[str, str, str]]
 ) -> None:
@@ -1194,6 +1194,17 @@ def test_one_whose_connection_is_lost_is_asked_at_once_and_is_not_gone_if_it_ans
     bench.wait(0.9)
 
     assert orders(bench, OrderKind.PROMOTE) == promoted
+
+
+def test_one_that_lost_its_channel_and_answered_and_fell_silent_then_may_live() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    bench.feed(ms.BrokerAnswered("b", "orders", 1))
+    hear_of_c_alone(bench, 2.1)
+
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "b")]
 
 
 def test_one_that_answered_before_its_process_ended_is_gone_as_soon_as_nobody_listens_there() -> None:

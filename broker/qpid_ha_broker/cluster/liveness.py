@@ -10,7 +10,7 @@ comes of it:
 | what comes of it | the controller asks who leads (`to_ask`) | who is to lead asks all replicas (`ha.promotion`) |
 | --- | --- | --- |
 | the connection is refused | nobody is there: lost at once | nobody leads: it goes on |
-| it is closed | lost after `gone_after_s` | nobody leads: it goes on |
+| it is closed, and no answer | lost after `gone_after_s` | nobody leads: it goes on |
 | no answer: frozen, or cut off | lost after `failure_timeout_s`, and may live | nobody leads: it goes on |
 | it leads, and confirms | it lives, for ANSWERS_COUNT times as long | it is left alone |
 | it leads, and waits for its record | the same | it hands over if it counts as silent, else it is left alone |
@@ -89,7 +89,7 @@ class Liveness:
         self._answered_s: dict[str, float] = {}
         """The same of its last answer: it leads."""
         self._silent: set[str] = set()
-        """Of those that are lost: nobody knows that they are gone."""
+        """Of those that are lost: nothing says that they are gone, but that nothing was heard of them."""
         self._looked_s = 0.0
         self._woke_s = -inf
         """When the controller did, after it had slept."""
@@ -198,7 +198,8 @@ class Liveness:
             self._asked_s, self._answered_s, self._woke_s = {}, {}, now_s
             self._since_s |= {name: now_s for name, life in self._life.items() if life is not BrokerLife.LOST}
             return []
-        lost = []
+        lost: list[Loss] = []
+        silent: set[str] = set()
         for name, life in self._life.items():
             if life is BrokerLife.LOST or name == self.own:
                 continue
@@ -207,16 +208,16 @@ class Liveness:
             answered_s = min(self._answered_s.get(name, -inf), last_answer_counts_s)
             there_s = max(heard_s, answered_s)
             reset_s = self._reset_s.get(name, now_s)
-            may_come = reset_s - self._woke_s <= gone_after_s or answered_s >= reset_s
-            back_after_s = failure_timeout_s if may_come else gone_after_s
-            if name in self._refusing or now_s - max(reset_s, there_s) >= back_after_s:
+            just_woke = reset_s - self._woke_s <= gone_after_s
+            back_after_s = failure_timeout_s if just_woke else gone_after_s
+            is_away = now_s - reset_s >= back_after_s and answered_s < reset_s
+            if name in self._refusing or is_away:
                 lost.append(Loss(name, "its process is gone", self._reset_s[name]))
             elif now_s - there_s >= failure_timeout_s:
                 why = f"nothing was heard of it for {failure_timeout_s:g} s"
                 lost.append(Loss(name, f"{why}, but answers" if answered_s > heard_s else why, there_s))
+                silent.add(name)
         for loss in lost:
-            is_proven = loss.name in self._refusing
             self.fail(loss.name, now_s)
-            if not is_proven:
-                self._silent.add(loss.name)
+        self._silent |= silent
         return lost
