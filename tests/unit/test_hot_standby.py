@@ -397,6 +397,27 @@ def test_a_switchover_is_void_after_its_time_whenever_the_coordinator_answers_th
         assert cluster.promote("b").done  # somebody else wants it
 
 
+def test_who_has_handed_over_knows_that_its_successor_waits_for_it_until_it_follows() -> None:
+    """Stopped before that, it would be one in sync that is slow to its successor."""
+    cluster = three(has_coordinator=True)
+    cluster.record_answers = deque()
+    cluster["a"].feed(fx.SwitchoverAsked(1, "b"))
+    cluster.run()
+    assert cluster["a"].member.role.awaits_successor
+
+    cluster.let_record_answers_come()
+    cluster.run()
+    assert not cluster["a"].member.role.awaits_successor
+    assert cluster["a"].member.status.primary == "b"
+
+
+def test_who_was_demoted_waits_for_nobody() -> None:
+    """Whoever demotes it may have it stopped before another one is promoted."""
+    cluster = three()
+    cluster.demote("a")
+    assert not cluster["a"].member.role.awaits_successor
+
+
 # --- a failover: only because there is no primary
 
 

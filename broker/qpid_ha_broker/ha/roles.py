@@ -152,6 +152,8 @@ class Role(ABC):
 
     primary: Primary | None = None
     """Of the leader."""
+    awaits_successor = False
+    """It has handed over, and has no channel to the next primary yet, which waits for it as for all in sync."""
 
     def __init__(self, parts: MemberParts) -> None:
         self._parts = parts
@@ -1084,6 +1086,7 @@ class Leader(ActiveRole):
         parts = self._parts
         self.end()
         connecting = Connecting(parts)
+        connecting.awaits_successor = self._step_down.hands_over
         parts.become(connecting, Cause.DEMOTED, reason)
         self._step_down.ended(parts.answer)
         if self._shutdown is not None:
