@@ -403,11 +403,13 @@ def test_who_has_handed_over_knows_that_its_successor_waits_for_it_until_it_foll
     cluster.record_answers = deque()
     cluster["a"].feed(fx.SwitchoverAsked(1, "b"))
     cluster.run()
-    assert cluster["a"].member.role.awaits_successor
+    while_nobody_leads = cluster["a"].member.role
+    assert while_nobody_leads.awaits_successor
 
     cluster.let_record_answers_come()
     cluster.run()
-    assert not cluster["a"].member.role.awaits_successor
+    following = cluster["a"].member.role
+    assert not following.awaits_successor
     assert cluster["a"].member.status.primary == "b"
 
 
