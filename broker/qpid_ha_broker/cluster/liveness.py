@@ -27,8 +27,6 @@ from typing import Final, NamedTuple
 FIRST_REPORTS_S: Final = 0.2
 """So long a new controller waits for the first reports of those that should lead some of what the one before it led: if
 whoever is heard of first led all of it, one broker would have twice as much to do as another from then on."""
-
-
 ASK_SHARE: Final = 0.5
 """Of `failure_timeout_s`: of whom nothing was heard for so long is asked, and has the rest of it for an answer."""
 ASK_AGAIN_SHARE: Final = 0.25
