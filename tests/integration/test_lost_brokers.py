@@ -6,23 +6,33 @@ A broker is gone when its connection is lost and nobody listens there.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster_in_process import eventually
+from cluster_in_process import InProcessCluster, eventually
 from event_loops import in_event_loop
 from model_support import TextReader
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
+from qpid_ha_broker.ha.effects import Ask, Input, PeersAnswered
+from qpid_ha_broker.ha.frames import Answer
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.controller import controller_service
 from qpid_ha_broker.server.controller.controller_service import ControllerService
+from qpid_ha_broker.server.controller.leader_questions import LeaderQuestions
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
+
+ANSWER = Answer(
+    number=0, name="b", instance="b/1", cluster="uuid", state="primary", generation=3, epoch=1, members=("b",), lsn=7,
+    complete=True, promised=0, promised_to="", granted=True, text="", newest_members=("b",), min_in_sync=1,
+)  # fmt: skip
 
 
 class RecordingCore:
@@ -49,6 +59,19 @@ class RecordingCore:
         return [type(each) for each in self.happened]
 
 
+class OneAnswer:
+    """Carries each question to a broker that says this."""
+
+    def __init__(self, **says: object) -> None:
+        self._says = says
+        self.asked: list[Ask] = []
+
+    def ask(self, effect: Ask, feed: Callable[[Input], None]) -> None:
+        self.asked.append(effect)
+        answers = (ANSWER._replace(**self._says),) if self._says else ()  # type: ignore[arg-type]
+        feed(PeersAnswered(effect.question.number, answers, () if answers else effect.addresses))
+
+
 class ReportingBroker:
     """The other end of a control channel."""
 
@@ -66,14 +89,14 @@ class ReportingBroker:
         """Nor does that."""
 
 
-async def controller() -> tuple[ControllerService, RecordingCore]:
+async def controller(questions: OneAnswer | None = None) -> tuple[ControllerService, RecordingCore]:
     """One that decides for a cluster of which nobody has been heard of yet."""
     core, default = RecordingCore(), Resources(TextReader()).replicated
     default.read_only = ""
     default.catalog.clock.go_on(5000, 1000)
     container = SimpleNamespace(default=default, steady=SteadyClock(lambda: 7.0, lambda: 1.0))
     host: Any = SimpleNamespace(schedule_turn=lambda: None, container=container)
-    service = ControllerService(host, "a", lambda: core, default)
+    service = ControllerService(host, "a", lambda: core, default, LeaderQuestions(questions or OneAnswer(), "a", "a/1"))
     service.begin(1)
     return service, core
 
@@ -158,6 +181,60 @@ async def test_one_that_a_new_controller_has_not_heard_of_is_looked_for_at_once(
     await eventually(lambda: ms.BrokerRefuses("b", "") in core.happened)
     assert core.kinds()[-1] is ms.TimePassed
     service.end("the test is over")
+
+
+@pytest.mark.parametrize(
+    ("says", "leads"),
+    [
+        ({"state": "primary"}, True),
+        ({"state": "ready"}, False),
+        ({"state": "primary", "name": "c"}, False),
+        ({"state": "primary", "granted": False}, False),
+        ({}, False),
+    ],
+    ids=["leads", "follows", "another broker", "a stranger", "no answer"],
+)
+@in_event_loop
+async def test_only_who_says_that_he_leads_the_set_has_answered_the_controller(
+    says: dict[str, object], leads: bool
+) -> None:
+    questions = OneAnswer(**says)
+    service, core = await controller(questions)
+    core.effects.append(ms.AskBroker("b", "127.0.0.1:1", "orders", "uuid", 3, 0.5))
+    service.tick()
+    (asked,) = questions.asked
+    assert (asked.addresses, asked.limit_s, asked.question.set) == (("127.0.0.1:1",), 0.5, "orders")
+    assert (ms.BrokerAnswered("b", "orders", 3) in core.happened) is leads
+    service.end("the test is over")
+
+
+@in_event_loop
+async def test_a_primary_without_a_channel_to_the_controller_answers_it_and_goes_on_leading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InProcessCluster(tmp_path, "a", "b", "c", ha__failure_timeout="500ms") as cluster:
+        await cluster.form("a")
+        controller, sets = cluster.brokers["a"].sets, cluster.brokers["b"].sets
+        assert controller is not None
+        assert sets is not None
+        await eventually(lambda: len(controller.service._channels) == 3)
+        told = await controller.client.ask("set-create", {"name": "orders", "preferred": "b"})
+        assert told.done, told.text
+        await eventually(lambda: sets.leads("orders"))
+        core = controller.service.core
+        handle, answers = core.handle, []
+
+        def count(happened: ms.ControllerInput, now_s: float) -> list[ms.ControllerEffect]:
+            if isinstance(happened, ms.BrokerAnswered):
+                answers.append(happened)
+            return handle(happened, now_s)
+
+        monkeypatch.setattr(core, "handle", count)
+        sets.client.follow(None)
+        await eventually(lambda: len(answers) >= 5)  # each after a half of the time-out
+
+        assert set(answers) == {ms.BrokerAnswered("b", "orders", 1)}
+        assert (sets.leads("orders"), sets.map.brokers["b"].up) == (True, True)
 
 
 @pytest.mark.parametrize("address", ["", "amqp://", "amqp://host.invalid:1"])

@@ -260,3 +260,20 @@ async def test_a_backup_whose_store_is_far_behind_reads_no_more_and_comes_back_o
         behind.is_over()
         await cluster.reach("b", State.READY)
         assert backup.queues["q"].messages.count == COUNT
+
+
+@in_event_loop
+async def test_who_hands_over_and_stops_at_once_is_missed_by_nobody(tmp_path: Path) -> None:
+    """Its successor hears of the stop on a channel; without one it would wait for a broker in sync that is slow."""
+    async with InProcessCluster(tmp_path, "a", "b", "c", ha__backup_timeout="60s") as cluster:
+        await cluster.form("a")
+        membership = cluster.member("a")
+        events = membership.events.subscribe()
+        membership.feed(fx.SwitchoverAsked(1, "b"))
+        await eventually(lambda: membership.member.role.awaits_successor)
+        await cluster.stop("a")
+
+        states = [event["after"] async for event in events if event["event"] == "state"]
+        assert states[0] == "connecting"
+        assert {"catchup", "ready"} & set(states)
+        await eventually(lambda: cluster.member("b").member.status.members == ("b", "c"))

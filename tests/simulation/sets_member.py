@@ -62,6 +62,8 @@ class MemberModel:
     promoting: Callable[[bool, str], None] | None = None
     """Who hears what comes of it."""
     promoting_s: float = 0.0
+    predecessor: str = ""
+    """Who may live, and is to hand over first if it can confirm nothing."""
     handing_to: str = ""
     handing_s: float = 0.0
 
@@ -104,9 +106,13 @@ class MemberModel:
             return f"{unreachable} cannot be asked" if unreachable else ""
         if record.generation and self.broker not in record.members:
             return "not in sync"
-        live = [peer for peer in peers if peer.state == "primary" and peer.generation >= record.generation]
+        newest = [peer for peer in peers if peer.generation >= record.generation]
+        live = [peer for peer in newest if peer.state == "primary"]
         if live and not handed_over:
             return f"{live[0].broker} is primary, and answers"
+        follows = [peer.broker for peer in newest if peer.state == "ready"]
+        if self.predecessor and follows and self.state != "ready" and not handed_over:
+            return f"{follows[0]} still follows {self.predecessor}"
         if self.is_restarted:
             others = [peer for peer in peers if peer.broker in record.members]
             if any(not peer.is_restarted and peer.generation for peer in others):
@@ -117,6 +123,11 @@ class MemberModel:
             if any((peer.generation, len(peer.log)) > (self.generation, len(self.log)) for peer in others):
                 return "another one goes further"
         return ""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Of a primary: somebody has left, and confirmations wait until that is recorded."""
+        return self.record is not None and any(self.record.epoch < epoch for epoch in self.leavers.values())
 
     def lead(self, record: SetRecorded, hollow: set[str], now_s: float) -> None:
         """Its record was taken."""
@@ -345,7 +356,7 @@ class ModelledMembers:
             if member.state == "primary" or member.promoting is not None:
                 answer(False, f"it is {member.state} already")
             else:
-                self._begin_promotion(member, answer)
+                self._begin_promotion(member, answer, order.to)
         else:
             to = self._member(order.to, order.set)
             is_fit = member.state == "primary" and to is not None and to.broker in member.members
@@ -357,8 +368,8 @@ class ModelledMembers:
             self._begin_promotion(to, _nobody_asked)
             answer(True, f"{order.to} takes over")
 
-    def _begin_promotion(self, member: MemberModel, answer: Callable[[bool, str], None]) -> None:
-        member.promoting, member.promoting_s = answer, self._world.now_s
+    def _begin_promotion(self, member: MemberModel, answer: Callable[[bool, str], None], predecessor: str = "") -> None:
+        member.promoting, member.promoting_s, member.predecessor = answer, self._world.now_s, predecessor
 
         def ask() -> None:
             self._world.deliver(member.broker, lambda: self._ask_record(member, None, None))
@@ -377,6 +388,14 @@ class ModelledMembers:
                 self._refuse_promotion(member, "the record names another one")
             return
         peers, unreachable = self._peers(member, entry)
+        for peer in peers:
+            if (
+                peer.state == "primary"
+                and peer.broker == member.predecessor
+                and peer.is_stalled
+                and member.broker in peer.members
+            ):
+                peer.handing_to, peer.handing_s = member.broker, self._world.now_s
         handed = [peer for peer in peers if peer.state == "primary" and peer.handing_to == member.broker]
         is_listed = member.broker in entry.replicas
         why = member.why_not_promoted(entry, peers, unreachable, bool(handed)) if is_listed else "not listed"

@@ -372,7 +372,8 @@ class RealMembers:
         if node is None or not node.is_up:
             answer(False, f"broker {order.broker} has no replica of {order.set}")
         elif order.kind is OrderKind.PROMOTE:
-            node.ask_for(lambda number: fx.PromoteAsked(number, order.force, order.cause, not order.force), answer)
+            asked = fx.PromoteAsked(0, order.force, order.cause, not order.force, order.to)
+            node.ask_for(lambda number: asked._replace(request=number), answer)
         elif order.kind is OrderKind.SWITCH_OVER:
             node.ask_for(lambda number: fx.SwitchoverAsked(number, order.to, order.cause), answer)
         else:

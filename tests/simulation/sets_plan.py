@@ -46,6 +46,8 @@ class SetsKind(StrEnum):
     """An operator or a client wants something."""
     MAKE_AGAIN = "make-again"
     """A set is deleted and made again under its name."""
+    NO_CHANNEL = "no-channel"
+    """A broker loses its channel to the controller, and cannot make another one for `for_s`; others it reaches."""
 
 
 _WEIGHTS: Final[dict[SetsKind, int]] = {
@@ -65,6 +67,12 @@ _WEIGHTS: Final[dict[SetsKind, int]] = {
     SetsKind.REQUEST: 14,
     SetsKind.MAKE_AGAIN: 1,
 }
+
+
+NO_CHANNEL_SHARE: Final = 0.4
+"""In how many clusters such faults are drawn, after all others."""
+NO_CHANNEL_MOST_S: Final = 8.0
+"""Less than the time for which answers stand for reports."""
 
 
 class SetsFault(NamedTuple):
@@ -106,10 +114,14 @@ def draw_sets_plan(seed: int) -> SetsPlan:
     count = draw.choice((0, 10, 20, 30, 40))
     kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
     faults = [_draw_fault(draw, kind) for kind in kinds]
+    wanted = tuple(draw.choice((0, 0, 1, 2, 3)) for _ in range(sets))
+    if draw.random() < NO_CHANNEL_SHARE:
+        some = [_draw_fault(draw, SetsKind.NO_CHANNEL) for _ in range(len(faults) // 5)]
+        faults += [fault._replace(for_s=min(fault.for_s, NO_CHANNEL_MOST_S)) for fault in some]
     return SetsPlan(
         seed,
         tuple(f"zone-{number % zones}" for number in range(brokers)),
-        tuple(draw.choice((0, 0, 1, 2, 3)) for _ in range(sets)),
+        wanted,
         has_nodes,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )

@@ -39,6 +39,7 @@ class Trouble:
             SetsKind.EMPTY_DISK: self._empty_disk,
             SetsKind.REQUEST: self._request,
             SetsKind.MAKE_AGAIN: self._make_again,
+            SetsKind.NO_CHANNEL: self._break_channel,
         }
 
     def strike(self, fault: SetsFault) -> None:
@@ -151,6 +152,14 @@ class Trouble:
 
     def _reset(self, draw: random.Random, for_s: float) -> None:
         self._world.reset(*self._pair(draw))
+
+    def _break_channel(self, draw: random.Random, for_s: float) -> None:
+        """Another controller begins meanwhile, as often as not: to that one it was never there."""
+        name, world = self._some_broker(draw), self._world
+        if name:
+            world.break_channel(name, for_s)
+            if draw.random() < 0.5:
+                self._later(for_s * draw.random() / 2, partial(self._change_controller, draw, for_s))
 
     def _lose_some(self, draw: random.Random, for_s: float) -> None:
         world = self._world

@@ -7,6 +7,7 @@ repeated, and connections may be cut. Checks run with each event, and once every
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,6 +24,10 @@ from simulation.trace import Trace, shown
 from simulation.virtual_time import Schedule
 
 STEP_S = 0.05
+LATE_S = 0.05
+"""What takes longer may be too late for an answer."""
+REACH_S = 3.0
+"""A broker that the controller reaches for longer answers before it counts as failed."""
 QUIET_S = 14.0
 """Longer than it takes until replicas are made up for, in tests that draw their clusters."""
 LAST_WRITE_S = 3.0
@@ -69,6 +74,10 @@ class BrokerModel:
     """What came while it was stopped."""
     cut_since_s: float | None = None
     """How long something has not gone through between it and the controller."""
+    no_channel_until_s: float = 0.0
+    """Until then it can make no channel to the controller."""
+    in_reach_since_s: float = math.inf
+    """How long it has been there, and whatever the controller asks it gets there at once."""
 
     @property
     def instance(self) -> str:
@@ -200,6 +209,7 @@ class World:
             for broker in self.brokers.values():
                 if broker.is_up and not broker.is_paused:
                     self._step(broker)
+            self._note_reach()
             if self.leader and not self.brokers[self.leader].is_paused:
                 self.feed(ms.TimePassed())
 
@@ -267,6 +277,24 @@ class World:
         self.members.reset(one, other)
         if self.leader in (one, other):
             self._disconnected(other if self.leader == one else one)
+
+    def break_channel(self, name: str, for_s: float) -> None:
+        """Its channel to the controller breaks, and it makes no other one for so long; all else goes on."""
+        if self.leader and name != self.leader:
+            self.brokers[name].no_channel_until_s = self.now_s + for_s
+            self._disconnected(name)
+
+    def has_channel(self, name: str) -> bool:
+        """Whether it can have one to the controller."""
+        return self.leader == name or self.brokers[name].no_channel_until_s <= self.now_s
+
+    def _note_reach(self) -> None:
+        for broker in self.brokers.values():
+            is_there = broker.is_up and self.leader and self.reaches(self.leader, broker.name)
+            if not is_there or self.delay_s > LATE_S:
+                broker.in_reach_since_s = math.inf
+            else:
+                broker.in_reach_since_s = min(broker.in_reach_since_s, self.now_s)
 
     def _watch(self, is_silent: Callable[[], bool], one: str, other: str) -> None:
         """Whoever hears nothing for too long closes what is shared between two brokers."""
@@ -350,6 +378,8 @@ class World:
                 if not self.brokers[name].is_up:
                     generation, refuses = self.generation, ms.BrokerRefuses(name, "")
                     self.after(2 * self.delay_s, lambda: self._feed_later(generation, refuses))
+            case ms.AskBroker():
+                self._ask_leader(effect)
             case ms.AnswerRecord(_, number):
                 asked = self.record_requests.pop(number, None)
                 if asked is not None and not self.is_lost() and self.carries(self.leader, asked.broker):
@@ -360,6 +390,19 @@ class World:
                 self.answers[number] = effect
             case ms.ControllerNote(_, text):
                 self.notes.append(f"{self.now_s:8.2f} {self.leader}: {text}")
+
+    def _ask_leader(self, asked: ms.AskBroker) -> None:
+        """On the connections that brokers share, in which nothing is lost as long as they reach each other."""
+        generation, name = self.generation, asked.name
+
+        def look() -> None:
+            report = self.members.reports(self.brokers[name]).get(asked.set)
+            if report is not None and report.state == "primary" and self.leader and self.reaches(name, self.leader):
+                answered = ms.BrokerAnswered(name, asked.set, report.generation)
+                self.after(self.latency_s(), lambda: self._feed_later(generation, answered))
+
+        if self.carries(self.leader, name):
+            self.after(self.latency_s(), lambda: self.deliver(name, look))
 
     def _give_order(self, order: ms.GiveOrder) -> None:
         """Answers to another controller than that which has ordered it count for nothing."""
@@ -375,7 +418,7 @@ class World:
             if self.brokers[order.broker].is_up:
                 self.members.obey(order, answer)
 
-        if not self.is_lost() and self.carries(self.leader, order.broker):
+        if not self.is_lost() and self.carries(self.leader, order.broker) and self.has_channel(order.broker):
             self.after(self.latency_s(), lambda: self.deliver(order.broker, obey))
             if self.random.random() < self.repeats:
                 self.after(self.random.uniform(0.0, 3.0), lambda: self.deliver(order.broker, obey))
@@ -413,6 +456,8 @@ class World:
                     raise Violation(f"{key} has two primaries: {self.primaries[key]} and {event.primary}")
 
     def _check_event(self, before: ClusterMap, event: ev.MapEvent, cause: ms.ControllerInput) -> None:
+        if isinstance(event, ev.BrokerChanged) and not event.up and isinstance(cause, ms.TimePassed):
+            self._check_loss(before, event.name)
         if isinstance(event, ev.SetRecorded):
             record = before.sets[event.name].record
             is_first = not record.cluster and event == record._replace(name=event.name, cluster=event.cluster)
@@ -428,6 +473,14 @@ class World:
                 least = self.least(before, entry)
                 if len(rest) < least:
                     raise Violation(f"{event.name} loses {gone}, and in sync is {rest} of {least}")
+
+    def _check_loss(self, before: ClusterMap, name: str) -> None:
+        """A broker counts as failed from now on."""
+        since_s = self.brokers[name].in_reach_since_s
+        led = [entry.name for entry in before.sets.values() if entry.record.primary == name]
+        leads = [set_name for set_name in led if name in self.members.leaders(set_name)]
+        if leads and self.now_s - since_s > REACH_S:
+            raise Violation(f"{name} lives, is in reach since {since_s:.2f} s, leads {leads}, and is taken for failed")
 
     def least(self, cluster: ClusterMap, entry: SetEntry) -> int:
         """How many replicas a set should have, as far as there are brokers."""
@@ -465,7 +518,7 @@ class World:
         answer: Callable[[ms.AnswerRecord], None],
     ) -> bool:
         """Of the controller: read it, or replace it. False: there is none that could be asked."""
-        if not self.leader or not self.carries(broker, self.leader):
+        if not self.leader or not self.carries(broker, self.leader) or not self.has_channel(broker):
             return False
         self._record_numbers += 1
         number = self._record_numbers
@@ -555,7 +608,9 @@ class World:
         if not self.leader:
             broker.reported_to = 0
             return
-        if not self.reaches(broker.name, self.leader):
+        if not self.has_channel(broker.name):
+            broker.reported_to = 0
+        elif not self.reaches(broker.name, self.leader):
             self._lose_connection(broker)
         else:
             broker.cut_since_s = None
@@ -611,6 +666,8 @@ class World:
             del self._blocked[sender, receiver]
             self.members.blocked(sender, receiver, False)
         self.loss, self.delay_s, self.repeats = 0.0, 0.01, 0.0
+        for broker in self.brokers.values():
+            broker.no_channel_until_s = 0.0
         for name in self.brokers:
             self.resume(name)
         self.members.healed()

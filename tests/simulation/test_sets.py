@@ -95,6 +95,25 @@ def test_a_new_controller_that_waits_for_ever_for_who_failed_with_the_old_one_is
     found_by(monkeypatch, map(draw_sets_plan, range(20)))
 
 
+def test_a_controller_that_asks_nobody_before_it_takes_him_for_failed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Liveness, "to_ask", lambda self, now_s, failure_timeout_s: [])
+
+    assert "is taken for failed" in found_by(monkeypatch, map(draw_sets_plan, range(11, 40))).problem
+
+
+def test_a_broker_that_is_gone_because_its_connection_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although it answers on another one."""
+    answered = Liveness.answered
+
+    def answer(self: Liveness, name: str, now_s: float) -> None:
+        if name not in self._reset_s:
+            answered(self, name, now_s)
+
+    monkeypatch.setattr(Liveness, "answered", answer)
+
+    assert "is taken for failed" in found_by(monkeypatch, map(draw_sets_plan, range(11, 40))).problem
+
+
 def many_sets(count: int) -> World:
     """Three brokers, and so many sets whose primaries are spread over them."""
     world = modelled_world(7, {"a": "", "b": "", "c": ""})
@@ -147,6 +166,46 @@ def test_a_set_goes_on_where_only_the_controller_cannot_reach_its_primary() -> N
     assert world.committed_map.sets["set"].record.primary == "c", "B and D answer that C leads"
     assert len(world.members.confirmed["set"]) > before + 50
     world.heal()
+    world.settle(60.0)
+
+
+def test_a_primary_that_has_no_channel_to_a_new_controller_yet_is_not_replaced_by_a_broker_that_does_not_reach_it() -> (
+    None
+):
+    """Who reaches it refuses to lead in its place; the other one did, after two seconds."""
+    world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
+    world.lead("a")
+    world.run(1.0)
+    world.ask(ms.CreateSet("set", ("b", "c", "d"), preferred="c"))
+    world.run(5.0)
+
+    world.break_channel("c", 6.0)
+    world.cut("b", "c")
+    world.lead("d")
+    world.run(8.0)
+
+    assert world.committed_map.sets["set"].record.primary == "c"
+    assert world.committed_map.brokers["c"].up
+    world.heal()
+    world.settle(60.0)
+
+
+def test_a_primary_that_can_neither_report_nor_record_that_a_backup_left_hands_over() -> None:
+    world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
+    world.lead("a")
+    world.run(1.0)
+    world.ask(ms.CreateSet("set", ("b", "c", "d"), preferred="c"))
+    world.run(5.0)
+
+    world.cut("a", "c")
+    world.kill("b")
+    world.run(8.0)
+
+    entry = world.committed_map.sets["set"]
+    assert (entry.record.primary, entry.record.generation) == ("d", 2)
+    assert "c" in entry.record.members, "it follows the one to which it has handed over"
+    world.heal()
+    world.start("b")
     world.settle(60.0)
 
 

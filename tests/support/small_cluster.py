@@ -263,9 +263,10 @@ class SmallCluster:
             if node.running:
                 node.feed(fx.Ticked())
 
-    def promote(self, name: str, force: bool = False, failover: bool = False) -> fx.Answered:
+    def promote(self, name: str, force: bool = False, failover: bool = False, predecessor: str = "") -> fx.Answered:
         """Ask `name` to become primary, and wait for what comes of it."""
-        return self._ask_for(name, fx.PromoteAsked(next(self._numbers), force, failover=failover))
+        asked = fx.PromoteAsked(next(self._numbers), force, failover=failover, predecessor=predecessor)
+        return self._ask_for(name, asked)
 
     def demote(self, name: str) -> fx.Answered:
         """Ask `name` to be primary no more."""

@@ -1103,6 +1103,176 @@ def test_a_reset_just_after_the_controller_slept_is_no_sign_of_a_death() -> None
     assert [loss.name for loss in live.losses(11.1, 0.2, 2.0)] == ["b"]
 
 
+# --- a primary that lives, and of which the controller does not hear
+
+
+def asked(bench: Bench) -> list[tuple[str, str]]:
+    """Whom the controller has asked itself, and about which set."""
+    return [(effect.name, effect.set) for effect in bench.said if isinstance(effect, ms.AskBroker)]
+
+
+def hear_of_c_alone(bench: Bench, for_s: float) -> None:
+    """Time passes in which `c` reports that it follows the primary of `orders`."""
+    for _ in range(round(for_s * 10)):
+        bench.hosts("c", ms.ReplicaReport("orders", "ready", "", 1, 5))
+        bench.wait(0.1)
+
+
+def just_begun(bench: Bench) -> None:
+    """`a` is a new controller; `c` has reported to it, and `b`, which leads `orders`, has not."""
+    led(bench, "orders", "b", "c")
+    anew(bench, "a")
+    bench.hosts("a")
+    bench.hosts("c", ms.ReplicaReport("orders", "ready", "", 1, 5))
+    bench.said.clear()
+
+
+def test_a_new_controller_asks_a_primary_of_which_it_has_not_heard_and_one_that_answers_is_not_replaced() -> None:
+    """Its channel to a controller that has just begun may take longer than that."""
+    bench = Bench("a", "b", "c")
+    just_begun(bench)
+    for _ in range(4):
+        hear_of_c_alone(bench, 1.2)
+        assert set(asked(bench)) == {("b", "orders")}
+        bench.feed(ms.BrokerAnswered("b", "orders", 1))
+        bench.said.clear()
+
+    assert bench.map.brokers["b"].up
+    assert not bench.given()
+
+    hear_of_c_alone(bench, 2.1)
+    assert not bench.map.brokers["b"].up, "it has not answered again"
+
+
+def test_a_primary_that_answers_and_never_reports_is_to_hand_over_in_the_end_to_one_that_does() -> None:
+    bench = Bench("a", "b", "c")
+    just_begun(bench)
+    for _ in range(15):
+        hear_of_c_alone(bench, 1.0)
+        bench.feed(ms.BrokerAnswered("b", "orders", 1))
+
+    assert orders(bench, OrderKind.PROMOTE)[0] == ("c", "orders", "b"), "asked to step down, and not passed over"
+
+
+@pytest.mark.parametrize(("generation", "set_name"), [(0, "orders"), (1, "others")])
+def test_the_answer_of_one_that_does_not_lead_what_is_recorded_keeps_nobody_waiting(
+    generation: int, set_name: str
+) -> None:
+    bench = Bench("a", "b", "c")
+    just_begun(bench)
+    hear_of_c_alone(bench, 1.5)
+    bench.feed(ms.BrokerAnswered("b", set_name, generation))
+    hear_of_c_alone(bench, 0.6)
+
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "b")]
+
+
+def test_only_who_leads_something_is_asked() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    for _ in range(15):
+        bench.wait(0.1)
+        bench.hosts("b", ms.ReplicaReport("orders", "primary", "active", 1, 5))
+
+    assert not asked(bench), "b reports, and c leads nothing"
+
+
+@pytest.mark.parametrize(("answers", "promoted"), [(True, []), (False, [("c", "orders", "")])])
+def test_one_whose_connection_is_lost_is_asked_at_once_and_is_not_gone_if_it_answers(
+    answers: bool, promoted: list[tuple[str, str, str]]
+) -> None:
+    """A reset says what became of a connection. That a process is gone a refusal says."""
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    assert asked(bench) == [("b", "orders")]
+    bench.wait(0.1)
+    if answers:
+        bench.feed(ms.BrokerAnswered("b", "orders", 1))
+    bench.wait(0.9)
+
+    assert orders(bench, OrderKind.PROMOTE) == promoted
+
+
+def test_one_that_lost_its_channel_and_answered_and_fell_silent_then_may_live() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    bench.feed(ms.BrokerAnswered("b", "orders", 1))
+    hear_of_c_alone(bench, 2.1)
+
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "b")]
+
+
+def test_one_that_answered_before_its_process_ended_is_gone_as_soon_as_nobody_listens_there() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    bench.feed(ms.BrokerAnswered("b", "orders", 1))
+    bench.feed(ms.BrokerRefuses("b", "b/1"))
+    bench.wait(0.1)
+
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "")], "nobody is there who could hand over"
+
+
+def test_a_frozen_primary_is_replaced_after_its_time_out_however_often_it_is_asked() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    hear_of_c_alone(bench, 2.0)
+
+    assert len(asked(bench)) in (2, 3)
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "b")]
+
+
+def test_a_fenced_primary_is_not_asked_to_step_down() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    hear_of_c_alone(bench, 2.0)
+    bench.ask(ms.FailBroker("b"))
+    number = bench.given()[-1].number
+    assert bench.given()[-1].to == "b"
+    bench.feed(ms.OrderAnswered("c", number, False, "not now"))
+    hear_of_c_alone(bench, 1.5)
+
+    assert orders(bench, OrderKind.PROMOTE)[-1] == ("c", "orders", "")
+
+
+@pytest.mark.parametrize(("state", "minded"), [("connecting", ""), ("ready", "b")])
+def test_once_all_have_refused_who_has_no_channel_to_a_silent_primary_leaves_it_to_nobody(
+    state: str, minded: str
+) -> None:
+    """Who still follows it may be out of the controller's reach; it confirms nothing without one who is in sync."""
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    hear_of_c_alone(bench, 2.0)
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "b")]
+    bench.feed(ms.OrderAnswered("c", bench.given()[-1].number, False, "d still follows b"))
+    for _ in range(12):
+        bench.hosts("c", ms.ReplicaReport("orders", state, "", 1, 5))
+        bench.wait(0.1)
+
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "b"), ("c", "orders", minded)]
+
+
+def test_an_operator_who_has_a_broker_lead_what_a_silent_one_led_has_that_one_asked_first() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    hear_of_c_alone(bench, 2.1)
+    number = bench.given()[-1].number
+    bench.feed(ms.OrderAnswered("c", number, False, "not now"))
+    bench.said.clear()
+    bench.feed(ms.RequestReceived(7, ms.PromoteReplica("orders", "c")))
+
+    assert orders(bench, OrderKind.PROMOTE) == [("c", "orders", "b")]
+
+
 # --- a cluster that is shut down
 
 

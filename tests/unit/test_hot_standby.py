@@ -397,6 +397,29 @@ def test_a_switchover_is_void_after_its_time_whenever_the_coordinator_answers_th
         assert cluster.promote("b").done  # somebody else wants it
 
 
+def test_who_has_handed_over_knows_that_its_successor_waits_for_it_until_it_follows() -> None:
+    """Stopped before that, it would be one in sync that is slow to its successor."""
+    cluster = three(has_coordinator=True)
+    cluster.record_answers = deque()
+    cluster["a"].feed(fx.SwitchoverAsked(1, "b"))
+    cluster.run()
+    while_nobody_leads = cluster["a"].member.role
+    assert while_nobody_leads.awaits_successor
+
+    cluster.let_record_answers_come()
+    cluster.run()
+    following = cluster["a"].member.role
+    assert not following.awaits_successor
+    assert cluster["a"].member.status.primary == "b"
+
+
+def test_who_was_demoted_waits_for_nobody() -> None:
+    """Whoever demotes it may have it stopped before another one is promoted."""
+    cluster = three()
+    cluster.demote("a")
+    assert not cluster["a"].member.role.awaits_successor
+
+
 # --- a failover: only because there is no primary
 
 
@@ -414,6 +437,78 @@ def test_a_failover_replaces_a_primary_that_is_dead(has_coordinator: bool) -> No
     cluster = three(has_coordinator=has_coordinator)
     cluster.kill("a")
     assert cluster.promote("c", failover=True).done
+
+
+def test_a_primary_that_answers_and_confirms_is_left_alone_though_whoever_has_its_record_does_not_hear_it() -> None:
+    cluster = three(has_coordinator=True)
+
+    refused = cluster.promote("c", failover=True, predecessor="a")
+
+    assert (refused.done, "this broker leads, and confirms what comes" in refused.text) == (False, True)
+    assert primaries(cluster) == ["a"]
+
+
+def test_a_primary_that_cannot_have_its_in_sync_set_recorded_hands_over_to_one_that_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has lost a backup, and confirms nothing as long as it cannot reach whoever has the record."""
+    cluster = three(has_coordinator=True)
+    before = cluster["a"].member.position.generation
+    monkeypatch.setattr(cluster["a"], "write_record", lambda number, expected, wanted: None)
+    cluster.kill("b")
+    cluster.run()
+
+    assert cluster.promote("c", failover=True, predecessor="a").done
+    cluster.settle()
+
+    assert primaries(cluster) == ["c"]
+    assert "handed over to c" in " ".join(cluster["a"].reasons)
+    assert cluster["c"].member.position.generation == before + 1
+    assert "a" in cluster["c"].member.status.members, "who hands over stays in sync"
+
+
+def test_a_silent_primary_of_an_older_generation_than_the_record_steps_down_though_it_confirms() -> None:
+    """It slept while another one was recorded, which has died since; what it confirms its next backup takes back."""
+    cluster = three(has_coordinator=True)
+    record = cluster.record
+    assert record is not None
+    cluster.record = record._replace(generation=record.generation + 1, primary="b", claimed=True)
+
+    assert cluster.promote("c", failover=True, predecessor="b").done
+    assert primaries(cluster) == ["c"]
+
+
+def test_a_failover_from_a_primary_that_may_live_goes_on_without_it_if_it_does_not_answer() -> None:
+    cluster = three(has_coordinator=True)
+    cluster["a"].paused = True
+
+    assert cluster.promote("c", failover=True, predecessor="a").done
+
+
+def test_who_cannot_ask_a_primary_that_may_live_leaves_it_to_one_that_follows_it() -> None:
+    cluster = three(has_coordinator=True)
+    cluster.cut("a", "c")
+    cluster.wait(4)
+    assert (cluster["c"].state, cluster["b"].state) == (State.CONNECTING, State.READY)
+
+    refused = cluster.promote("c", failover=True, predecessor="a")
+    assert (refused.done, "b still follows a" in refused.text) == (False, True)
+    assert primaries(cluster) == ["a"]
+
+    assert not cluster.promote("b", failover=True, predecessor="a").done, "it confirms with b"
+    assert cluster.promote("c", failover=True).done, "it is not minded any more"
+
+
+def test_a_failover_from_a_primary_that_may_live_leaves_its_successor_alone() -> None:
+    """The order was on its way for long: somebody else leads by now, and whoever gave it hears that one."""
+    cluster = three(has_coordinator=True)
+    assert cluster.promote("b").done
+    cluster.settle()
+
+    refused = cluster.promote("c", failover=True, predecessor="a")
+
+    assert (refused.done, "b is primary, and answers" in refused.text) == (False, True)
+    assert primaries(cluster) == ["b"]
 
 
 def test_a_failover_in_the_midst_of_a_switchover_leaves_it_to_the_one_that_takes_over() -> None:

@@ -12,7 +12,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha import roles
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.replica import Restored, StreamError
 from qpid_ha_broker.ha.roles import (
     TABLE,
     ActiveRole,
@@ -130,6 +130,28 @@ def test_the_status_is_told_once_for_each_change(monkeypatch: pytest.MonkeyPatch
     cluster.run()
     assert a.committed == a.member.position.lsn
     assert looks == []
+
+
+def test_a_backup_that_refuses_its_primarys_stream_says_so_until_it_is_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It connects anew at once, and again: an operator saw "connecting" and no reason."""
+    cluster = three()
+    b = cluster["b"]
+    with monkeypatch.context() as damaged:
+        damaged.setattr(b.member._parts.replica, "append", _does_not_fit)
+        cluster["a"].declare("q")
+        cluster.run()
+        problem = b.member.status.problem
+        assert "the stream of the primary at a:5672 does not fit: LSN 9 is missing" in problem
+        cluster.wait(5)
+        assert b.member.status.problem == problem, "however often it connects anew"
+
+    cluster.settle()
+
+    assert (b.state, b.member.status.problem) == (State.READY, "")
+
+
+def _does_not_fit(batch: fr.Batch) -> None:
+    raise StreamError("LSN 9 is missing")
 
 
 def test_who_asks_again_for_the_same_promotion_hears_what_comes_of_it() -> None:

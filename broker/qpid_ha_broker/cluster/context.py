@@ -334,10 +334,14 @@ class ControllerContext:
         elif kind is OrderKind.PROMOTE:  # who was handed over to may have to be told to lead: that is no other reason
             self._causes.setdefault(set_name, cause)
 
+    def predecessor(self, record: ev.SetRecorded, successor: str) -> str:
+        """Who has to hand over to `successor` first, if it lives after all; empty: nobody who led it may be alive."""
+        return record.primary if record.primary != successor and self.liveness.may_live(record.primary) else ""
+
     def order_promotion(self, broker: str, set_name: str, cause: str, *, force: bool) -> int:
         """Tell a member to lead because an operator says so; the number of the order."""
-        number = self._next_number()
-        self._give(GiveOrder(number, broker, set_name, OrderKind.PROMOTE, "", cause, force))
+        number, to = self._next_number(), self.predecessor(self.draft.sets[set_name].record, broker)
+        self._give(GiveOrder(number, broker, set_name, OrderKind.PROMOTE, to, cause, force))
         self._causes[set_name] = cause
         return number
 

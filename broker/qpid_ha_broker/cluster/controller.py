@@ -11,7 +11,7 @@ from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
-from qpid_ha_broker.cluster.liveness import BrokerLife
+from qpid_ha_broker.cluster.liveness import ASK_SHARE, BrokerLife
 from qpid_ha_broker.cluster.messages import OrderKind
 from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster.operators import Operators
@@ -86,9 +86,14 @@ class Controller:
             case ms.BrokerDisconnected(name, instance):
                 if instance in ("", ctx.reports.instance(name)):
                     ctx.liveness.disconnected(name, now_s)
+                    self._ask_leaders()
             case ms.BrokerRefuses(name, instance):
                 if instance == ctx.reports.instance(name):
                     ctx.liveness.refuses(name, now_s)
+            case ms.BrokerAnswered(name, set_name, generation):
+                record = ctx.draft.sets[set_name].record if set_name in ctx.draft.sets else None
+                if record is not None and record.primary == name and generation >= record.generation:
+                    ctx.liveness.answered(name, now_s)
             case ms.TimePassed():
                 self._tick()
             case ms.RecordRequested():
@@ -144,9 +149,24 @@ class Controller:
         for entry in sorted(awaited, key=lambda each: (-led[each.name], each.name)):
             ctx.send(ms.LookForBroker(entry.name, entry.address))
 
+    def _ask_leaders(self) -> None:
+        """Whoever leads a set, and is in doubt, is asked about one of them: who is to lead in its place asks again."""
+        ctx = self._ctx
+        names = ctx.liveness.to_ask(ctx.now_s, ctx.settings.failure_timeout_s)
+        if not names:
+            return
+        led = {entry.record.primary: entry for entry in ctx.draft.sets.values() if entry.record.generation}
+        for name in names:
+            entry, broker = led.get(name), ctx.draft.brokers.get(name)
+            if entry is not None and broker is not None:
+                limit_s = ASK_SHARE * ctx.settings.failure_timeout_s
+                _, cluster, generation, *_ = entry.record
+                ctx.send(ms.AskBroker(name, broker.address, entry.name, cluster, generation, limit_s))
+
     def _tick(self) -> None:
         ctx = self._ctx
         settings = ctx.settings
+        self._ask_leaders()
         for loss in ctx.liveness.losses(ctx.now_s, settings.gone_after_s, settings.failure_timeout_s):
             self._lost(loss.name, loss.why, loss.since_s)
         self._queues.tick()

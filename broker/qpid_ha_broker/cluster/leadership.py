@@ -19,6 +19,10 @@ What is done about one set (`Leadership.review`), the first that applies:
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
 | some in sync are alive | the furthest is told to, then the preferred, then who leads fewest | it has all |
 | none is | wait, and say who is missing | an operator knows whether they come back |
+
+A primary of which nothing was heard, though nobody knows that it is gone (`liveness`), may live. If it answers whoever
+is told to lead, it stays as long as it can confirm what comes, and else hands over. If it does not answer him because
+he has no channel to it, he leaves that to another one who has.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
 from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE, PromotionTurns
 from qpid_ha_broker.cluster.records import SetRecords
-from qpid_ha_broker.cluster.reports import ACTIVE, MAY_LEAD, RECOVERING
+from qpid_ha_broker.cluster.reports import ACTIVE, FOLLOWING, MAY_LEAD, RECOVERING
 from qpid_ha_broker.cluster_map import SetEntry
 
 PROMOTION_LIMIT_S = 20.0
@@ -147,7 +151,17 @@ class Leadership:
             return
         self.problems[name] = f"{chosen} is told to lead"
         cause = f"{entry.record.primary} has failed" if entry.record.generation else "the set is new"
-        self._ctx.order(chosen, name, OrderKind.PROMOTE, "", cause)
+        self._ctx.order(chosen, name, OrderKind.PROMOTE, self._predecessor(entry, chosen), cause)
+
+    def _predecessor(self, entry: SetEntry, chosen: str) -> str:
+        """The primary that may live, for who is to lead in its place; empty: there is none, or it need not be minded.
+
+        Once all have refused, who has no channel to it leaves it to nobody else any more: another one that has may be
+        out of our reach. And what that primary confirms it confirms with him, who is in sync.
+        """
+        replica = self._ctx.reports.replica(chosen, entry.name)
+        is_cut_off = replica is not None and replica.state != FOLLOWING
+        return "" if is_cut_off and entry.name in self._pause_s else self._ctx.predecessor(entry.record, chosen)
 
     def _why_wait(self, entry: SetEntry) -> str:
         begins = self._who_begins(entry)

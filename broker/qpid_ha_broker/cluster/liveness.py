@@ -2,6 +2,20 @@
 
 Nothing that is confirmed rests on this: a broker that is taken for lost and lives finds its generation outdated, and
 who is taken for alive and is gone costs time. So it is quick where there is proof, and patient where there is none.
+
+A primary that is passed over while it lives costs its clients copies that nobody could mark. So who has not reported
+is asked itself before it counts as lost, and whoever is to lead in its place asks it once more. Who asks whom, and what
+comes of it:
+
+| what comes of it | the controller asks who leads (`to_ask`) | who is to lead asks all replicas (`ha.promotion`) |
+| --- | --- | --- |
+| the connection is refused | nobody is there: lost at once | nobody leads: it goes on |
+| it is closed, and no answer | lost after `gone_after_s` | nobody leads: it goes on |
+| no answer: frozen, or cut off | lost after `failure_timeout_s`, and may live | nobody leads: it goes on |
+| it leads, and confirms | it lives, for ANSWERS_COUNT times as long | it is left alone |
+| it leads, and waits for its record | the same | it hands over if it counts as silent, else it is left alone |
+| another one follows it | is not asked | who has no channel to it leaves it to that one, once |
+| it does not lead | as if it had not answered | nobody leads: it goes on |
 """
 
 from __future__ import annotations
@@ -13,6 +27,13 @@ from typing import Final, NamedTuple
 FIRST_REPORTS_S: Final = 0.2
 """So long a new controller waits for the first reports of those that should lead some of what the one before it led: if
 whoever is heard of first led all of it, one broker would have twice as much to do as another from then on."""
+ASK_SHARE: Final = 0.5
+"""Of `failure_timeout_s`: of whom nothing was heard for so long is asked, and has the rest of it for an answer."""
+ASK_AGAIN_SHARE: Final = 0.25
+"""The same between two questions: one may be lost, or be the first on a connection that has to be made."""
+ANSWERS_COUNT: Final = 5
+"""For so many `failure_timeout_s` answers stand for reports. Who leads and cannot report cannot change its record
+either: once it would have to, its sets are to go to one who can."""
 
 
 class BrokerLife(StrEnum):
@@ -41,9 +62,11 @@ class Liveness:
     | alive, awaited | a reset connection, and another one is refused where it listened | lost | nobody is there |
     | awaited | looked for when the controller began: it is refused where it listens | lost | nobody is there |
     | alive, awaited | a reset or refused connection, and nothing for `gone_after_s` | lost | who lives is back |
+    | alive, awaited | the same, and it has answered that it leads | as without that | it lives |
     | alive, awaited | the same as the controller woke, and nothing for `failure_timeout_s` | lost | who lives is back |
     | alive | nothing for `failure_timeout_s` | lost | it hangs, or nobody can reach it |
     | awaited | nothing for `failure_timeout_s` since the controller began | lost | it was lost before |
+    | alive, awaited | an answer that it leads, which counts for ANSWERS_COUNT times as long | the same | it lives |
     | alive, awaited | somebody said so | lost | it was fenced |
     | any | a report | alive | |
 
@@ -59,6 +82,12 @@ class Liveness:
         self._reset_s: dict[str, float] = {}
         self._refusing: set[str] = set()
         """Those of the ones with a reset connection, or of which nothing was heard yet, that take no other one."""
+        self._asked_s: dict[str, float] = {}
+        """When it was asked last, of one that has not reported since."""
+        self._answered_s: dict[str, float] = {}
+        """The same of its last answer: it leads."""
+        self._silent: set[str] = set()
+        """Of those that are lost: nothing says that they are gone, but that nothing was heard of them."""
         self._looked_s = 0.0
         self._woke_s = -inf
         """When the controller did, after it had slept."""
@@ -69,14 +98,16 @@ class Liveness:
         self._life = dict.fromkeys(names, BrokerLife.AWAITED)
         self._since_s = dict.fromkeys(names, now_s)
         self._reset_s, self._looked_s, self._woke_s = {}, now_s, -inf
+        self._asked_s, self._answered_s = {}, {}
         self._refusing.clear()
+        self._silent.clear()
         self._life[own] = BrokerLife.ALIVE
 
     def heard(self, name: str, now_s: float) -> bool:
         """Something came from it; whether it was not known to be alive."""
         before = self._life.get(name)
         self._life[name], self._since_s[name] = BrokerLife.ALIVE, now_s
-        self._forget_reset(name)
+        self._forget_doubt(name)
         return before is not BrokerLife.ALIVE
 
     def disconnected(self, name: str, now_s: float) -> None:
@@ -92,20 +123,29 @@ class Liveness:
         if name in self._reset_s:
             self._refusing.add(name)
 
+    def answered(self, name: str, now_s: float) -> None:
+        """It says itself that it leads a set."""
+        if name in self._life and self._life[name] is not BrokerLife.LOST:
+            self._answered_s[name] = now_s
+
     def fail(self, name: str, now_s: float) -> None:
         """Somebody knows that it is gone; `losses` does not tell it again."""
-        self._life[name], self._since_s[name] = BrokerLife.LOST, now_s
-        self._forget_reset(name)
+        if self.life(name) is not BrokerLife.LOST:
+            self._since_s[name] = now_s
+        self._life[name] = BrokerLife.LOST
+        self._forget_doubt(name)
 
     def forget(self, name: str) -> None:
         """It is of the cluster no more."""
-        self._forget_reset(name)
+        self._forget_doubt(name)
         for table in (self._life, self._since_s):
             table.pop(name, None)
 
-    def _forget_reset(self, name: str) -> None:
-        self._reset_s.pop(name, None)
-        self._refusing.discard(name)
+    def _forget_doubt(self, name: str) -> None:
+        for table in (self._reset_s, self._asked_s, self._answered_s):
+            table.pop(name, None)
+        for names in (self._refusing, self._silent):
+            names.discard(name)
 
     def life(self, name: str) -> BrokerLife:
         """Of one that nobody knows: lost."""
@@ -123,6 +163,25 @@ class Liveness:
         """Whether it is about to be known if it lives: it was not heard of yet, or its connection was reset."""
         return self.life(name) is BrokerLife.AWAITED or name in self._reset_s
 
+    def may_live(self, name: str) -> bool:
+        """Whether it counts as lost only because nothing was heard of it."""
+        return name in self._silent
+
+    def to_ask(self, now_s: float, failure_timeout_s: float) -> list[str]:
+        """Who is to be asked now whether it leads: nothing was heard of it for a while, or its connection is lost."""
+        names = []
+        for name, life in self._life.items():
+            if life is BrokerLife.LOST or name == self.own or name in self._refusing:
+                continue
+            heard_s = max(self._since_s[name], self._answered_s.get(name, -inf))
+            asked_s = self._asked_s.get(name, -inf)
+            is_just_reset = asked_s < self._reset_s.get(name, -inf)
+            is_silent = now_s - heard_s >= ASK_SHARE * failure_timeout_s
+            if is_just_reset or (is_silent and now_s - asked_s >= ASK_AGAIN_SHARE * failure_timeout_s):
+                self._asked_s[name] = now_s
+                names.append(name)
+        return names
+
     def lost_since_s(self, name: str) -> float | None:
         """When that was; None if this controller has not seen it, or it is not lost."""
         return self._since_s.get(name) if self.life(name) is BrokerLife.LOST else None
@@ -134,20 +193,29 @@ class Liveness:
         if slept:
             self._reset_s = dict.fromkeys(self._reset_s, now_s)
             self._refusing.clear()
-            self._woke_s = now_s
+            self._asked_s, self._answered_s, self._woke_s = {}, {}, now_s
             self._since_s |= {name: now_s for name, life in self._life.items() if life is not BrokerLife.LOST}
             return []
-        found = []
+        lost: list[Loss] = []
+        silent: set[str] = set()
         for name, life in self._life.items():
             if life is BrokerLife.LOST or name == self.own:
                 continue
+            heard_s = self._since_s[name]
+            last_answer_counts_s = heard_s + ANSWERS_COUNT * failure_timeout_s
+            answered_s = min(self._answered_s.get(name, -inf), last_answer_counts_s)
+            there_s = max(heard_s, answered_s)
             reset_s = self._reset_s.get(name, now_s)
-            back_after_s = failure_timeout_s if reset_s - self._woke_s <= gone_after_s else gone_after_s
-            if name in self._refusing or now_s - reset_s >= back_after_s:
-                found.append(Loss(name, "its process is gone", self._reset_s[name]))
-            elif now_s - self._since_s[name] >= failure_timeout_s:
+            just_woke = reset_s - self._woke_s <= gone_after_s
+            back_after_s = failure_timeout_s if just_woke else gone_after_s
+            is_away = now_s - reset_s >= back_after_s and answered_s < reset_s
+            if name in self._refusing or is_away:
+                lost.append(Loss(name, "its process is gone", self._reset_s[name]))
+            elif now_s - there_s >= failure_timeout_s:
                 why = f"nothing was heard of it for {failure_timeout_s:g} s"
-                found.append(Loss(name, why, self._since_s[name]))
-        for loss in found:
+                lost.append(Loss(name, f"{why}, but answers" if answered_s > heard_s else why, there_s))
+                silent.add(name)
+        for loss in lost:
             self.fail(loss.name, now_s)
-        return found
+        self._silent |= silent
+        return lost

@@ -428,6 +428,14 @@ class BrokerRefuses(NamedTuple):
     """Empty: it has not reported to this controller."""
 
 
+class BrokerAnswered(NamedTuple):
+    """After `AskBroker`: that broker lives, and leads the set in this generation, as it says itself."""
+
+    name: str
+    set: str
+    generation: int
+
+
 class TimePassed(NamedTuple):
     """A while went by; fed at least every 0.1 s."""
 
@@ -484,6 +492,7 @@ ControllerInput = (
     | ReportReceived
     | BrokerDisconnected
     | BrokerRefuses
+    | BrokerAnswered
     | TimePassed
     | RecordRequested
     | OrderAnswered
@@ -510,7 +519,8 @@ class OrderKind(StrEnum):
     """What the member of a set is told, as an operator would tell it."""
 
     PROMOTE = "promote"
-    """`PromoteAsked`, as a failover; with `force` as an operator's, who gives up what only others hold."""
+    """`PromoteAsked`, as a failover; with `force` as an operator's, who gives up what only others hold. `to` is the
+    set's primary where it may be alive: if it answers, it hands over first (an older broker refuses then)."""
     SWITCH_OVER = "switch-over"
     """`SwitchoverAsked(to)`, to the set's primary."""
     DROP = "drop"
@@ -544,6 +554,19 @@ class LookForBroker(NamedTuple):
 
     name: str
     address: str
+
+
+class AskBroker(NamedTuple):
+    """Ask that broker itself, on a connection of our own, whether it leads `set`; if it says so within `limit_s`,
+    `BrokerAnswered` follows."""
+
+    name: str
+    address: str
+    set: str
+    cluster: str
+    """The UUID of the set's log."""
+    generation: int
+    limit_s: float
 
 
 class RefuseBroker(NamedTuple):
@@ -585,7 +608,15 @@ class ControllerNote(NamedTuple):
 
 
 ControllerEffect = (
-    WriteMap | GiveOrder | AskReport | LookForBroker | RefuseBroker | AnswerRecord | AnswerRequest | ControllerNote
+    WriteMap
+    | GiveOrder
+    | AskReport
+    | LookForBroker
+    | AskBroker
+    | RefuseBroker
+    | AnswerRecord
+    | AnswerRequest
+    | ControllerNote
 )
 
 

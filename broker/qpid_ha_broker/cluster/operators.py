@@ -315,8 +315,9 @@ class Operators:
         self._check_broker(asked.broker)
         if asked.broker == self._ctx.name:
             raise ClusterRefusal(f"{asked.broker} is the controller, and answers this")
-        if self._ctx.liveness.lost_since_s(asked.broker) is None:
-            self._ctx.liveness.fail(asked.broker, self._ctx.now_s)
+        is_news = self._ctx.liveness.lost_since_s(asked.broker) is None
+        self._ctx.liveness.fail(asked.broker, self._ctx.now_s)
+        if is_news:
             self._lose(asked.broker, asked.why or "an operator says so", self._ctx.now_s)
         self._done(number, f"{asked.broker} counts as failed until it reports again")
 

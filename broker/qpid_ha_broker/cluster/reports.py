@@ -15,7 +15,9 @@ RECOVERING = "recovering"
 """Of `ha.states.Phase`: a primary that waits for all who were in sync before it."""
 ACTIVE = "active"
 """The same: it waits for none of them any more."""
-MAY_LEAD = ("connecting", "ready")
+FOLLOWING = "ready"
+"""Level with a primary to which it has a channel."""
+MAY_LEAD = ("connecting", FOLLOWING)
 """The others are loading, catch up, or stop; one that leads an older generation has to find out first."""
 
 

@@ -95,17 +95,17 @@ class MemberContext:
         """Send on a channel."""
         self.effects.append(Send(link, frame))
 
-    def ask(self, topic: Topic, own: Answer, generation: int = 0, *, patient: bool = False) -> int:
+    def ask(self, topic: Topic, own: Answer, generation: int = 0, *, patient: bool = False, wanted: str = "") -> int:
         """Ask all other brokers; the number of the question. `own`: what this broker would answer itself.
 
-        `patient`: whoever is slow to answer counts, too.
+        `patient`: whoever is slow to answer counts, too. `wanted`: see `Question.request`.
         """
         settings, number = self.settings, self.number()
         self.was_asked_by_stranger = False
         is_look = topic is Topic.STATUS and not patient
         has_lost_memory = own.store is StoreOrigin.DIRTY or not own.generation
         limit_s = settings.status_limit_s(has_lost_memory) if is_look else settings.ask_limit_s
-        request = WITH_CLOCK if is_look and self.needs_clock else ""
+        request = WITH_CLOCK if is_look and self.needs_clock else wanted
         if topic is Topic.STATUS and self.coordinator.identity and not request:
             request = WITH_IDENTITY
         question = Question(

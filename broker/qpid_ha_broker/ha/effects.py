@@ -132,6 +132,9 @@ class PromoteAsked(NamedTuple):
     cause: str = "promoted by an operator"
     failover: bool = False
     """Only because there is no primary: one that answers, or is about to take over from one, is left alone."""
+    predecessor: str = ""
+    """Of a failover: the primary that whoever wants this does not hear, and that may live. If it answers this broker,
+    it hands over first if it can confirm nothing, and is left alone if it can; so is any other one."""
 
 
 class DemoteAsked(NamedTuple):

@@ -19,6 +19,8 @@ WITH_CLOCK: Final = "clock"
 """See `Question.request`."""
 WITH_IDENTITY: Final = "identity"
 """See `Question.request`."""
+IF_STALLED: Final = "if-stalled"
+"""A step-down is wanted only of a primary that cannot confirm anything, as its in-sync set waits for being recorded."""
 
 
 class FrameError(Exception):
@@ -267,7 +269,7 @@ class Question(NamedTuple):
     request: str = ""
     """What is wanted, where the topic alone does not say it. Of a `STATUS`: `WITH_CLOCK`, the answer's `clock_ms`;
     `WITH_IDENTITY`, which coordinator it goes by. An older broker gives neither, and is not sent what it did not ask
-    for."""
+    for. Of a `STEP_DOWN`: `IF_STALLED`; an older broker hands over in any case."""
 
 
 class StoreOrigin(StrEnum):

@@ -79,6 +79,8 @@ class PrimaryChannel:
         """Why another broker does not let this one in; empty as long as none has said so."""
         self._refused_at = ""
         """Its address."""
+        self.stream_problem = ""
+        """Why this broker has given up a primary, what it sends not fitting; empty once it is level with one."""
         self._refusals: dict[str, str] = {}
         """By address: what was logged last of those that do not want this broker, since it had a primary."""
         self._heard_s = 0.0
@@ -178,6 +180,11 @@ class PrimaryChannel:
             self._ctx.is_status_stale = True
         self._refused_at, self.login_problem = "", ""
         self._refusals.clear()
+
+    def stream_refused(self, sent: str, error: Exception) -> None:
+        """The primary's `sent` does not fit what this broker holds. It connects anew, which need not mend it."""
+        self.stream_problem = f"the {sent} of the primary at {self.address} does not fit: {error}"
+        self._ctx.is_status_stale = True
 
     def log_refusal(self, text: str) -> None:
         """The broker there does not want this one as its backup, which it says each time: it is logged once."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, PromoteAsked, ReadRecord, WriteRecord
-from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.frames import IF_STALLED, Answer, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import (
     Accept,
@@ -79,7 +79,7 @@ class Promotion:
         own: Callable[[], OwnEvidence],
         claim: Callable[[int, int], None],
     ) -> None:
-        self.request, self.force, self.cause, self.failover = asked
+        self.request, self.force, self.cause, self.failover, self.predecessor = asked
         self._joined: list[int] = []
         """Later requests of which what comes of this attempt is the answer."""
         self.step = AttemptStep.ASKING
@@ -122,7 +122,8 @@ class Promotion:
 
     def join(self, asked: PromoteAsked) -> bool:
         """Whether what comes of this attempt answers that request, too; not if it may be refused for less."""
-        if (asked.force and not self.force) or (self.failover and not asked.failover):
+        wants_hand_over = asked.predecessor and asked.predecessor != self.predecessor
+        if (asked.force and not self.force) or (self.failover and (not asked.failover or wants_hand_over)):
             return False
         self._joined.append(asked.request)
         return True
@@ -132,8 +133,8 @@ class Promotion:
         """All that are to be answered with what comes of it."""
         return (self.request, *self._joined)
 
-    def _ask(self, topic: Topic, generation: int = 0) -> None:
-        self._asked = self._ctx.ask(topic, self._own().answer, generation, patient=self.force)
+    def _ask(self, topic: Topic, generation: int = 0, wanted: str = "") -> None:
+        self._asked = self._ctx.ask(topic, self._own().answer, generation, patient=self.force, wanted=wanted)
 
     def ends_late(self) -> bool:
         """Whether so much time went by that what was promised may not hold any more."""
@@ -204,7 +205,11 @@ class Promotion:
             if self._handed_over_by:
                 return self._refuse(f"{verdict.primary} is primary, beside {self._handed_over_by}: try again")
             self.step = AttemptStep.HANDING_OVER
-            self._ask(Topic.STEP_DOWN)
+            is_newest = any(
+                answer.name == verdict.primary and answer.generation >= self._newest_generation
+                for answer in self._answers.answers
+            )
+            self._ask(Topic.STEP_DOWN, wanted=IF_STALLED if self.failover and is_newest else "")
             return None
         if not self.request and not self._handed_over_by:
             return self._refuse("the primary wanted to hand over, and cannot be asked now: it may go on, so try again")
@@ -217,20 +222,41 @@ class Promotion:
         self._ask(Topic.CLAIM, verdict.generation)
         return None
 
+    @property
+    def _newest_generation(self) -> int:
+        """That is known: recorded, or in the log of whoever answers."""
+        answers = self._answers.answers if self._answers is not None else ()
+        recorded = self._record.generation if self._record is not None else 0
+        return max(recorded, self._own().answer.generation, *(answer.generation for answer in answers))
+
     def _why_no_failover(self) -> str:
         """Who is primary, or will be in a moment; empty when nobody is.
 
-        A primary of an older generation than the newest that is known does not count: it slept while another one was
-        promoted, and is to step down.
+        Two primaries do not count, and are to step down: one of an older generation than the newest that is known,
+        which slept while another one was promoted; and the one that whoever keeps the record does not hear. That one
+        knows best whether it can do without, and hands over if it cannot.
         """
-        answers = self._answers.answers if self._answers is not None else ()
-        recorded = self._record.generation if self._record is not None else 0
-        newest = max(recorded, self._own().answer.generation, *(answer.generation for answer in answers))
+        answers, newest = self._answers.answers if self._answers is not None else (), self._newest_generation
         for answer in answers:
-            if answer.state == State.PRIMARY and answer.generation >= newest:
+            is_to_hand_over = answer.name == self.predecessor
+            if answer.state == State.PRIMARY and answer.generation >= newest and not is_to_hand_over:
                 return f"{answer.name} is primary, and answers: there is nothing to take over"
             if not answer.granted:
                 return f"{answer.name}: {answer.text}"
+        return self._who_hears_predecessor()
+
+    def _who_hears_predecessor(self) -> str:
+        """Who else is to lead, as the primary that may live can be asked by him; empty: nobody.
+
+        This broker has no channel to it, so that it did not answer means nothing. Of two that both follow it, neither
+        leaves it to the other.
+        """
+        has_no_channel = self._own().answer.state != State.READY
+        if not (self.predecessor and has_no_channel) or self._handed_over_by or self._answers is None:
+            return ""
+        for answer in self._answers.answers:
+            if answer.state == State.READY and answer.generation >= self._newest_generation:
+                return f"{answer.name} still follows {self.predecessor}, unlike this broker, and can have it hand over"
         return ""
 
     def _handed_over(self, answers: tuple[Answer, ...]) -> Outcome:

@@ -152,6 +152,8 @@ class Role(ABC):
 
     primary: Primary | None = None
     """Of the leader."""
+    awaits_successor = False
+    """It has handed over, and has no channel to the next primary yet, which waits for it as for all in sync."""
 
     def __init__(self, parts: MemberParts) -> None:
         self._parts = parts
@@ -168,8 +170,9 @@ class Role(ABC):
 
     def view(self) -> RoleView:
         """Of one that does not lead."""
-        login_problem = self._parts.channel.login_problem
-        return RoleView(login_problem=login_problem, problem=login_problem or self._parts.refusal or "")
+        channel = self._parts.channel
+        problem = channel.login_problem or channel.stream_problem or self._parts.refusal or ""
+        return RoleView(login_problem=channel.login_problem, problem=problem)
 
     @property
     def committed_lsn(self) -> int:
@@ -542,6 +545,7 @@ class Connecting(Standby):
             frames = self._replica.follow(welcome)
         except STREAM_ERRORS as error:
             ctx.note("error", f"the primary's welcome does not fit: {error}")
+            parts.channel.stream_refused("welcome", error)
             self.give_up(str(error))
             return
         for frame in frames:
@@ -631,6 +635,7 @@ class Following(Standby):
             _STREAM[type(frame)](self, frame)
         except STREAM_ERRORS as error:
             ctx.note("error", f"the primary's stream does not fit: {error}; connecting anew")
+            parts.channel.stream_refused("stream", error)
             self.give_up(str(error))
             return
         if self._is_in_step():
@@ -650,7 +655,7 @@ class Following(Standby):
             if self._observes:
                 parts.become(self, Cause.NOT_WAITED_FOR, self._observes)
             return bool(self._observes)
-        self._observes = ""
+        self._observes = parts.channel.stream_problem = ""
         self._replica.mark_level()
         parts.become(self, Cause.CAUGHT_UP, "in sync")
         self._verify_primary()
@@ -1081,6 +1086,7 @@ class Leader(ActiveRole):
         parts = self._parts
         self.end()
         connecting = Connecting(parts)
+        connecting.awaits_successor = self._step_down.hands_over
         parts.become(connecting, Cause.DEMOTED, reason)
         self._step_down.ended(parts.answer)
         if self._shutdown is not None:
@@ -1102,6 +1108,8 @@ class Leader(ActiveRole):
             return Refusal("this broker has just stepped down")
         if question.asker not in primary.in_sync:
             return Refusal(f"{question.asker} is not in sync: {', '.join(primary.in_sync.members)} are")
+        if question.request == fr.IF_STALLED and not primary.in_sync.awaits_record:
+            return Refusal("this broker leads, and confirms what comes: nobody has to take over from it")
         unread_s = self._ctx.unread_s()
         if unread_s > self._ctx.settings.ask_limit_s:  # nobody waits for the answer any more, nor for what it leads to
             return Refusal(f"this broker was stopped for {unread_s:.1f} s, and the question may be that old: ask again")
@@ -1236,6 +1244,7 @@ def start_generation(parts: MemberParts, promotion: Promotion, granted: Granted)
     parts.unresolved.end()
     replica.abandon_catch_up()
     parts.channel.search()
+    parts.channel.stream_problem = ""
     committed_lsn, lacks_transient = replica.committed_lsn, replica.lacks_transient
     replica.apply_all()
     is_next = accept.generation == replica.history.generation + 1 and not accept.is_forced

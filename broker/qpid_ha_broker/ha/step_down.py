@@ -48,6 +48,11 @@ class StepDown:
         """The last one that came to nothing. Its backup may still ask, once a coordinator that hung has answered it."""
 
     @property
+    def hands_over(self) -> bool:
+        """A candidate has asked for it, and leads next."""
+        return self._handover is not None
+
+    @property
     def reason(self) -> str:
         """Why the state changes."""
         if self._demotion is not None:

@@ -256,6 +256,7 @@ class Broker:
         """
         if self.sets is not None and not self.failure and not self._clean:
             await self.sets.leave()
+        await self.membership.meet_successor()
         self.is_stopping = True
         log.info("stopping: %d clients are told", len(self._protocols))
         served = [self.container.default.resources] if self.membership.clients.is_serving else []

@@ -29,6 +29,7 @@ from qpid_ha_broker.model.queues.queue_arguments import without_creator
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError
+from qpid_ha_broker.server.controller.leader_questions import LeaderQuestions
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_config.addresses import Address
@@ -91,7 +92,14 @@ class ControllerService:
     asks the next one.
     """
 
-    def __init__(self, broker: ControllerHost, name: str, make_core: MakeCore, default: ResourceSet) -> None:
+    def __init__(
+        self,
+        broker: ControllerHost,
+        name: str,
+        make_core: MakeCore,
+        default: ResourceSet,
+        leaders: LeaderQuestions,
+    ) -> None:
         self._broker = broker
         self._name = name
         self._make_core = make_core
@@ -124,6 +132,7 @@ class ControllerService:
             ms.GiveOrder: self._give_order,
             ms.AskReport: lambda effect: self._send(effect.broker, cf.ReportAsked()),
             ms.LookForBroker: self._look_for,
+            ms.AskBroker: lambda effect: leaders.ask(effect, self._feed),
             ms.RefuseBroker: self._dismiss,
             ms.AnswerRecord: self._answer_record,
             ms.AnswerRequest: self._answer_request,

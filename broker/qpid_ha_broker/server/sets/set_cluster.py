@@ -37,6 +37,7 @@ from qpid_ha_broker.server.control.placements import find_placement
 from qpid_ha_broker.server.controller.controller_client import ControllerClient, ControllerGone
 from qpid_ha_broker.server.controller.controller_directory import ControllerDirectory
 from qpid_ha_broker.server.controller.controller_service import ControllerService
+from qpid_ha_broker.server.controller.leader_questions import LeaderQuestions
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.peers.replica_reports import HostedReplica, ReplicaReports
@@ -84,7 +85,8 @@ class SetCluster:
         self._default = default
         self._identity = identity
         self.name = identity.name
-        self.service = ControllerService(broker, identity.name, self._make_controller, resource_set)
+        leaders = LeaderQuestions(hosts.questions, identity.name, identity.instance)
+        self.service = ControllerService(broker, identity.name, self._make_controller, resource_set, leaders)
         self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._want_report)
         replicas = _Replicas(HostedReplica(self._member, self._default.resources.catalog), hosts)
         self._reports = ReplicaReports(self._whoami, replicas, self.queues.report, self._room_bytes)
@@ -424,7 +426,7 @@ def _asked(number: int, order: Ordered) -> Input:
     """What an order is for the set's member."""
     match order.kind:
         case OrderKind.PROMOTE:
-            return PromoteAsked(number, order.force, order.cause, not order.force)
+            return PromoteAsked(number, order.force, order.cause, not order.force, order.to)
         case OrderKind.SWITCH_OVER:
             return SwitchoverAsked(number, order.to, order.cause)
         case OrderKind.DROP:

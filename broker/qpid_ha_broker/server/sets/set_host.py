@@ -128,13 +128,13 @@ class SetHost:
         """Sets whose stores are here and cannot be loaded: out of the way once a replica is wanted here anew."""
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Stores that are being closed and deleted."""
-        self._questions = SetQuestions(self.shared)
+        self.questions = SetQuestions(self.shared)
         self._process = process
         self._services = SetServices(
             broker=broker,
             lines=SetLines(log),
             shared=self.shared,
-            questions=self._questions,
+            questions=self.questions,
             records=self,
             process=self._process,
             wake=self._wake,
@@ -170,7 +170,7 @@ class SetHost:
             member.stop("the broker is stopping")
         if self._votes is not None:
             self._votes.stop()
-        self._questions.close()
+        self.questions.close()
         self.shared.close("the broker is stopping")
 
     # --- which sets there are
@@ -470,7 +470,7 @@ class SetHost:
             self._process.ran_until_s = now_s
         self._ticks = (self._ticks + 1) % REST_TICKS
         self.shared.tick()
-        self._questions.tick()
+        self.questions.tick()
         self._services.lines.flush()
         members = list(self.members.values())
         due = self._awake | dict.fromkeys(members if was_stopped else members[self._ticks :: REST_TICKS])
