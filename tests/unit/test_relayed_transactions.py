@@ -12,7 +12,9 @@ from paired_links import condition
 from paired_proxy import PairedProxy
 from paired_transactions import RELEASED, TRANSACTIONAL, PairedCoordinator, answer, publish
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest
 from several_sets import SeveralSets
@@ -343,6 +345,78 @@ def test_nobody_knows_of_a_commit_that_was_sent_and_not_answered(
     if not deliver:
         assert again.discharge(work).remote_state == ACCEPTED
         assert there(proxied) == []
+
+
+@pytest.fixture(params=["of this version", "of the version before"])
+def late_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the primary answers what comes on a coordinator link that it has ended: the version before released all."""
+    if request.param == "of the version before":
+        monkeypatch.setattr("qpid_ha_broker.amqp.links.attach.answer_late", None)
+
+
+@pytest.mark.usefixtures("late_requests")
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+def test_a_discharge_that_its_primary_does_not_look_at_has_rolled_back(
+    proxied: PairedProxy, worker: Worker, fails: bool
+) -> None:
+    worker.send("there")
+    (held,) = worker.received(worker.consumer(1))
+    work = worker.coordinator.declare()
+    worker.publish(work, "a", "b")
+    worker.answer(work, held)
+    body = proton.Described(proton.symbol("amqp:discharge:list"), [work, fails])
+    discharge = worker.client.send(worker.coordinator.link, proton.Message(body=body))
+    worker.client.exchange()
+    step_down(proxied)  # what the proxy has sent comes behind that, in the same turn
+    if fails:
+        assert discharge.remote_state == ACCEPTED
+    else:
+        assert (discharge.remote_state, discharge.remote.condition.name) == (REJECTED, ROLLBACK)
+    assert there(proxied) == ["there"]
+    assert open_at_primary(proxied) == 0
+    proxied.primary.container.default.read_only = False
+    proxied.attach_those_left()
+    again = worker.coordinator.declare()
+    worker.publish(again, "c")
+    worker.answer(again, held)
+    assert worker.coordinator.discharge(again).remote_state == ACCEPTED
+    assert there(proxied) == ["c"]
+
+
+@pytest.mark.usefixtures("late_requests")
+def test_what_its_primary_does_not_declare_is_declared_at_the_next_one(proxied: PairedProxy, worker: Worker) -> None:
+    first = worker.coordinator.declare()
+    worker.publish(first, "a")
+    assert worker.coordinator.discharge(first).remote_state == ACCEPTED
+    work = worker.coordinator.declare()
+    publish(worker.client, worker.out, work, "b")
+    worker.client.exchange()
+    step_down(proxied)
+    proxied.primary.container.default.read_only = False
+    proxied.attach_those_left()
+    assert worker.coordinator.discharge(work).remote_state == ACCEPTED
+    assert there(proxied) == ["a", "b"]
+
+
+def test_of_a_commit_that_is_settled_without_a_word_nobody_knows(
+    proxied: PairedProxy, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = worker.coordinator.declare()
+    worker.publish(work, "a")
+    transfer = CoordinatorLink.transfer
+
+    def settle_at_the_primary(link: CoordinatorLink, delivery: Any, payload: bytes, settled: bool, state: int) -> None:
+        if link.connection is proxied.accepted:
+            engine.forget(delivery)
+        else:
+            transfer(link, delivery, payload, settled, state)
+
+    monkeypatch.setattr(CoordinatorLink, "transfer", settle_at_the_primary)
+    body = proton.Described(proton.symbol("amqp:discharge:list"), [work, False])
+    commit = worker.client.send(worker.coordinator.link, proton.Message(body=body))
+    proxied.settle_down()
+    assert not commit.settled
+    assert condition(worker.coordinator.link) == "amqp:link:detach-forced"
 
 
 def test_a_rollback_that_was_sent_and_not_answered_has_rolled_back(proxied: PairedProxy, worker: Worker) -> None:

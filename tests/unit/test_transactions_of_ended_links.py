@@ -42,9 +42,10 @@ class Work:
         publish(client, good, self.id, "a")
         broker.settle_down()
 
-    def end_link(self) -> None:
+    def end_link(self, link: Any = None) -> None:
         """As the broker does whose queue is deleted; the client has not heard of it."""
-        (endpoint,) = [each for each in self.client.peer.links if each.link.name == self.link.name]
+        name = (link or self.link).name
+        (endpoint,) = [each for each in self.client.peer.links if each.link.name == name]
         endpoint.end(AmqpError(RESOURCE_DELETED, "gone"))
 
     def discharge_at_once(self, *, fails: bool = False) -> Any:
@@ -96,6 +97,38 @@ def test_the_transaction_can_be_rolled_back_and_others_go_on(broker: PairedBroke
     assert broker.queue("q").messages.count == 0
     assert other.discharge_at_once().remote_state == ACCEPTED
     assert broker.queue("q").messages.count == 1
+
+
+@pytest.mark.parametrize("client", ["without a session"], indirect=True)
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+def test_a_discharge_behind_the_end_of_its_coordinator_is_answered_with_what_has_become_of_it(
+    broker: PairedBroker, client: PairedClient, fails: bool
+) -> None:
+    work = Work(broker, client)
+    work.end_link(work.coordinator.link)
+    late = work.discharge_at_once(fails=fails)
+    if fails:
+        assert late.remote_state == ACCEPTED
+        assert broker.queue("q").messages.count == 0
+    else:
+        work.check_rolled_back(late)
+
+
+def test_a_client_with_a_session_hears_of_a_late_discharge_by_the_end_of_its_coordinator(broker: PairedBroker) -> None:
+    work = Work(broker, open_session(broker))
+    work.end_link(work.coordinator.link)
+    late = work.discharge_at_once()
+    assert (late.settled, late.remote_state) == (False, 0)
+    assert broker.queue("q").messages.count == 0
+
+
+@pytest.mark.parametrize("client", ["without a session"], indirect=True)
+def test_a_late_request_that_is_no_discharge_is_not_taken(broker: PairedBroker, client: PairedClient) -> None:
+    work = Work(broker, client)
+    work.end_link(work.coordinator.link)
+    body = proton.Described(proton.symbol("amqp:declare:list"), [None])
+    declare, nonsense = client.send_all(work.coordinator.link, proton.Message(body=body), proton.Message("commit!"))
+    assert (declare.remote_state, nonsense.remote_state) == (proton.Delivery.RELEASED, REJECTED)
 
 
 def test_a_message_without_a_transaction_takes_none_with_it(broker: PairedBroker, client: PairedClient) -> None:
