@@ -480,15 +480,22 @@ def test_at_the_primary_an_id_is_that_of_one_client_in_one_set(proxied: PairedPr
             relay.transactions_of(RelayRequest(("proxy",), of), set_name)
 
 
-def test_limits_are_those_of_one_client() -> None:
+def test_limits_are_those_of_one_client_and_take_the_transaction_with_them() -> None:
     proxied = PairedProxy(ContainerSettings("primary", "0", max_transaction_messages=3))
     one, other = Worker(proxied, container="one"), Worker(proxied, container="other")
     for worker in (one, other):
         work = worker.coordinator.declare()
-        states = [each.remote_state for each in worker.publish(work, *"abcd")]
-        assert states == [TRANSACTIONAL] * 3 + [REJECTED]
+        *taken, refused = worker.publish(work, *"abcd")
+        assert [each.remote_state for each in taken] == [TRANSACTIONAL] * 3
+        assert (refused.remote_state, refused.remote.condition.name) == (REJECTED, "amqp:resource-limit-exceeded")
+        commit = worker.coordinator.discharge(work)
+        assert (commit.remote_state, commit.remote.condition.name) == (REJECTED, ROLLBACK)
+        assert text_of(commit) == text_of(refused)
+        work = worker.coordinator.declare()
+        assert [each.remote_state for each in worker.publish(work, *"abc")] == [TRANSACTIONAL] * 3
         assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     assert there(proxied) == list("abcabc")
+    assert open_at_primary(proxied) == 0
 
 
 def test_a_commit_that_the_primary_refuses_is_rolled_back(proxied: PairedProxy, worker: Worker) -> None:
@@ -535,15 +542,20 @@ def test_a_second_set_is_refused_as_at_the_primary() -> None:
     worker = Worker(proxied, "red")
     to_blue, to_default = worker.client.sender("blue"), worker.client.sender("plain")
     for first, others in ((worker.out, (to_blue, to_default)), (to_blue, (worker.out, to_default))):
-        work = worker.coordinator.declare()
-        worker.publish(work, "a", link=first)
         for link in others:
+            work = worker.coordinator.declare()
+            worker.publish(work, "a", link=first)
             (refused,) = worker.publish(work, "b", link=link)
             assert (refused.remote_state, refused.remote.condition.name) == (REJECTED, "amqp:not-implemented")
             assert "stays within one resource set" in text_of(refused)
+            commit = worker.coordinator.discharge(work)
+            assert (commit.remote_state, commit.remote.condition.name) == (REJECTED, ROLLBACK)
+        work = worker.coordinator.declare()
+        worker.publish(work, "a", link=first)
         assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     primary: Any = proxied.primary
     assert (primary.count("red"), proxy.count("blue"), primary.count("blue")) == (1, 1, 0)
+    assert open_at_primary(proxied) == 0
     assert [link.set_name for link in proxied.links].count("blue") == 0
 
 

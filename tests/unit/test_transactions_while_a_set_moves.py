@@ -32,7 +32,7 @@ STEPS = 40
 MESSAGES = 4
 WITNESS = "backup"
 FANOUT = "amq.fanout"
-HOW = ("two queues", "anonymous relay", "exchange", "one queue, with what it had accepted")
+HOW = ("two queues", "anonymous relay", "exchange", "one queue, with what it had accepted", "what it had accepted")
 
 
 class Pipe:
@@ -66,14 +66,15 @@ class Walk:
         self.primary = PairedBroker() if self.proxied is None else self.proxied.primary
         self.broker = self.proxied or self.primary
         self.client = self.broker.connect()
-        self.queues = ("q",) if how == HOW[-1] else ("q", "other")
+        has_held = how in HOW[-2:]
+        self.queues = ("q",) if has_held else ("q", "other")
         for name in self.queues:
             self.client.sender(name).close()
             if how == "exchange":
                 self.primary.container.default.configuration.bind(FANOUT, name, "", {})
         self.held: Any = None
         self.settles = self.draw.random() < 0.5
-        if how == HOW[-1]:
+        if has_held:
             self.client.publish("q", "held")
             (self.held, _), *_ = self.client.received(self.client.receiver("q", 1, answers_first=True))
         self.coordinator = PairedCoordinator(self.client)
@@ -91,7 +92,8 @@ class Walk:
         self.commit: Any = None
         """The deliveries of both requests; None: not sent yet."""
         self.published: Counter[str] = Counter()
-        self.to_do = [*["publish"] * MESSAGES, *["accept"] * (self.held is not None), "commit"]
+        messages = 0 if how == HOW[-1] else MESSAGES
+        self.to_do = [*["publish"] * messages, *["accept"] * has_held, "commit"]
         self.steps = [self._acts, self._has_a_turn, *[self._carries] * len(self.pipes)]
 
     def _pipes(self) -> list[Pipe]:
@@ -126,7 +128,9 @@ class Walk:
             sender, name = self.draw.choice(self.ways)
             for queue in self.queues if name == FANOUT else (name,):
                 self.published[queue] += 1
-            publish_message(self.client, sender, transaction_id, proton.Message("x", address=name))
+            delivery = publish_message(self.client, sender, transaction_id, proton.Message("x", address=name))
+            if self.settles:
+                delivery.settle()
         elif deed == "accept":
             answer(self.held, transaction_id, settles=self.settles)
         else:

@@ -235,9 +235,11 @@ class RemoteLink(LinkEndpoint):
         if self.upstream is not None:
             self.upstream.touch()
 
-    def _refuse_transaction(self) -> None:
+    def _refuse_transaction(self, delivery: Delivery) -> None:
         text = f"{self.target.name} is a node of another broker, and a transaction does not reach there: do without"
-        self.end(AmqpError(NOT_IMPLEMENTED, text))
+        error = AmqpError(NOT_IMPLEMENTED, text)
+        self.connection.transactions.refused(delivery, error)
+        self.end(error)
 
 
 class _Unsent(NamedTuple):
@@ -305,7 +307,7 @@ class RemotePublisher(RemoteLink, ReceivingLink, EachDisposition):
             self.end(AmqpError(TRANSFER_LIMIT, "more messages than there was credit for"))
             return
         if state == engine.TRANSACTIONAL:
-            self._refuse_transaction()
+            self._refuse_transaction(delivery)
             return
         self._largest = len(whole)
         if settled:
@@ -651,7 +653,7 @@ class RemoteConsumer(RemoteLink, CreditedConsumer, EachDisposition):
         if held is None:
             return
         if state == engine.TRANSACTIONAL:
-            self._refuse_transaction()
+            self._refuse_transaction(delivery)
             return
         if not settled and state not in _OUTCOMES:
             return  # `received`: it is still on its way

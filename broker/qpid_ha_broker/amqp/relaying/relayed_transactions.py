@@ -77,7 +77,7 @@ class _State(Enum):
 
 
 class RelayedTransaction:
-    """The promise: all of it is sent to one primary, in order, before the discharge; or it is not committed."""
+    """The promise: all of it is sent to one primary, in order, and taken before the discharge; or nothing counts."""
 
     def __init__(self, coordinator: FarCoordinator, near: NearTransaction) -> None:
         self.set_name = coordinator.set_name
@@ -118,10 +118,16 @@ class RelayedTransaction:
             self._coordinator.send_discharge(None, far_id, fails=True)
 
     def answered(self, work: RelayedWork) -> None:
-        """The primary has taken or refused a message that was published in it."""
+        """The primary has taken a message that was published in it."""
         if self._sent.pop(work, self) is None:
             self._unanswered -= 1
             self.go_on()
+
+    def refused(self, work: RelayedWork, outcome: Outcome) -> None:
+        """The primary has not taken a message that was published in it: the rest of it does not count either."""
+        if self._sent.pop(work, self) is None:
+            self._unanswered -= 1
+            self.fail(AmqpError(TRANSACTION_ROLLBACK, outcome.description or "one of its messages was refused"))
 
     def go_on(self) -> None:
         """Send what can be sent by now."""

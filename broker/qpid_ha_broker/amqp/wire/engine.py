@@ -223,7 +223,7 @@ class Engine:
         self.proof = ""
         """Of a connection to another broker of the cluster: by what that one knows us; empty: by our login."""
         self.dropped: Callable[[Delivery], object] = _nobody
-        """Told of what comes in a transaction for a link that has ended on our side."""
+        """Told of what comes in a transaction for a link that has ended on our side: a message, or an answer to one."""
         self.on_fault: OnFault | None = None
         """Who counts and logs bugs that come up while the peer's bytes are worked on: they end the link, or the
         connection, and nobody else hears of them. None: they are raised, as tests want it."""
@@ -504,7 +504,11 @@ class Engine:
                 pass
             if lib.pn_delivery_partial(delivery):
                 return
-        elif not _is_settled(delivery):
+            lib.pn_delivery_settle(delivery)
+            return
+        if _state_of(delivery) == TRANSACTIONAL:
+            self.dropped(delivery)
+        if not _is_settled(delivery):
             return  # to settle would be to confirm an answer that does not count any more, as the detach says
         lib.pn_delivery_settle(delivery)
 
