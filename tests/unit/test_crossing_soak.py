@@ -180,7 +180,7 @@ def test_a_full_disk_has_room_again_and_is_not_filled_twice(cluster: LocalCluste
 
 
 @pytest.mark.parametrize("state", [Delivery.RELEASED, None], ids=["released", "settled without a word"])
-def test_a_commit_that_is_not_accepted_is_no_confirmation(state: Delivery.Type | None) -> None:
+def test_a_commit_that_is_not_accepted_is_no_confirmation(state: object) -> None:
     publisher = TransactingPublisher("booker", URLS, ("debit", "credit"))
     publisher._connection, publisher._batch = object(), [(7, False)]
     delivery = SimpleNamespace(remote_state=state)
