@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from proton import Message
+from proton import Delivery, Message
 from proton.handlers import TransactionHandler
 
 from bench.soak_report import kind_of
@@ -220,8 +220,13 @@ class TransactingPublisher(PlainPublisher, TransactionHandler):
         event.transaction.commit()
 
     def on_transaction_committed(self, event: Any) -> None:
-        """It counts."""
+        """It counts: if the broker says so, for Proton calls that, too, whose commit was answered with neither accepted
+        nor rejected."""
         if event.connection != self._connection:
+            return
+        if event.delivery.remote_state != Delivery.ACCEPTED:
+            self.problems.append(f"a commit was answered with {event.delivery.remote_state}")
+            self.on_transaction_aborted(event)
             return
         for number, _ in self._batch:
             self.ledger.confirm(number, time.monotonic())

@@ -10,7 +10,7 @@ import pytest
 from paired_engines import queued_bodies
 from paired_links import condition
 from paired_proxy import PairedProxy
-from paired_transactions import TRANSACTIONAL, PairedCoordinator, publish
+from paired_transactions import TRANSACTIONAL, PairedCoordinator, publish_message
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links import anonymous_relay
 from qpid_ha_broker.amqp.links.anonymous_relay import SetPublisher
@@ -41,6 +41,13 @@ class Sets(PairedProxy):
             deliveries.append(self.one.send(self.link, proton.Message(text, address=address)))
             if settled:
                 deliveries[-1].settle()
+        self.settle_down()
+        return deliveries
+
+    def publish(self, transaction_id: bytes, *addresses: str) -> list[Any]:
+        """The same in a transaction; each says where it goes."""
+        messages = [proton.Message(f"to {address}", address=address) for address in addresses]
+        deliveries = [publish_message(self.one, self.link, transaction_id, message) for message in messages]
         self.settle_down()
         return deliveries
 
@@ -343,16 +350,13 @@ def test_a_transaction_is_in_the_set_of_its_first_message(sets: Sets, fails: boo
     coordinator = PairedCoordinator(sets.one)
     for address, other in (("red", "blue"), ("blue", "red")):
         work = coordinator.declare()
-        answers = []
-        for to in (address, address, other):
-            delivery = sets.one.send(sets.link, proton.Message(f"to {to}", address=to))
-            delivery.local.data = [work]
-            delivery.update(TRANSACTIONAL)
-            answers.append(delivery)
-        sets.settle_down()
-        assert states(answers) == [TRANSACTIONAL, TRANSACTIONAL, REJECTED]
-        assert answers[2].remote.condition.name == "amqp:not-implemented"
+        assert states(sets.publish(work, address, address)) == [TRANSACTIONAL, TRANSACTIONAL]
         assert coordinator.discharge(work, fails=fails).remote_state == ACCEPTED
+        work = coordinator.declare()
+        assert states(sets.publish(work, address)) == [TRANSACTIONAL]
+        (refused,) = sets.publish(work, other)
+        assert (refused.remote_state, refused.remote.condition.name) == (REJECTED, "amqp:not-implemented")
+        assert coordinator.discharge(work, fails=fails).remote_state == (ACCEPTED if fails else REJECTED)
     expected = [] if fails else ["to red", "to red"]
     assert red(sets) == expected
     assert len(queued_bodies(sets.here.set("blue").resources.catalog.queues["blue"])) == len(expected)
@@ -382,12 +386,7 @@ def test_a_commit_waits_for_messages_that_the_primary_gives_no_credit_for() -> N
 def test_a_transaction_that_was_lost_is_not_sent_again(sets: Sets) -> None:
     coordinator = PairedCoordinator(sets.one)
     work = coordinator.declare()
-    publish(sets.one, sets.link, work, "x")  # without an address
-    delivery = sets.one.send(sets.link, proton.Message("a", address="red"))
-    delivery.local.data = [work]
-    delivery.update(TRANSACTIONAL)
-    sets.settle_down()
-    assert delivery.remote_state == TRANSACTIONAL
+    assert states(sets.publish(work, "red")) == [TRANSACTIONAL]
     sets.cut()
     sets.connect_upstream()
     assert coordinator.discharge(work).remote.condition.name == "amqp:transaction:rollback"

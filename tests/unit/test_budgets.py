@@ -222,7 +222,7 @@ def test_a_connection_that_breaks_with_much_unsettled_gives_it_back_over_several
     assert [each.body for _, each in other.received(receiver)] == list(range(count))
 
 
-def test_a_transaction_takes_as_many_messages_as_one_unit_may_have_and_refuses_the_next() -> None:
+def test_a_transaction_takes_as_many_messages_as_one_unit_may_have_and_the_next_rolls_it_back() -> None:
     broker = PairedBroker(ContainerSettings("test", "0", max_transaction_messages=3))
     client = broker.connect()
     coordinator = client.session.sender("coordinator")
@@ -245,11 +245,12 @@ def test_a_transaction_takes_as_many_messages_as_one_unit_may_have_and_refuses_t
     broker.settle_down()
     assert [delivery.remote_state for delivery in published] == [0x34, 0x34, 0x34, Delivery.REJECTED]
     assert "max-transaction-messages" in published[3].remote.condition.description
-    client.send(
+    commit = client.send(
         coordinator, proton.Message(body=proton.Described(proton.symbol("amqp:discharge:list"), [transaction_id]))
     )
     broker.settle_down()
-    assert broker.queue("q").messages.count == 3
+    assert (commit.remote_state, broker.queue("q").messages.count) == (Delivery.REJECTED, 0)
+    assert "max-transaction-messages" in commit.remote.condition.description
 
 
 def consumer_of(broker: PairedBroker, count: int) -> tuple[PairedClient, list[Delivery]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from proton import Message
+from proton import Delivery, Message
 
 from bench.crossing_traffic import (
     MOVED,
@@ -16,6 +17,7 @@ from bench.crossing_traffic import (
     CrossingTraffic,
     PlainPublisher,
     SessionPublisher,
+    TransactingPublisher,
     broken_promises,
 )
 from bench.crossing_trouble import CrossingTrouble
@@ -175,3 +177,15 @@ def test_a_full_disk_has_room_again_and_is_not_filled_twice(cluster: LocalCluste
 
     assert trouble.outcomes[-1].target == f"the disk of {broker.name} is full already"
     assert trouble.counts() == {"disk full": {"skipped": 1}}
+
+
+@pytest.mark.parametrize("state", [Delivery.RELEASED, None], ids=["released", "settled without a word"])
+def test_a_commit_that_is_not_accepted_is_no_confirmation(state: object) -> None:
+    publisher = TransactingPublisher("booker", URLS, ("debit", "credit"))
+    publisher._connection, publisher._batch = object(), [(7, False)]
+    delivery = SimpleNamespace(remote_state=state)
+
+    publisher.on_transaction_committed(SimpleNamespace(connection=publisher._connection, delivery=delivery))
+
+    assert (dict(publisher.ledger.confirmed_at_s), list(publisher._again)) == ({}, [7])
+    assert publisher.problems == [f"a commit was answered with {state}"]

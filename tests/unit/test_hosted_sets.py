@@ -464,7 +464,7 @@ def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_i
     assert broker.count("red") == 1
 
 
-def test_a_transaction_over_two_sets_is_refused_at_the_second_and_can_go_on_in_the_first(
+def test_a_transaction_over_two_sets_is_refused_at_the_second_and_rolled_back_in_the_first(
     broker: SeveralSets, client: PairedClient
 ) -> None:
     coordinator = PairedCoordinator(client)
@@ -476,8 +476,10 @@ def test_a_transaction_over_two_sets_is_refused_at_the_second_and_can_go_on_in_t
     assert refused.remote_state == Delivery.REJECTED
     assert refused.remote.condition.name == NOT_IMPLEMENTED
     assert "a transaction stays within one resource set" in refused.remote.condition.description
-    assert coordinator.discharge(transaction_id).remote_state == Delivery.ACCEPTED
-    assert (broker.count("red"), broker.count("blue")) == (1, 0)
+    commit = coordinator.discharge(transaction_id)
+    assert (commit.remote_state, commit.remote.condition.name) == (Delivery.REJECTED, "amqp:transaction:rollback")
+    assert "a transaction stays within one resource set" in commit.remote.condition.description
+    assert (broker.count("red"), broker.count("blue")) == (0, 0)
 
 
 def test_accepting_from_a_second_set_in_a_transaction_ends_the_link_and_loses_nothing(

@@ -12,7 +12,9 @@ from paired_links import condition
 from paired_proxy import PairedProxy
 from paired_transactions import RELEASED, TRANSACTIONAL, PairedCoordinator, answer, publish
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest
 from several_sets import SeveralSets
@@ -345,6 +347,78 @@ def test_nobody_knows_of_a_commit_that_was_sent_and_not_answered(
         assert there(proxied) == []
 
 
+@pytest.fixture(params=["of this version", "of the version before"])
+def late_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the primary answers what comes on a coordinator link that it has ended: the version before released all."""
+    if request.param == "of the version before":
+        monkeypatch.setattr("qpid_ha_broker.amqp.links.attach.answer_late", None)
+
+
+@pytest.mark.usefixtures("late_requests")
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+def test_a_discharge_that_its_primary_does_not_look_at_has_rolled_back(
+    proxied: PairedProxy, worker: Worker, fails: bool
+) -> None:
+    worker.send("there")
+    (held,) = worker.received(worker.consumer(1))
+    work = worker.coordinator.declare()
+    worker.publish(work, "a", "b")
+    worker.answer(work, held)
+    body = proton.Described(proton.symbol("amqp:discharge:list"), [work, fails])
+    discharge = worker.client.send(worker.coordinator.link, proton.Message(body=body))
+    worker.client.exchange()
+    step_down(proxied)  # what the proxy has sent comes behind that, in the same turn
+    if fails:
+        assert discharge.remote_state == ACCEPTED
+    else:
+        assert (discharge.remote_state, discharge.remote.condition.name) == (REJECTED, ROLLBACK)
+    assert there(proxied) == ["there"]
+    assert open_at_primary(proxied) == 0
+    proxied.primary.container.default.read_only = False
+    proxied.attach_those_left()
+    again = worker.coordinator.declare()
+    worker.publish(again, "c")
+    worker.answer(again, held)
+    assert worker.coordinator.discharge(again).remote_state == ACCEPTED
+    assert there(proxied) == ["c"]
+
+
+@pytest.mark.usefixtures("late_requests")
+def test_what_its_primary_does_not_declare_is_declared_at_the_next_one(proxied: PairedProxy, worker: Worker) -> None:
+    first = worker.coordinator.declare()
+    worker.publish(first, "a")
+    assert worker.coordinator.discharge(first).remote_state == ACCEPTED
+    work = worker.coordinator.declare()
+    publish(worker.client, worker.out, work, "b")
+    worker.client.exchange()
+    step_down(proxied)
+    proxied.primary.container.default.read_only = False
+    proxied.attach_those_left()
+    assert worker.coordinator.discharge(work).remote_state == ACCEPTED
+    assert there(proxied) == ["a", "b"]
+
+
+def test_of_a_commit_that_is_settled_without_a_word_nobody_knows(
+    proxied: PairedProxy, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = worker.coordinator.declare()
+    worker.publish(work, "a")
+    transfer = CoordinatorLink.transfer
+
+    def settle_at_the_primary(link: CoordinatorLink, delivery: Any, payload: bytes, settled: bool, state: int) -> None:
+        if link.connection is proxied.accepted:
+            engine.forget(delivery)
+        else:
+            transfer(link, delivery, payload, settled, state)
+
+    monkeypatch.setattr(CoordinatorLink, "transfer", settle_at_the_primary)
+    body = proton.Described(proton.symbol("amqp:discharge:list"), [work, False])
+    commit = worker.client.send(worker.coordinator.link, proton.Message(body=body))
+    proxied.settle_down()
+    assert not commit.settled
+    assert condition(worker.coordinator.link) == "amqp:link:detach-forced"
+
+
 def test_a_rollback_that_was_sent_and_not_answered_has_rolled_back(proxied: PairedProxy, worker: Worker) -> None:
     work = worker.coordinator.declare()
     worker.publish(work, "a")
@@ -406,15 +480,22 @@ def test_at_the_primary_an_id_is_that_of_one_client_in_one_set(proxied: PairedPr
             relay.transactions_of(RelayRequest(("proxy",), of), set_name)
 
 
-def test_limits_are_those_of_one_client() -> None:
+def test_limits_are_those_of_one_client_and_take_the_transaction_with_them() -> None:
     proxied = PairedProxy(ContainerSettings("primary", "0", max_transaction_messages=3))
     one, other = Worker(proxied, container="one"), Worker(proxied, container="other")
     for worker in (one, other):
         work = worker.coordinator.declare()
-        states = [each.remote_state for each in worker.publish(work, *"abcd")]
-        assert states == [TRANSACTIONAL] * 3 + [REJECTED]
+        *taken, refused = worker.publish(work, *"abcd")
+        assert [each.remote_state for each in taken] == [TRANSACTIONAL] * 3
+        assert (refused.remote_state, refused.remote.condition.name) == (REJECTED, "amqp:resource-limit-exceeded")
+        commit = worker.coordinator.discharge(work)
+        assert (commit.remote_state, commit.remote.condition.name) == (REJECTED, ROLLBACK)
+        assert text_of(commit) == text_of(refused)
+        work = worker.coordinator.declare()
+        assert [each.remote_state for each in worker.publish(work, *"abc")] == [TRANSACTIONAL] * 3
         assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     assert there(proxied) == list("abcabc")
+    assert open_at_primary(proxied) == 0
 
 
 def test_a_commit_that_the_primary_refuses_is_rolled_back(proxied: PairedProxy, worker: Worker) -> None:
@@ -461,15 +542,20 @@ def test_a_second_set_is_refused_as_at_the_primary() -> None:
     worker = Worker(proxied, "red")
     to_blue, to_default = worker.client.sender("blue"), worker.client.sender("plain")
     for first, others in ((worker.out, (to_blue, to_default)), (to_blue, (worker.out, to_default))):
-        work = worker.coordinator.declare()
-        worker.publish(work, "a", link=first)
         for link in others:
+            work = worker.coordinator.declare()
+            worker.publish(work, "a", link=first)
             (refused,) = worker.publish(work, "b", link=link)
             assert (refused.remote_state, refused.remote.condition.name) == (REJECTED, "amqp:not-implemented")
             assert "stays within one resource set" in text_of(refused)
+            commit = worker.coordinator.discharge(work)
+            assert (commit.remote_state, commit.remote.condition.name) == (REJECTED, ROLLBACK)
+        work = worker.coordinator.declare()
+        worker.publish(work, "a", link=first)
         assert worker.coordinator.discharge(work).remote_state == ACCEPTED
     primary: Any = proxied.primary
     assert (primary.count("red"), proxy.count("blue"), primary.count("blue")) == (1, 1, 0)
+    assert open_at_primary(proxied) == 0
     assert [link.set_name for link in proxied.links].count("blue") == 0
 
 

@@ -1,5 +1,5 @@
-"""A message that comes in a transaction for a link that has ended is not taken: the commit, which may be on its way
-behind it, must not count for the rest."""
+"""What comes in a transaction and is refused, or comes for a link that has ended, is not in it: the commit, which may
+be on its way behind it, must not count for the rest."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import paired_broker
-from paired_transactions import PairedCoordinator, publish
+from paired_proxy import PairedProxy, paired_broker
+from paired_transactions import PairedCoordinator, answer, publish, publish_message
+from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, TRANSACTION_ROLLBACK, AmqpError
 from session_clients import open_session
@@ -42,9 +43,10 @@ class Work:
         publish(client, good, self.id, "a")
         broker.settle_down()
 
-    def end_link(self) -> None:
+    def end_link(self, link: Any = None) -> None:
         """As the broker does whose queue is deleted; the client has not heard of it."""
-        (endpoint,) = [each for each in self.client.peer.links if each.link.name == self.link.name]
+        name = (link or self.link).name
+        (endpoint,) = [each for each in self.client.peer.links if each.link.name == name]
         endpoint.end(AmqpError(RESOURCE_DELETED, "gone"))
 
     def discharge_at_once(self, *, fails: bool = False) -> Any:
@@ -88,6 +90,55 @@ def test_a_message_at_which_its_link_ends_takes_the_transaction_with_it(
     work.check_rolled_back(work.discharge_at_once())
 
 
+@pytest.mark.parametrize("settles", [False, True], ids=["unsettled", "settled"])
+def test_a_message_that_is_refused_takes_the_transaction_with_it(
+    broker: PairedBroker, client: PairedClient, settles: bool
+) -> None:
+    work = Work(broker, client, None)
+    refused = publish_message(client, work.link, work.id, proton.Message("b", address="$nowhere"))
+    if settles:
+        refused.settle()
+    commit = work.discharge_at_once()
+    assert "$nowhere" in commit.remote.condition.description
+    work.check_rolled_back(commit)
+
+
+def test_a_message_that_is_refused_takes_no_other_transaction_with_it(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    work, other = Work(broker, client, None), Work(broker, client)
+    publish_message(client, work.link, work.id, proton.Message("b", address="$nowhere"))
+    assert other.discharge_at_once().remote_state == ACCEPTED
+    assert work.discharge_at_once(fails=True).remote_state == ACCEPTED
+    assert broker.queue("q").messages.count == 1
+
+
+def end_link(connection: Connection, node: str) -> None:
+    """Of a consumer, as a broker does by itself; the peer has not heard of it."""
+    (endpoint,) = [each for each in connection.links if each.link.is_sender and each.link.remote_source.address == node]
+    endpoint.end(AmqpError(RESOURCE_DELETED, "gone"))
+
+
+@pytest.mark.parametrize("settles", [False, True], ids=["unsettled", "settled"])
+@pytest.mark.parametrize("where", ["at the client's broker", "at the primary"])
+def test_what_is_accepted_behind_the_end_of_its_link_takes_the_transaction_with_it(
+    broker: PairedBroker, client: PairedClient, settles: bool, where: str
+) -> None:
+    work = Work(broker, client)
+    client.publish("source", "moved")
+    ((held, _),) = client.received(client.receiver("source", 1, answers_first=True))
+    answer(held, work.id, settles=settles)
+    publish(client, work.link, work.id, "moved")
+    if where == "at the client's broker" or not isinstance(broker, PairedProxy):
+        end_link(client.peer, "source")
+    else:
+        client.exchange()  # the proxy has passed it on, and the primary not heard of it
+        assert broker.accepted is not None
+        end_link(broker.accepted, "source")
+    work.check_rolled_back(work.discharge_at_once())
+    assert broker.queue("source").messages.count == 1
+
+
 def test_the_transaction_can_be_rolled_back_and_others_go_on(broker: PairedBroker, client: PairedClient) -> None:
     work, other = Work(broker, client), Work(broker, client)
     work.end_link()
@@ -96,6 +147,38 @@ def test_the_transaction_can_be_rolled_back_and_others_go_on(broker: PairedBroke
     assert broker.queue("q").messages.count == 0
     assert other.discharge_at_once().remote_state == ACCEPTED
     assert broker.queue("q").messages.count == 1
+
+
+@pytest.mark.parametrize("client", ["without a session"], indirect=True)
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+def test_a_discharge_behind_the_end_of_its_coordinator_is_answered_with_what_has_become_of_it(
+    broker: PairedBroker, client: PairedClient, fails: bool
+) -> None:
+    work = Work(broker, client)
+    work.end_link(work.coordinator.link)
+    late = work.discharge_at_once(fails=fails)
+    if fails:
+        assert late.remote_state == ACCEPTED
+        assert broker.queue("q").messages.count == 0
+    else:
+        work.check_rolled_back(late)
+
+
+def test_a_client_with_a_session_hears_of_a_late_discharge_by_the_end_of_its_coordinator(broker: PairedBroker) -> None:
+    work = Work(broker, open_session(broker))
+    work.end_link(work.coordinator.link)
+    late = work.discharge_at_once()
+    assert (late.settled, late.remote_state) == (False, 0)
+    assert broker.queue("q").messages.count == 0
+
+
+@pytest.mark.parametrize("client", ["without a session"], indirect=True)
+def test_a_late_request_that_is_no_discharge_is_not_taken(broker: PairedBroker, client: PairedClient) -> None:
+    work = Work(broker, client)
+    work.end_link(work.coordinator.link)
+    body = proton.Described(proton.symbol("amqp:declare:list"), [None])
+    declare, nonsense = client.send_all(work.coordinator.link, proton.Message(body=body), proton.Message("commit!"))
+    assert (declare.remote_state, nonsense.remote_state) == (proton.Delivery.RELEASED, REJECTED)
 
 
 def test_a_message_without_a_transaction_takes_none_with_it(broker: PairedBroker, client: PairedClient) -> None:

@@ -26,7 +26,9 @@ UNDECIDED = AmqpError(
     TRANSACTION_ROLLBACK,
     "it is not known yet where one of its messages goes: await the answer to each before the commit",
 )
-LINK_ENDED = AmqpError(TRANSACTION_ROLLBACK, "the link of one of its messages has ended before the message was taken")
+LINK_ENDED = AmqpError(
+    TRANSACTION_ROLLBACK, "the link of one of its messages has ended before what came on it was looked at"
+)
 
 
 class SetTransaction(Transaction):
@@ -46,55 +48,84 @@ class SetTransaction(Transaction):
         """Messages of it of which is asked where they go."""
 
 
-class Transactions:
-    """The transactions that one connection has open, by id."""
+class TransactionIds:
+    """The transactions that are open on one connection, its own and those of clients that are relayed on it.
 
-    def __init__(self, default: HostedSet, max_bytes: int, max_messages: int) -> None:
+    An id is never used twice: it says which transaction it is also when nobody knows any more whose link it came on.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[bytes, SetTransaction] = {}
+        self._last = 0
+
+    def add(self, transaction: SetTransaction) -> bytes:
+        """Its id."""
+        self._last += 1
+        transaction_id = self._last.to_bytes(8, "big")
+        self.open[transaction_id] = transaction
+        return transaction_id
+
+
+class Transactions:
+    """The transactions that one client has open, by id.
+
+    The promise: a commit is accepted only with everything that its client did in the transaction. What is refused of
+    it, or came when its link had ended, rolls it back: a client may send the commit before it hears of that.
+    """
+
+    def __init__(
+        self,
+        default: HostedSet,
+        max_bytes: int,
+        max_messages: int,
+        ids: TransactionIds | None = None,
+    ) -> None:
+        """`ids`: of the connection; None: it has none so far."""
         self._default = default
         self._max_bytes = max_bytes
         self._max_messages = max_messages
         """Published and accepted: all of it is written in one unit, in which nobody else is served."""
         self._open: dict[bytes, SetTransaction] = {}
+        self._ids = ids or TransactionIds()
         self._joined: dict[HostedSet, None] = {}
         """Sets that something was published to, or accepted from, in any of them."""
         self._coordinators: dict[str, FarCoordinator] = {}
         """By set, at the brokers that lead them."""
-        self._last_id = 0
 
     def of_another(self) -> Transactions:
         """None so far, of another client, with the same limits."""
-        return Transactions(self._default, self._max_bytes, self._max_messages)
+        return Transactions(self._default, self._max_bytes, self._max_messages, self._ids)
 
     def declare(self) -> bytes:
         """Begin one. Raises AmqpError when too many are open."""
         if len(self._open) >= MAX_OPEN_TRANSACTIONS:
             raise AmqpError(RESOURCE_LIMIT, f"{MAX_OPEN_TRANSACTIONS} transactions are open: discharge some first")
-        self._last_id += 1
-        transaction_id = self._last_id.to_bytes(8, "big")
-        self._open[transaction_id] = SetTransaction()
+        transaction = SetTransaction()
+        transaction_id = self._ids.add(transaction)
+        self._open[transaction_id] = transaction
         return transaction_id
 
     def of(self, delivery: Delivery) -> tuple[bytes, SetTransaction]:
         """The transaction that a delivery's state names. Raises AmqpError for one that is not open."""
-        try:
-            transaction_id = RemoteOutcome(delivery).transaction()[0]
-        except (TypeError, ValueError) as error:
-            raise AmqpError(INVALID_FIELD, str(error)) from error
+        transaction_id = _id_of(delivery)
         if transaction_id not in self._open:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
         return transaction_id, self._open[transaction_id]
 
     def find(self, delivery: Delivery) -> SetTransaction | None:
-        """As `of`; None where there is none."""
+        """That one, whichever client's on this connection; None where there is none."""
         try:
-            return self.of(delivery)[1]
+            return self._ids.open.get(_id_of(delivery))
         except AmqpError:
             return None
 
     def dropped(self, delivery: Delivery) -> None:
-        """What came in a transaction when its link had ended is not looked at. Its client may have sent the commit
-        already, which must not count without it."""
+        """What came in a transaction, a message or what is said of one, when its link had ended is not looked at."""
         self.fail(self.find(delivery), LINK_ENDED)
+
+    def refused(self, delivery: Delivery, error: AmqpError) -> None:
+        """A message that came in a transaction is not taken, or not what is said of one."""
+        self.fail(self.find(delivery), AmqpError(TRANSACTION_ROLLBACK, error.description))
 
     def fail(self, transaction: SetTransaction | None, error: AmqpError) -> None:
         """Roll it back, if it is open still; who discharges it gets `error`."""
@@ -167,6 +198,7 @@ class Transactions:
         transaction = self._open.pop(transaction_id, None)
         if transaction is None:
             raise AmqpError(UNKNOWN_TRANSACTION, f"transaction {transaction_id.hex()} is not open on this connection")
+        del self._ids.open[transaction_id]
         return transaction
 
     def commit(self, transaction: SetTransaction) -> CommitToken:
@@ -204,12 +236,22 @@ class Transactions:
         coordinators, self._coordinators = self._coordinators, {}
         for coordinator in coordinators.values():
             coordinator.close(AmqpError(TRANSACTION_ROLLBACK, "the coordinator link has ended"))
+        for transaction_id in self._open:
+            del self._ids.open[transaction_id]
         transactions, self._open = list(self._open.values()), {}
         joined, self._joined = self._joined, {}
         for hosted in joined:
             hosted.transactions.pop(self, None)
             hosted.touch()
             hosted.resources.begin(_rolling_back(hosted, transactions), budget)
+
+
+def _id_of(delivery: Delivery) -> bytes:
+    """The id in its state. Raises AmqpError where there is none."""
+    try:
+        return RemoteOutcome(delivery).transaction()[0]
+    except (TypeError, ValueError) as error:
+        raise AmqpError(INVALID_FIELD, str(error)) from error
 
 
 def _other_set(joined: str, other: str) -> AmqpError:

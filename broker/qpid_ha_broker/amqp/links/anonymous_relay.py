@@ -169,9 +169,9 @@ class AnonymousRelay(IncomingLink):
             self._hold(delivery, payload, settled, state)
             self._ask(waits.wait)
         except ModelError as error:
-            self._refuse(delivery, settled, as_amqp(error))
+            self.refuse(delivery, settled, state, as_amqp(error))
         except AmqpError as error:
-            self._refuse(delivery, settled, error)
+            self.refuse(delivery, settled, state, error)
         else:
             if set_name is None:
                 super().transfer(delivery, payload, settled, state)
@@ -179,7 +179,7 @@ class AnonymousRelay(IncomingLink):
             publisher = self._publisher(set_name)
             if 0 < publisher.most_bytes < len(payload):
                 text = f"a message of {len(payload)} bytes; max-message-size is {publisher.most_bytes}"
-                self._refuse(delivery, settled, AmqpError(MESSAGE_SIZE, text))
+                self.refuse(delivery, settled, state, AmqpError(MESSAGE_SIZE, text))
             else:
                 publisher.publish(delivery, payload, settled, state)
 
@@ -240,8 +240,8 @@ class AnonymousRelay(IncomingLink):
         """The answer, or that there is none."""
         self._end_asking()
         if error is not None:
-            delivery, _, settled, _ = self._next_held()
-            self._refuse(delivery, settled, error)
+            delivery, _, settled, state = self._next_held()
+            self.refuse(delivery, settled, state, error)
         while self._held and self._asking is None and self in self.connection.links:
             first = self._next_held()
             later, self._held = self._held, deque()

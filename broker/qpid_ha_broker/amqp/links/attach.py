@@ -10,7 +10,7 @@ from qpid_ha_broker.access.rules import Access, Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
 from qpid_ha_broker.amqp.connections.nodes import TEMPORARY, Target
 from qpid_ha_broker.amqp.links.anonymous_relay import AnonymousRelay
-from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink
+from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink, answer_late
 from qpid_ha_broker.amqp.links.hosted_session import HostedSession
 from qpid_ha_broker.amqp.links.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.links.management_link import ManagementLink, ReplyLink
@@ -172,7 +172,8 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     receiving = _attach_publisher(connection, link, relay)
     # What a command asks for may be much.
     is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
-    connection.engine.attach_receiving(link, receiving, is_costly=is_costly)
+    late = answer_late if isinstance(receiving, CoordinatorLink) else None
+    connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late)
     return receiving
 
 

@@ -11,7 +11,7 @@ from qpid_ha_broker.amqp.connections.transactions import UNDECIDED
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, TRANSACTION_ROLLBACK, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Outcome
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.events.payloads import without_format
@@ -22,6 +22,9 @@ from qpid_ha_broker.model.transactions.transaction import Transaction
 _DECLARE = ("amqp:declare:list", 0x31)
 _DISCHARGE = ("amqp:discharge:list", 0x32)
 _COORDINATOR_CREDIT = 100
+_ROLLED_BACK = AmqpError(
+    TRANSACTION_ROLLBACK, "the coordinator link has ended before the commit came, and the transaction with it"
+)
 
 
 class CoordinatorLink(ReceivingLink):
@@ -102,6 +105,25 @@ class CoordinatorLink(ReceivingLink):
         if owner is not None and owner.transactions.get(name) is self._transactions:
             del owner.transactions[name]
         self._transactions.closed(self.connection.budget())
+
+
+def answer_late(delivery: Delivery, payload: bytes) -> None:
+    """Of a request that came when the coordinator link had ended on our side, and its transactions with it.
+
+    A discharge is accepted or rejected. Released, as messages are that come late, it counts as accepted with clients
+    that look for `rejected` alone, as Proton's Python client does; so it does when it is settled without a word.
+    """
+    try:
+        descriptor, fields = read_request(payload)
+    except AmqpError as error:
+        engine.reject(delivery, error.name, error.description)
+        return
+    if descriptor not in _DISCHARGE:
+        engine.settle(delivery, engine.RELEASED)
+    elif len(fields) > 1 and fields[1]:
+        engine.settle(delivery, engine.ACCEPTED)
+    else:
+        engine.reject(delivery, _ROLLED_BACK.name, _ROLLED_BACK.description)
 
 
 def _settle_accepted(transaction: Transaction, token: CommitToken) -> None:

@@ -373,7 +373,7 @@ class IncomingLink(ReceivingLink):
                 return
             if message is not None and message.producer and not (settled or state == engine.TRANSACTIONAL):
                 self._note_refused(message.producer, message.sequence)
-            self._refuse(delivery, settled, as_amqp(error) if isinstance(error, ModelError) else error)
+            self.refuse(delivery, settled, state, as_amqp(error) if isinstance(error, ModelError) else error)
         else:
             if settled:
                 engine.forget(delivery)
@@ -398,6 +398,12 @@ class IncomingLink(ReceivingLink):
         if self._named[1]:
             self._producers.ended(self._named[1])
             self._named = b"", b""
+
+    def refuse(self, delivery: Delivery, settled: bool, state: int, error: AmqpError) -> None:
+        """It is not taken, and so neither is the transaction that it came in."""
+        if state == engine.TRANSACTIONAL:
+            self.connection.transactions.refused(delivery, error)
+        self._refuse(delivery, settled, error)
 
     def _refuse(self, delivery: Delivery, settled: bool, error: AmqpError) -> None:
         self.answered()

@@ -299,6 +299,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
             transactions.join(transaction, self.hosted)
             transactions.check_accept(transaction)
         except AmqpError as error:
+            transactions.fail(transaction, error)
             self.end(error)
             return
         state, failed, undeliverable = read_outcome(outcome)

@@ -185,9 +185,11 @@ class RemoteLink(ClientFarLink[RemoteConnection]):
         self.connection.relay.pending.pop(self.link._impl, None)
         self.driver.forget(self)
 
-    def _refuse_transaction(self) -> None:
+    def _refuse_transaction(self, delivery: Delivery) -> None:
         text = f"{self.target.name} is a node of another broker, and a transaction does not reach there: do without"
-        self.end(AmqpError(NOT_IMPLEMENTED, text))
+        error = AmqpError(NOT_IMPLEMENTED, text)
+        self.connection.transactions.refused(delivery, error)
+        self.end(error)
 
 
 class _Unsent(NamedTuple):
@@ -217,7 +219,7 @@ class RemotePublisher(FarPublisher[RemoteConnection], RemoteLink):
 
     def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         if state == engine.TRANSACTIONAL:
-            self._refuse_transaction()
+            self._refuse_transaction(delivery)
             return
         self._largest = len(payload)
         if settled:
@@ -498,7 +500,7 @@ class RemoteConsumer(FarConsumer[RemoteConnection], RemoteLink):
         if held is None:
             return
         if state == engine.TRANSACTIONAL:
-            self._refuse_transaction()
+            self._refuse_transaction(delivery)
             return
         if not settled and state not in _OUTCOMES:
             return  # `received`: it is still on its way

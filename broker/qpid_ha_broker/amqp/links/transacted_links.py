@@ -147,6 +147,7 @@ class RelayedPublishes:
             near_id, transaction = connection.transactions.of(delivery)
             relayed = connection.transactions.join_relayed(transaction, self.link.set_name, self.link.new_coordinator)
         except AmqpError as error:
+            connection.transactions.refused(delivery, error)
             if settled:
                 engine.forget(delivery)
                 connection.log.note("warning", f"a message sent at most once was refused: {error}")
@@ -199,10 +200,13 @@ class RelayedPublishes:
             work.transaction.fail(_LINK_LOST)
             return True
         near = self.take(work)
-        if near is not None and outcome is not None:
-            outcome.put(near)
-            engine.forget(near)
-        elif near is not None:
+        if outcome is not None:
+            if near is not None:
+                outcome.put(near)
+                engine.forget(near)
+            work.transaction.refused(work, outcome)
+            return True
+        if near is not None:
             engine.set_local_data(near, engine.TRANSACTIONAL, [work.near_id, ACCEPTED_OUTCOME], settle_now=True)
         work.transaction.answered(work)
         return True
@@ -355,6 +359,7 @@ class RelayedAccepts:
         try:
             relayed = connection.transactions.join_relayed(transaction, link.set_name, link.new_coordinator)
         except AmqpError as error:
+            connection.transactions.fail(transaction, error)
             link.end(error)
             return None
         if state != engine.ACCEPTED:

@@ -37,6 +37,9 @@ from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest
 Discharged = Callable[[Outcome | AmqpError], None]
 """Told once: what the client's discharge is answered with, or that nobody knows."""
 _ACCEPTED: Final = Outcome(engine.ACCEPTED)
+_ANSWERS: Final = (engine.DECLARED, engine.ACCEPTED, engine.REJECTED)
+"""Of a coordinator (AMQP 1.0 sections 4.2 and 4.3)."""
+_NOT_TAKEN: Final = (engine.RELEASED, engine.MODIFIED)
 
 
 class RelayedWork(Protocol):
@@ -74,7 +77,7 @@ class _State(Enum):
 
 
 class RelayedTransaction:
-    """The promise: all of it is sent to one primary, in order, before the discharge; or it is not committed."""
+    """The promise: all of it is sent to one primary, in order, and taken before the discharge; or nothing counts."""
 
     def __init__(self, coordinator: FarCoordinator, near: NearTransaction) -> None:
         self.set_name = coordinator.set_name
@@ -115,10 +118,16 @@ class RelayedTransaction:
             self._coordinator.send_discharge(None, far_id, fails=True)
 
     def answered(self, work: RelayedWork) -> None:
-        """The primary has taken or refused a message that was published in it."""
+        """The primary has taken a message that was published in it."""
         if self._sent.pop(work, self) is None:
             self._unanswered -= 1
             self.go_on()
+
+    def refused(self, work: RelayedWork, outcome: Outcome) -> None:
+        """The primary has not taken a message that was published in it: the rest of it does not count either."""
+        if self._sent.pop(work, self) is None:
+            self._unanswered -= 1
+            self.fail(AmqpError(TRANSACTION_ROLLBACK, outcome.description or "one of its messages was refused"))
 
     def go_on(self) -> None:
         """Send what can be sent by now."""
@@ -140,11 +149,19 @@ class RelayedTransaction:
             self._coordinator.send_discharge(self, self._far_id, fails=self._discharge[0])
 
     def discharged(self, outcome: Outcome) -> None:
-        """The primary has carried out the discharge, or has refused to."""
+        """The primary has carried out the discharge, or has refused to: `accepted`, or `rejected`."""
         if self._discharge is not None:
             fails, told = self._discharge
             self._over(is_committed=outcome.state == engine.ACCEPTED and not fails)
             told(outcome)
+
+    def not_discharged(self) -> None:
+        """The primary has not looked at the discharge, because its end of the coordinator had ended: with that, it has
+        rolled back."""
+        if self._discharge is not None:
+            fails, told = self._discharge
+            self._over(is_committed=False)
+            told(_ACCEPTED if fails else _refusal(self._moved()))
 
     # --- the end
 
@@ -175,8 +192,7 @@ class RelayedTransaction:
             work.refuse(error)
         if discharge is not None:
             fails, told = discharge
-            refusal = Outcome(engine.REJECTED, condition=failure.name, description=failure.description)
-            told(_ACCEPTED if fails else refusal)
+            told(_ACCEPTED if fails else _refusal(failure))
 
     def abandon(self, error: AmqpError) -> None:
         """The client's coordinator is gone: nobody will hear how it ends."""
@@ -278,8 +294,15 @@ class FarCoordinator(EachDisposition):
         """The primary changed its credit: what was sent without goes out by itself."""
 
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
-        """The primary has answered."""
+        """The primary has answered.
+
+        Its answers are `declared`, `accepted` and `rejected`. Anything else is no answer of a coordinator but what is
+        said of messages for a link that has ended there, as we are about to hear: see `_not_carried_out`.
+        """
         if not settled:
+            return
+        if state not in _ANSWERS:
+            self._not_carried_out(delivery, state)
             return
         declaring, discharging = self._declaring.pop(delivery, None), self._discharging.pop(delivery, None)
         remote = RemoteOutcome(delivery)
@@ -302,6 +325,18 @@ class FarCoordinator(EachDisposition):
             declaring[0].fail(AmqpError(TRANSACTION_ROLLBACK, f"the primary has declared no transaction: {text}"))
         elif discharging is not None and discharging[0] is not None and outcome is not None:
             discharging[0].discharged(outcome)
+
+    def _not_carried_out(self, delivery: Delivery, state: int) -> None:
+        """A request came when the primary's end of the coordinator had ended. What it has released it did not look at;
+        of what it has settled without a word nobody knows. What was to be declared is declared at the next primary."""
+        engine.forget(delivery)
+        self._declaring.pop(delivery, None)
+        discharging = self._discharging.pop(delivery, None)
+        transaction = None if discharging is None else discharging[0]
+        if transaction is not None and state in _NOT_TAKEN:
+            transaction.not_discharged()
+        elif transaction is not None:
+            transaction.lost(f"the broker that led the resource set {self.set_name} has ended the coordinator")
 
     def detached(self, error: AmqpError) -> None:
         if is_elsewhere(error):
@@ -351,6 +386,10 @@ class FarCoordinator(EachDisposition):
             transaction.abandon(error)
         self._left()
         self._let_go()
+
+
+def _refusal(error: AmqpError) -> Outcome:
+    return Outcome(engine.REJECTED, condition=error.name, description=error.description)
 
 
 def _request(descriptor: str, *fields: Any) -> bytes:

@@ -85,6 +85,8 @@ Transfer = tuple[Delivery, bytes, bool, int]
 """A whole message that came; whether the peer has settled it; and its state, 0 but for transactional work."""
 Disposition = tuple[Delivery, int, bool]
 """What the peer said of a message: the state, 0 for nothing, and whether it has settled it."""
+AnswerLate = Callable[[Delivery, bytes], object]
+"""Answers a request that came whole when its link had ended: settles it."""
 
 
 class Receiving(Protocol):
@@ -171,6 +173,27 @@ class Workspace:
         self.buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
 
 
+class _EndedLinks:
+    """Links on which messages came and that have ended on our side: what is said of what still comes."""
+
+    __slots__ = ("requests", "unanswered")
+
+    def __init__(self) -> None:
+        self.unanswered: dict[Any, bool] = {}
+        """True: nothing."""
+        self.requests: dict[Any, AnswerLate] = {}
+        """Also of links that are there: those on which messages are requests, to which `released` is no answer."""
+
+    def answering(self, pointer: Any) -> AnswerLate | None:
+        """Who answers what still comes; None: it is answered as a message, or not at all."""
+        return self.requests.get(pointer) if self.unanswered.get(pointer) is False else None
+
+    def forget(self, pointer: Any) -> None:
+        """There is a new link at the same place."""
+        self.unanswered.pop(pointer, None)
+        self.requests.pop(pointer, None)
+
+
 def _nobody(_: Any) -> bool:
     """There is nobody to tell, or to ask."""
     return False
@@ -193,15 +216,14 @@ class Engine:
         self._sending: dict[Any, Sending] = {}
         self._consuming: dict[Any, Consuming] = {}
         """Those of `_receiving` that hear what becomes of messages, too."""
-        self._ended: dict[Any, bool] = {}
-        """Links on which messages came and that have ended on our side; True: what still comes is not answered."""
+        self._ended = _EndedLinks()
         self.answers_late = True
         """What publishers send on a link that has ended is answered as released. False: they send again what was not
         answered, and one of these may have been taken before."""
         self.proof = ""
         """Of a connection to another broker of the cluster: by what that one knows us; empty: by our login."""
         self.dropped: Callable[[Delivery], object] = _nobody
-        """Told of what comes in a transaction for a link that has ended on our side."""
+        """Told of what comes in a transaction for a link that has ended on our side: a message, or an answer to one."""
         self.on_fault: OnFault | None = None
         """Who counts and logs bugs that come up while the peer's bytes are worked on: they end the link, or the
         connection, and nobody else hears of them. None: they are raised, as tests want it."""
@@ -449,10 +471,7 @@ class Engine:
             _settle(delivery)
             link.aborted(delivery)
             return
-        size = _pending(delivery)
-        large = bytearray(size)
-        received = _receive(pointer, ffi.from_buffer(large), size) if size else 0
-        data = bytes(large[: max(received, 0)])
+        data = _read(pointer, _pending(delivery))
         if _is_partial(delivery):
             if data:
                 link.partial(delivery, data)
@@ -466,7 +485,13 @@ class Engine:
             is_whole = lib.pn_delivery_readable(delivery) and not lib.pn_delivery_partial(delivery)
             if is_whole and not lib.pn_delivery_aborted(delivery) and _state_of(delivery) == TRANSACTIONAL:
                 self.dropped(delivery)
-            is_unanswered = self._ended.get(pointer)
+            is_unanswered = self._ended.unanswered.get(pointer)
+            answer_late = self._ended.answering(pointer)
+            if answer_late is not None and is_whole and not _is_settled(delivery):
+                payload = _read(pointer, _pending(delivery))
+                _advance(pointer)
+                answer_late(delivery, payload)
+                return
             if is_unanswered and not _is_settled(delivery):
                 while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
                     pass
@@ -479,7 +504,11 @@ class Engine:
                 pass
             if lib.pn_delivery_partial(delivery):
                 return
-        elif not _is_settled(delivery):
+            lib.pn_delivery_settle(delivery)
+            return
+        if _state_of(delivery) == TRANSACTIONAL:
+            self.dropped(delivery)
+        if not _is_settled(delivery):
             return  # to settle would be to confirm an answer that does not count any more, as the detach says
         lib.pn_delivery_settle(delivery)
 
@@ -496,22 +525,34 @@ class Engine:
         except Exception as error:  # noqa: BLE001 # see `on_fault`
             self.link_failed(pointer, error)
 
-    def attach_receiving(self, link: proton.Link, handler: Receiving, *, is_costly: bool = False) -> None:
-        """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work."""
+    def attach_receiving(
+        self,
+        link: proton.Link,
+        handler: Receiving,
+        *,
+        is_costly: bool = False,
+        answer_late: AnswerLate | None = None,
+    ) -> None:
+        """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work.
+
+        `answer_late`: who answers what comes when the link has ended on our side; None: it is released.
+        """
         self._receiving[link._impl] = handler
-        self._ended.pop(link._impl, None)
+        self._ended.forget(link._impl)
+        if answer_late is not None:
+            self._ended.requests[link._impl] = answer_late
         if is_costly:
             self._costly.add(link._impl)
 
     def attach_consuming(self, link: proton.Link, handler: Consuming) -> None:
         """As `attach_receiving`, for one who also hears what the peer says of messages that came."""
         self._receiving[link._impl] = self._consuming[link._impl] = handler
-        self._ended.pop(link._impl, None)
+        self._ended.forget(link._impl)
 
     def attach_sending(self, link: proton.Link, handler: Sending) -> None:
         """From now on `handler` is told of credit and of answers on `link`."""
         self._sending[link._impl] = handler
-        self._ended.pop(link._impl, None)
+        self._ended.forget(link._impl)
 
     def tell_credit(self, link: proton.Link) -> None:
         """Tell the handler of `link` what credit came before it was attached."""
@@ -527,12 +568,19 @@ class Engine:
         """
         is_told = self._receiving.pop(link._impl, None) is not None
         if self._consuming.pop(link._impl, None) is not None:
-            self._ended[link._impl] = True
+            self._ended.unanswered[link._impl] = True
         elif is_told:
-            self._ended[link._impl] = not self.answers_late
+            self._ended.unanswered[link._impl] = not self.answers_late
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
         _beyond.pop(link._impl, None)
+
+
+def _read(pointer: Any, size: int) -> bytes:
+    """So many bytes of the message that is being read on that link, if there are so many."""
+    large = bytearray(size)
+    received = _receive(pointer, ffi.from_buffer(large), size) if size else 0
+    return bytes(large[: max(received, 0)])
 
 
 def _tell_failed(engine: Engine, event: Any, handler: Handler) -> None:
