@@ -34,6 +34,7 @@ class DeletionConsumer(HoldingConsumer):
         """What was sent before its queue was deleted is no more, though it may have come after that."""
         for number, held in list(self._held.items()):
             if self._ledger.may_be_deleted(held.handout.sent):
+                held.handout.is_returned = True  # the next primary may not know of the deletion, and gives it again
                 del self._held[number]
 
     def _look_what_did_not_come(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding
+from qpid_ha_broker.amqp.wire.engine import Handler
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.ha.leadership_proof import LeadershipProof
 from qpid_ha_broker.ha.process_time import ProcessTime
@@ -113,6 +115,19 @@ def test_a_message_that_is_released_because_its_client_has_taken_credit_back_is_
 
     plans = map(draw_proxies_plan, WITH_SHRINKING_CREDIT)
     assert "for the first time, behind" in found_by(monkeypatch, plans).problem
+
+
+def test_credit_that_is_still_missing_and_counts_as_very_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_credit = engine._read_credit
+
+    def read(pointer: Any, handler: Handler) -> None:
+        if engine._beyond.get(pointer, 0) < 0:
+            del engine._beyond[pointer]
+        read_credit(pointer, handler)
+
+    monkeypatch.setattr(engine, "_read_credit", read)
+
+    found_by(monkeypatch, map(draw_proxies_plan, (7313,)))
 
 
 def test_a_message_that_is_not_given_back_at_a_detach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

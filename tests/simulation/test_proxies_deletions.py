@@ -76,3 +76,14 @@ def test_what_was_sent_after_its_queue_was_deleted_comes_again() -> None:
     consumer = with_held(market, sent)
     with pytest.raises(Violation, match="did not come again"):
         consumer._look_what_did_not_come()
+
+
+def test_what_a_client_forgot_with_its_queue_may_go_out_where_nobody_knows_of_the_deletion() -> None:  # seed 7327
+    market, sent = Market(), Sent("a0-1", 1, "deleted")
+    market.ledger.sends(sent)
+    market.pass_time()
+    market.ledger.queue_deleted("deleted")
+    consumer = with_held(market, sent)
+    consumer.told(RESOURCE_DELETED)  # by a primary that nobody follows any more
+    market.generations.have_all_come_in_time = True
+    market.ledger.leaves_primary(sent, "s0.4", market.now_s())

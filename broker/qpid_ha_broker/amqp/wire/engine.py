@@ -74,7 +74,8 @@ _window_of = ctypes.CDLL(cproton_ffi.__file__).pn_session_remote_incoming_window
 _window_of.argtypes, _window_of.restype = (ctypes.c_void_p,), ctypes.c_uint32
 
 _beyond: dict[Any, int] = {}
-"""By the link of a consumer that has given credit beyond CREDIT_MOST: how much there is of that since its last flow."""
+"""By the link of a consumer that has given credit beyond CREDIT_MOST: how much there is of that since its last flow.
+Below 0, of one that has taken back credit for what was on its way: how much was missing at its last flow."""
 
 OnFault = Callable[[Exception], None]
 """Who counts and logs a bug of ours."""
@@ -598,22 +599,27 @@ def _read_credit(pointer: Any, handler: Handler) -> None:
     """Credit of 2^31 and more, which is a uint in a flow (AMQP 1.0 section 2.7.4), and below 0 to Proton.
 
     Below 0 is also what is left for a consumer that takes back credit for messages which are on their way to it. It
-    can take back no more than these: what it has not answered, or, of a settled link, what was ever sent.
+    can take back no more than these: what it has not answered, or, of a settled link, what was ever sent. When it has
+    got them, and answered them, it gives credit again, but maybe less than is missing.
     """
     if not lib.pn_link_is_sender(pointer):
         return
     place = _place_of_counts()
     counts = None if place is None else ffi.cast("int32_t *", pointer) + place
     credit = _credit(pointer) if counts is None else counts[1]
+    owed = max(-_beyond.get(pointer, 0), 0)
     if credit >= 0:
-        if pointer in _beyond:
+        if owed:
+            del _beyond[pointer]
+        elif pointer in _beyond:
             _beyond[pointer] = 0
         return
-    if pointer not in _beyond:
+    if owed or pointer not in _beyond:
         under_way = lib.pn_link_unsettled(pointer)
         if lib.pn_link_snd_settle_mode(pointer) == lib.PN_SND_SETTLED:
             under_way = CREDIT_MOST if counts is None else counts[0] & _UINT_MOST
-        if -credit <= under_way:
+        if -credit <= max(under_way, owed):
+            _beyond[pointer] = credit
             return
     if counts is None:
         handler.malformed(NOT_IMPLEMENTED, f"a link-credit of more than {CREDIT_MOST} cannot be counted here")
@@ -1034,7 +1040,7 @@ class Sender:
             if lib.pn_link_queued(link):
                 # Proton would write the flow behind them, whatever has become of the drain and the credit by then.
                 return False
-        if beyond := _beyond.get(link):  # the flow says how much is given up: all of it
+        if (beyond := _beyond.get(link, 0)) > 0:  # the flow says how much is given up: all of it
             counts = ffi.cast("int32_t *", link) + _place_of_counts()
             counts[1] = (counts[1] + beyond + CREDIT_MOST + 1 & _UINT_MOST) - CREDIT_MOST - 1
             _beyond[link] = 0
