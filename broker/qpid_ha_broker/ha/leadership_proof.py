@@ -18,8 +18,8 @@ less than what others need to replace it.
     4. The in-sync set is this primary alone, and that is recorded: nobody could replace it, it proves nothing, and
        consumers get what there is (`ALONE`).
 
-One moment is left: a backup that has acknowledged something and is promoted before that is seen here. What is given in it
-is committed, so the successor has the mark (`model.queues.handout_marks`) that says so.
+One moment is left: a backup that has acknowledged something and is promoted before that is seen here. What is given in
+it is committed, so the successor has the mark (`model.queues.handout_marks`) that says so.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class Dispatcher:
         position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
         if position is None:
             raise LookupError("a consumer that was never subscribed")
-        # What dies uncommitted comes again as a new message. What a session is given waits until that is committed anyway.
+        # What dies uncommitted comes again as a new message. What a session is given waits for a later commit anyway.
         needs_commit = browsing or (self._takes_committed and consumer.session_owner is None)
         last = _NO_LIMIT if browsing else self._last_in_order()
         if needs_commit and log is not None:
