@@ -129,10 +129,14 @@ def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
             yield Measurement(f"latency_{key}_{name}", label_of, value_ms, "ms", notes.get(name, ""))
 
 
-def confirmations(key: str, what: str, pace: Pace, usage: Usage, note: str = "") -> Iterator[Measurement]:
-    """The median and the 99th percentile of a cluster's; `note` is told with the latter."""
+def latencies_of_cluster(key: str, what: str, pace: Pace, usage: Usage, note: str = "") -> Iterator[Measurement]:
+    """Medians and 99th percentiles, to the confirmation and to the consumer; `note` goes with the first 99th."""
     late = f"{note}client late: {counted_ms(pace.late, 0.99):.3g} ms"
     for name, its_note in (("p50", usage.note_for(len(pace.late))), ("p99", late)):
         value_ms = counted_ms(pace.to_confirmation, PERCENTILES[name])
         label = f"{what}, {RATE_PER_S:,}/s, send to confirmation, {name}"
         yield Measurement(f"{key}_{name}", label, value_ms, "ms", its_note)
+    for name in ("p50", "p99"):
+        value_ms = counted_ms(pace.to_consumer, PERCENTILES[name])
+        label = f"{what}, {RATE_PER_S:,}/s, send to consumer, {name}"
+        yield Measurement(f"{key}_delivery_{name}", label, value_ms, "ms")

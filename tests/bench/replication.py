@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.figures import Measurement
-from bench.latency import confirmations, run_pace
+from bench.latency import latencies_of_cluster, run_pace
 from bench.load_client import BenchError, LoadConnection, Publisher
 from bench.scenario import LAST_WORDS, Scenario
 from bench.throughput import QUEUE, SIZES, fill, message, publish, rate, send_all, take_all
@@ -111,7 +111,7 @@ def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
     with fresh_cluster() as cluster:
         usage = usage_of(cluster)
         pace = run_pace(scenario, primary_port(cluster), usage)
-    yield from confirmations("replicated_latency", "replicated", pace, usage)
+    yield from latencies_of_cluster("replicated_latency", "replicated", pace, usage)
 
 
 # --- a backup that comes, or comes back

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bench.failover import first_confirmed
 from bench.figures import Measurement
-from bench.latency import confirmations, percentile, run_pace
+from bench.latency import latencies_of_cluster, percentile, run_pace
 from bench.load_client import BenchError
 from bench.replication import check_everywhere, fresh_cluster, port_of, primary_port, usage_of
 from bench.scenario import Scenario, fresh_broker
@@ -126,7 +126,7 @@ def measure_latency(scenario: Scenario) -> Iterator[Measurement]:
             usage = usage_of(cluster)
             pace = run_pace(scenario, primary_port(cluster), usage, durable=True)
         check_kept(stores / cluster.brokers[0].name, len(pace.late))
-    yield from confirmations("durable_latency", "durable, 3 brokers", pace, usage, f"{syncs}; ")
+    yield from latencies_of_cluster("durable_latency", "durable, 3 brokers", pace, usage, f"{syncs}; ")
 
 
 # --- folding while it works
