@@ -153,6 +153,9 @@ class World(NamedTuple):
 class Node(MemberHarness):
     """The promise: inputs are handled one by one, in the order in which they came, and only by a live process."""
 
+    turn_within_s = TURN_WITHIN_S
+    """After something has happened."""
+
     def __init__(
         self,
         world: World,
@@ -469,7 +472,7 @@ class Node(MemberHarness):
     def want_turn(self) -> None:
         if not self._turn_waits:
             self._turn_waits = True
-            delay_s = TURN_WITHIN_S * self._draw()
+            delay_s = self.turn_within_s * self._draw()
             self._world.schedule.after(delay_s, partial(self._in_process, self.process, self.turn))
 
     def open_link(self, link: int, address: str) -> None:

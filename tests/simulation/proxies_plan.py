@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from simulation.node import TURN_WITHIN_S
+
 FAULTS_END_S: Final = 12.0
+MOVES: Final = 16
+TRANSACTING: Final = 6
+"""Of a run that is about what is under way when a set moves."""
+BUSY_TURN_S: Final = 0.02
 FORWARDING_ENDS_S: Final = 6.0
 """Where brokers hand messages on: many short runs meet more than a few long ones."""
 _PAUSES_OF_ALL_S: Final = (1.55, 1.9), (1.55, 1.9), (2.5, 5.0)
@@ -109,6 +115,10 @@ class ProxiesPlan:
     replicas: tuple[tuple[int, ...], ...]
     """Of each resource set beside `default`, which has one at every broker: the numbers of its brokers."""
     faults: tuple[ProxiesFault, ...]
+    hurried: bool = False
+    """Clients that work in transactions discharge them before they have heard what became of their messages."""
+    turn_within_s: float = TURN_WITHIN_S
+    """So long after something has come a broker has its turn, at most: what comes before is worked on in it, too."""
 
     @property
     def faults_end_s(self) -> float:
@@ -189,6 +199,35 @@ def draw_pauses_plan(seed: int) -> ProxiesPlan:
     pauses = ((2.0, 1.55), (5.5, 1.65), (9.0, 1.75))
     faults = [_draw_pause_of_all(draw)._replace(at_s=at_s, for_s=for_s) for at_s, for_s in pauses]
     return replace(draw_split_plan(seed), publishers=2, consumers=0, sessions=4, faults=tuple(faults))
+
+
+def draw_moves_plan(seed: int) -> ProxiesPlan:
+    """3 busy brokers, 2 sets that move all the time, in order, and clients that work in transactions."""
+    draw = random.Random(f"{seed}/moves plan")
+    moves = [_draw_fault(draw, ProxiesKind.MOVE) for _ in range(MOVES)]
+    return ProxiesPlan(
+        seed,
+        brokers=3,
+        publishers=2,
+        consumers=1,
+        shrinking=0,
+        browsers=0,
+        transacting=TRANSACTING,
+        anonymous=0,
+        sessions=0,
+        bereft=0,
+        subscribers=0,
+        forking=0,
+        delay_s=0.0005,
+        socket_bytes=1_000_000,
+        publisher_credit=40,
+        most_unsettled=30_000,
+        min_in_sync=1,
+        replicas=((0, 1, 2),),
+        faults=tuple(sorted(moves, key=lambda fault: fault.at_s)),
+        hurried=True,
+        turn_within_s=BUSY_TURN_S,
+    )
 
 
 def draw_proxies_plan(seed: int) -> ProxiesPlan:

@@ -35,6 +35,8 @@ class Work:
         """The discharge was sent."""
         self.fails = False
         """It is a rollback."""
+        self.refused: list[Sent] = []
+        """Of `published` before."""
 
 
 class TransactingClient(AmqpClient):
@@ -44,6 +46,8 @@ class TransactingClient(AmqpClient):
         """`queues`: where it takes from, and where it publishes to."""
         super().__init__(shop, name, draw)
         self.is_quiet = False
+        self.is_hurried = False
+        """It discharges at once, before it has heard what became of its messages."""
         self.unknown: list[Work] = []
         """Commits of which nobody has heard what became of them."""
         self.committed = 0
@@ -111,10 +115,15 @@ class TransactingClient(AmqpClient):
                 delivery.local.data = [transaction_id, ACCEPTED]
                 delivery.update(TRANSACTIONAL)
                 work.consumed.append((delivery, handout))
+            if self.is_hurried:
+                self._discharge(work, transaction_id)
         elif self.draw.random() < 0.5:
-            work.is_discharged, work.fails = True, self.draw.random() < ROLLBACKS
-            self.note("rolls back" if work.fails else "commits")
-            self._ask(work, "discharge", transaction_id, work.fails)
+            self._discharge(work, transaction_id)
+
+    def _discharge(self, work: Work, transaction_id: bytes) -> None:
+        work.is_discharged, work.fails = True, self.draw.random() < ROLLBACKS
+        self.note("rolls back" if work.fails else "commits")
+        self._ask(work, "discharge", transaction_id, work.fails)
 
     def _ask(self, work: Work, what: str, *fields: Any) -> Work:
         body = proton.Described(proton.symbol(f"amqp:{what}:list"), list(fields))
@@ -183,10 +192,13 @@ class TransactingClient(AmqpClient):
         sent = self._unanswered.pop(delivery.tag, None)
         if sent is None:
             return
-        if delivery.remote_state == proton.Delivery.REJECTED:  # it is not in the transaction, which may be lost
+        # Refused, or released as it came when its link had ended: the transaction is rolled back.
+        if delivery.remote_state in (proton.Delivery.REJECTED, proton.Delivery.RELEASED):
             self._ledger.is_refused(sent)
-            for work in filter(None, (self._work,)):
+            work = self._work
+            if work is not None and sent in work.published:
                 work.published = [each for each in work.published if each != sent]
+                work.refused.append(sent)
         elif delivery.remote_state != TRANSACTIONAL:
             raise Violation(f"{sent} was answered with {delivery.remote_state} in a transaction")
         delivery.settle()
@@ -208,6 +220,8 @@ class TransactingClient(AmqpClient):
         delivery.settle()
 
     def _committed(self, work: Work) -> None:
+        if work.refused:
+            raise Violation(f"{self.name} has committed, and of the same transaction {work.refused} were refused")
         self.note("has committed")
         self.committed += 1
         self._work = None
@@ -226,6 +240,7 @@ class TransactingClient(AmqpClient):
         self._work = None
         for sent in work.published:
             self._ledger.is_refused(sent)
+        self._unanswered = {tag: sent for tag, sent in self._unanswered.items() if sent not in work.published}
 
     def ended(self, talk: Talk) -> None:
         work, self._work = self._work, None

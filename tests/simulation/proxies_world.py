@@ -150,7 +150,9 @@ class ProxiesWorld:
         draw = self._draw(f"clock {index}")
         clock = Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
         settings = partial(self._settings, index, tuple(range(self.plan.brokers)))
-        return ProxyNode(around, index, clock, settings, terms)
+        node = ProxyNode(around, index, clock, settings, terms)
+        node.turn_within_s = self.plan.turn_within_s
+        return node
 
     def _settings(self, index: int, replicas: tuple[int, ...], instance: str) -> MemberSettings:
         return MemberSettings(
@@ -228,7 +230,9 @@ class ProxiesWorld:
             placed = draw.choice(self.sets)
             plain, *others = [name for name in placed.queues if name not in (DELETED, BUSY)]
             name, source = f"t{number}", draw.choice([plain, *others])
-            clients.append(TransactingClient(self, name, self._draw(name), placed.ledger, (source, plain)))
+            client = TransactingClient(self, name, self._draw(name), placed.ledger, (source, plain))
+            client.is_hurried = plan.hurried
+            clients.append(client)
         ledgers = {queue: placed.ledger for placed in self.sets for queue in placed.queues}
         for number in range(plan.anonymous):
             name = f"a{number}"

@@ -13,11 +13,12 @@ import pytest
 
 from qpid_ha_broker.amqp.connections import connection
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
-from qpid_ha_broker.amqp.links import relayed_links
+from qpid_ha_broker.amqp.links import attach, relayed_links
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
 from qpid_ha_broker.amqp.links.paced_consumer import PacedConsumer
 from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
+from qpid_ha_broker.amqp.relaying import relayed_transactions
 from qpid_ha_broker.amqp.relaying.relayed_transactions import RelayedTransaction
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink
 from qpid_ha_broker.amqp.relaying.silence import Silence
@@ -37,7 +38,7 @@ from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.far_links import TICK_S
 from qpid_ha_broker.server.proxies.proxying import Proxying
 from simulation.planted import found_by
-from simulation.proxies_plan import ProxiesKind, draw_pauses_plan, draw_proxies_plan, draw_split_plan
+from simulation.proxies_plan import ProxiesKind, draw_moves_plan, draw_pauses_plan, draw_proxies_plan, draw_split_plan
 from simulation.proxies_world import run_proxies
 
 PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 10)}
@@ -167,6 +168,21 @@ def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: p
     monkeypatch.setattr(RelayedTransaction, "fail", fail_unless_gone)
 
     assert "a transaction that is not over" in found_by(monkeypatch, map(draw_proxies_plan, (75, 59))).problem
+
+
+def test_transactions_of_sets_that_move_all_the_time_keep_their_promises() -> None:
+    outcome = run_proxies(draw_moves_plan(2))
+
+    assert outcome.problem == ""
+    assert (outcome.committed > 200, outcome.generations > 8) == (True, True)
+
+
+def test_a_commit_that_is_released_as_its_coordinator_has_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "answer_late", None)
+    monkeypatch.setattr(relayed_transactions, "_ANSWERS", (*relayed_transactions._ANSWERS, engine.RELEASED))
+
+    problem = found_by(monkeypatch, map(draw_moves_plan, (2, 6))).problem  # 4 of the first 24
+    assert f"was answered with {engine.RELEASED} when it discharged" in problem
 
 
 def test_a_message_of_a_session_that_is_given_back_when_its_connection_is_lost_is_found(
