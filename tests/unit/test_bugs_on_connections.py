@@ -117,6 +117,20 @@ def test_a_bug_elsewhere_closes_the_connection_with_a_close_frame(monkeypatch: p
     assert story.other_can_consume() == ["a"]
 
 
+def test_what_comes_behind_a_bug_that_ends_the_connection_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    client = story.client
+    receiver, sender = client.receiver("q", 10), client.sender("q")
+    with monkeypatch.context() as broken:
+        broken.setattr(Connection, "session_opened", fail)
+        client.connection.session().open()
+        lost = client.send(sender, proton.Message("lost"))  # in the same read
+        story.broker.settle_down()
+    assert name_of(client.connection) == INTERNAL_ERROR
+    assert (lost.remote_state, lost.settled) == (0, False), "clients take what is settled for queued"
+    assert client.bodies(receiver) == story.other_can_consume() == []
+
+
 def test_links_that_cannot_even_be_ended_keep_no_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story()
     client = story.client

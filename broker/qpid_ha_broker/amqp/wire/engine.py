@@ -372,9 +372,6 @@ class Engine:
         if self.on_fault is not None:
             self.on_fault(error)
         if self._is_broken:
-            event = _peek(self._collector)
-            if event and _type_of(event) == _DELIVERY:  # not even to be discarded
-                _pop(self._collector)
             return
         self._is_broken = True
         for links in (self._receiving, self._sending, self._consuming):
@@ -398,6 +395,9 @@ class Engine:
 
         Returns how many events it were, and whether they are requests.
         """
+        if self._is_broken:  # nobody has looked at it, and what is settled counts as queued with some clients
+            _pop(self._collector)
+            return 1, False
         pointer = _link_of(delivery)
         try:
             receiving = self._receiving.get(pointer)
