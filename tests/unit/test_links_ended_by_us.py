@@ -7,6 +7,8 @@ import pytest
 
 from paired_engines import PairedBroker
 from paired_proxy import paired_broker
+from paired_transactions import PairedCoordinator, publish
+from qpid_ha_broker.amqp.connections import link_table
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from session_clients import open_session
@@ -60,3 +62,50 @@ def test_an_answer_that_comes_when_the_link_has_ended_is_not_confirmed(broker: P
     assert link.remote_condition.name == CONNECTION_FORCED
     assert settles or not delivery.settled
     assert broker.queue("q").messages.count == 1
+
+
+@pytest.mark.parametrize("what", ["a message", "a commit", "an answer"])
+def test_what_is_not_decided_when_its_link_ends_is_not_settled_when_the_client_hears_of_it(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proton settles what is left on a link that is freed, and its own client takes a commit that is settled without a
+    word for one that counts."""
+    broker = PairedBroker()
+    broker.container.default.configuration.declare_queue("q", {})
+    client = broker.connect()
+    coordinator, sender = PairedCoordinator(client), client.sender("q")
+    client.send_all(sender, FINE)
+    receiver = client.receiver("q", 1, answers_first=True)
+    ((delivery, _),) = client.received(receiver)
+    transaction = coordinator.declare()
+    broker.container.default.resources.replicated.log.add_witness("backup")  # which acknowledges nothing
+    if what == "an answer":
+        link = receiver
+        delivery.update(proton.Delivery.ACCEPTED)
+    elif what == "a message":
+        link = sender
+        delivery = client.send(sender, FINE)
+    else:
+        link = coordinator.link
+        publish(client, sender, transaction, "a")
+        broker.settle_down()
+        body = proton.Described(proton.symbol("amqp:discharge:list"), [transaction, False])
+        delivery = client.send(link, proton.Message(body=body))
+    broker.settle_down()
+    for endpoint in client.peer.links:
+        if endpoint.link.name == link.name:
+            endpoint.end(AmqpError(CONNECTION_FORCED, "try again"))
+    broker.settle_down()
+    link.close()
+    broker.settle_down()
+    assert (delivery.settled, delivery.remote_state) == (False, 0)
+
+    monkeypatch.setattr(link_table, "MOST_UNDECIDED", 0)  # a client that makes the broker keep ever more of them
+    other = client.sender("q")
+    for endpoint in client.peer.links:
+        if endpoint.link.name == other.name:
+            endpoint.end(AmqpError(CONNECTION_FORCED, "try again"))
+    broker.settle_down()
+    condition = client.connection.remote_condition
+    assert condition is not None
+    assert condition.name == "amqp:resource-limit-exceeded"

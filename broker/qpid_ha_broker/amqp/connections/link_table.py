@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import proton
 
@@ -31,6 +31,7 @@ from qpid_ha_broker.amqp.wire.engine import (
     has_unsent,
     is_in,
     session_of,
+    unsettled_on,
 )
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.errors import NotPrimary
@@ -38,6 +39,8 @@ from qpid_ha_broker.model.queues.queue import Queue
 
 MOST_LINKS = 65_535
 """What AMQP's handles are given out for at most: two bytes of them."""
+MOST_UNDECIDED: Final = 100_000
+"""Deliveries that may stay on links that we have ended, as long as their session is there."""
 
 
 class LinkTable:
@@ -61,6 +64,8 @@ class LinkTable:
         """Why the connection has to end: see `check_refused`."""
         self._awaiting_detach: dict[Any, proton.Link] = {}
         """Links that we have closed and the peer has not."""
+        self._undecided = 0
+        """Deliveries on links that we have ended, of which nothing will be said: see `_let_go`."""
 
     def __len__(self) -> int:
         return len(self._attached)
@@ -92,6 +97,9 @@ class LinkTable:
         limit = self._limit
         if len(self._awaiting_detach) > limit:
             raise AmqpError(RESOURCE_LIMIT, f"{limit} links were refused, and none of them has been detached")
+        if self._undecided > MOST_UNDECIDED:
+            text = f"{MOST_UNDECIDED} messages were not answered when their links ended: connect again"
+            raise AmqpError(RESOURCE_LIMIT, text)
 
     @property
     def _limit(self) -> int:
@@ -233,7 +241,19 @@ class LinkTable:
             link.close()
         else:
             link.detach()
-        link.free()
+        self._let_go(link, is_decided=endpoint is not None or not closed or not self.is_limited)
+
+    def _let_go(self, link: proton.Link, *, is_decided: bool) -> None:
+        """Both ends have ended it. `is_decided`: the peer takes nothing on it for an answer any more, as brokers do.
+
+        To free a link is to settle what is left on it, and some clients take that for an answer: for a commit that
+        counts, a message that is queued, an accepted one that is gone. Where we have ended it nobody knows that; it
+        stays until its session or connection goes. One that was only detached Proton would find again by its name.
+        """
+        if is_decided or not (unsettled := unsettled_on(link)):
+            link.free()
+        else:
+            self._undecided += unsettled
 
     def of_session(self, session: proton.Session) -> list[LinkEndpoint]:
         """Those that end with `session`."""

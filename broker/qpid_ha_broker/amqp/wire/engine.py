@@ -577,6 +577,11 @@ class Engine:
         _beyond.pop(link._impl, None)
 
 
+def unsettled_on(link: proton.Link) -> int:
+    """How many deliveries on it neither end has settled for good: Proton settles them when the link is freed."""
+    return int(lib.pn_link_unsettled(link._impl))
+
+
 def _read(pointer: Any, size: int) -> bytes:
     """So many bytes of the message that is being read on that link, if there are so many."""
     large = bytearray(size)
