@@ -40,7 +40,8 @@ from qpid_ha_broker.model.queues.queue import Queue
 MOST_LINKS = 65_535
 """What AMQP's handles are given out for at most: two bytes of them."""
 MOST_UNDECIDED: Final = 100_000
-"""Deliveries that may stay on links that we have ended, as long as their session is there."""
+"""Deliveries that may stay on links that we have ended, in all that a connection has had: the end of a session takes
+none off."""
 
 
 class LinkTable:

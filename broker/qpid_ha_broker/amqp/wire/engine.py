@@ -578,7 +578,7 @@ class Engine:
 
 
 def unsettled_on(link: proton.Link) -> int:
-    """How many deliveries on it neither end has settled for good: Proton settles them when the link is freed."""
+    """How many deliveries on it we have not settled: Proton does, and says so, when the link is freed."""
     return int(lib.pn_link_unsettled(link._impl))
 
 

@@ -11,9 +11,9 @@ be handed out where
 2. its id is not above the newest mark, and that mark is committed, or
 3. its id is not above the newest mark, and the mark lies before it in the log: who has the message has the mark.
 
-Case 3 is why nobody waits: of a queue that is handed out as fast as it is filled the log says once that all of it may
-be (`EVERYTHING`). A mark that is lower than the one before takes back what was said of messages that nobody had; it
-never is below what was handed out.
+Case 3 is why nobody waits for a mark: of a queue that is handed out as fast as it is filled the log says once that all
+of it may be (`EVERYTHING`). A mark that is lower than the one before takes back what was said of messages that nobody
+had; it never is below what was handed out.
 
 A log says in each generation whether it has marks (`HandedOut` of the queue 0): an older primary writes none, and after
 that one all that was queued may have been handed out. Likewise where a generation is not known that was between.
