@@ -10,7 +10,7 @@
 4. Of one publisher's link, a consumer gets what comes for the first time in the order in which it was sent. That is
    what comes without a mark, unless a primary gave it to somebody else before, whose proxy gave it back unseen. It is
    also what its primary gave to this one alone, on one link, again and again, and it never came: the proxy may give it
-   back, but not where that changes the order.
+   back, but not where that changes the order. What a session held before is not this one's alone.
 """
 
 from __future__ import annotations
@@ -285,6 +285,7 @@ class Ledger:
         is_alone = len(given) > 1 and all(
             each.at_s >= reading.attached_s and each.attached_s >= reading.opened_s for each in given
         )
+        is_alone = is_alone and handout.sent not in self._held  # a session gives back what it was never sent, too
         return is_alone and not self.handouts[handout.sent] and self._custodian.is_its_own(handout)
 
     def _check_order(self, handout: Handout) -> None:

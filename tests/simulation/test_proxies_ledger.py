@@ -1,11 +1,10 @@
 """What the ledger of proxies allows, and no more than that.
 
-1. A message that died with the primary that handed it out: who sends it again, sends a new one (docs/cluster.md, "What
-   is not there yet"; seeds 358 and 395).
+1. A message that was on its way when the primary that handed it out died: it comes again, marked (seeds 358 and 395).
 2. A message that two clients have, as one of them lost the connection to a primary that lived, and that the other one
    came for first (docs/cluster.md, "Proxies"; seed 1122).
 3. A message that a session held and never got: who looked meanwhile does not go back for it (docs/protocol.md,
-   "Browsing").
+   "Browsing"), and who gets it of the queue again gets it late.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from simulation.streams import Streams
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
 
-MESSAGE, WORK = Sent("p0-1", 1, "plain"), Sent("t0-1", 1, "plain")
+MESSAGE, LATER, WORK = Sent("p0-1", 1, "plain"), Sent("p0-1", 2, "plain"), Sent("t0-1", 1, "plain")
 
 
 class Generations:
@@ -136,6 +135,31 @@ def test_what_left_on_an_earlier_link_does_not_come_on_this_one() -> None:
     market.readings["c0.1"] = Reading("c0.1", "plain", market.now_s())
     market.begins()
     assert market.comes("c0.1").generation == 2
+
+
+def with_one_given_twice_behind_a_later_one(market: Market) -> None:
+    """To one consumer, whose proxy gave it back once, unseen."""
+    reading = market.readings["c0.1"]
+    reading.attached_s = market.now_s()
+    market.generations.have_all_come_in_time = True
+    market.ledger.sends(LATER)
+    market.ledger.hands_out(LATER, reading, is_marked=False)
+    for _ in range(2):
+        market.leaves("c0.1")
+
+
+def test_what_was_given_to_one_alone_comes_to_it_in_order() -> None:
+    market = Market()
+    with_one_given_twice_behind_a_later_one(market)
+    with pytest.raises(Violation, match="behind 2"):
+        market.comes("c0.1", is_marked=True)
+
+
+def test_what_a_session_had_held_need_not_come_in_order() -> None:  # seed 70424
+    market = Market()
+    market.ledger.is_held(MESSAGE)
+    with_one_given_twice_behind_a_later_one(market)
+    market.comes("c0.1", is_marked=True)
 
 
 def with_unknown_commit(market: Market) -> TransactingClient:
