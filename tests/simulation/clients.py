@@ -216,7 +216,9 @@ class ConsumingClient:
             return
         self._held[entry.id] = entry
         is_marked = entry.acquired_before or entry.delivery_count > 0 or entry.id <= queue.redelivered_below
-        self._shop.ledger.delivered(Copy.read(entry.resident_body()), is_marked, session.node)
+        is_told = session.node.resources.replicated.state.marks.is_told
+        mark_lsn = queue.mark.lsn if is_told else 0
+        self._shop.ledger.delivered(Copy.read(entry.resident_body()), is_marked, session.node, mark_lsn)
         answer = partial(session.node.do, partial(self._answer, session, entry))
         self._shop.schedule.after(0.3 * self._shop.draw.random(), answer)
 

@@ -84,7 +84,8 @@ class Ledger:
         self.settlements: dict[Copy, list[Promise]] = {}
         self._sent: dict[tuple[str, int], int] = {}
         self._accepting: set[Copy] = set()
-        self._unmarked: set[Copy] = set()
+        self._unmarked: dict[Copy, Promise] = {}
+        """What was delivered as new, and who knew then that it might be: whoever leads next is to be one of those."""
         self._seen: set[Copy] = set()
         self._gone_at_s: dict[Copy, float] = {}
         """When a primary began without a confirmed copy."""
@@ -276,12 +277,14 @@ class Ledger:
 
     # --- consumers
 
-    def delivered(self, copy: Copy, is_marked: bool, node: Node) -> None:
+    def delivered(self, copy: Copy, is_marked: bool, node: Node, mark_lsn: int) -> None:
+        """`mark_lsn`: where the log says that it may have been, if it is not `is_marked`."""
         self.deliveries_total += 1
         if not is_marked:
             if copy in self._unmarked:
-                raise Violation(f"{node.name} delivered {copy} for the second time without saying so")
-            self._unmarked.add(copy)
+                self._check_mark(f"{node.name} delivered {copy} for the second time without saying so", copy, node)
+            holders = self._holders_at(node, mark_lsn)
+            self._unmarked[copy] = Promise(node.member.status.generation, holders, self._now_s())
         self._check_not_queued_again(copy, node)
         if copy in self._seen:
             self._check_not_settled(copy, node)
@@ -295,6 +298,17 @@ class Ledger:
         if copy.number < last:
             raise Violation(f"{node.name} delivered {copy} after number {last}")
         self._last_delivered[copy.publisher, copy.queue] = copy.number
+
+    def _check_mark(self, text: str, copy: Copy, node: Node) -> None:
+        """Whether all who knew of the first delivery have lost that, or need not have been asked.
+
+        That is where a broker that was dropped does not hear of it, and is promoted beside those who went on.
+        """
+        promise = self._unmarked[copy]
+        kept = {holder.name for holder in promise.holders if self._custody.loss(holder, promise.at_s) is None}
+        is_dropped_unasked = not (self._terms.has_coordinator or kept & {node.name, *node.member.status.members})
+        if not (is_dropped_unasked and self._terms.min_in_sync == 1):
+            self._excuse_or_raise(text, [promise])
 
     def _check_not_settled(self, copy: Copy, node: Node) -> None:
         for promise in self.settlements.get(copy, ()):
