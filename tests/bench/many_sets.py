@@ -186,7 +186,7 @@ def measure_map(scenario: Scenario) -> Iterator[Measurement]:
         await cluster.stop("c")
         default = cluster.brokers["a"].container.default
         names = [f"set{number}" for number in range(sets)]
-        default.resources.replicated.write_unit(
+        default.resources.replicated.submit(
             [
                 *(ev.BrokerRegistered(name, name, f"amqp://127.0.0.1:{port}", "", "", "1")
                   for port, name in enumerate(("x", "y", "z"), 1)),

@@ -91,8 +91,9 @@ class ReportingBroker:
 
 async def controller(questions: OneAnswer | None = None) -> tuple[ControllerService, RecordingCore]:
     """One that decides for a cluster of which nobody has been heard of yet."""
-    core, default = RecordingCore(), Resources(TextReader()).replicated
-    default.read_only = ""
+    core, resources = RecordingCore(), Resources(TextReader())
+    default = resources.replicated
+    resources.replication.read_only = ""
     default.catalog.clock.go_on(5000, 1000)
     container = SimpleNamespace(default=default, steady=SteadyClock(lambda: 7.0, lambda: 1.0))
     host: Any = SimpleNamespace(schedule_turn=lambda: None, container=container)

@@ -270,7 +270,7 @@ class ProxiesTrouble:
 
 
 def _end_by_hand(node: ProxyNode, name: str) -> None:
-    if not node.resources.replicated.read_only:
+    if not node.resources.replication.read_only:
         node.note_line(f"ENDS session {name}")
         node.container.sessions.end_by_hand(name)
 

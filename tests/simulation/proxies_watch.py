@@ -192,7 +192,7 @@ class Watch:
     def browses_replica(self, client: str) -> bool:
         """See there."""
         endpoint = self._browsing_here.get(client)
-        return endpoint is not None and bool(endpoint.hosted.resources.replicated.read_only)
+        return endpoint is not None and bool(endpoint.hosted.resources.replication.read_only)
 
     def has_left(self, reading: Reading) -> bool:
         """See there."""

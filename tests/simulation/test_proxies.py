@@ -300,7 +300,7 @@ def test_a_drain_that_does_not_wait_for_what_a_new_primary_took_over_is_found(mo
 def _gives_all_back(self: SessionConsumer, entries: list[Entry], *, lost: bool) -> None:
     abandon(entries)
     held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
-    if held is not None and not self.hosted.resources.replicated.read_only:
+    if held is not None and not self.hosted.resources.replication.read_only:
         release_held(self.hosted.resources, held, failed=False)
 
 

@@ -84,7 +84,7 @@ class SeveralSets(PairedBroker):
     def lead_elsewhere(self, name: str, address: ServerAddress | None = BETA) -> None:
         """This broker is a backup for that set from now on."""
         hosted = self.set(name)
-        hosted.read_only, hosted.resources.replicated.read_only = True, f"another broker leads {name}"
+        hosted.read_only, hosted.resources.replication.read_only = True, f"another broker leads {name}"
         if address is not None:
             self.directory.primaries[name] = address
 

@@ -214,16 +214,16 @@ def test_a_set_that_moves_is_a_pause_and_those_to_one_address_stay_in_order(sets
     log = hosted.resources.replicated.log
     log.add_witness("backup")
     before = sets.send(("red", "a"))
-    hosted.read_only, hosted.resources.replicated.read_only = True, "moving"
+    hosted.read_only, hosted.resources.replication.read_only = True, "moving"
     hosted.end_links(ServedElsewhere(sets.there.directory, "red"), browsers=False)
     during = sets.send(("red", "b"))
-    hosted.read_only, hosted.resources.replicated.read_only = False, ""
+    hosted.read_only, hosted.resources.replication.read_only = False, ""
     log.remove_witness("backup")
     sets.attach_those_left()
     assert states([*before, *during]) == [ACCEPTED] * 2
     assert red(sets) == ["a", "b"]
     here = sets.here.set("red")
-    here.read_only, here.resources.replicated.read_only = False, ""
+    here.read_only, here.resources.replication.read_only = False, ""
     assert states(sets.send(("red", "c"))) == [ACCEPTED]  # as long as the far link is there, in its order
     assert red(sets) == ["a", "b", "c"]
 

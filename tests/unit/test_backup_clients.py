@@ -201,7 +201,7 @@ def test_management_answers_on_a_replica(replica: Cluster) -> None:
 
 def test_a_replica_answers_management_as_the_manual_asks_it(replica: Cluster) -> None:
     """To a dynamic address, which on a primary is a temporary queue."""
-    replica.container.default.resources.replicated.read_only = "b is the primary"
+    replica.container.default.resources.replication.read_only = "b is the primary"
     admin = replica.admin()
     replies = subscribe(admin, None, "replies", dynamic=True)
     other = subscribe(admin, None, "other", dynamic=True)
@@ -259,7 +259,7 @@ def test_an_answer_waits_for_the_replicas_if_that_is_wanted(confirm_dequeue: boo
 def test_too_few_replicas_is_a_condition_of_its_own(broker: Cluster) -> None:
     client = broker.connect()
     sender = client.sender("q")
-    broker.container.default.resources.replicated.refusal = NotEnoughReplicas("1 of 2 brokers")
+    broker.container.default.resources.replication.refusal = NotEnoughReplicas("1 of 2 brokers")
     delivery = client.send(sender, proton.Message(body="x"))
     broker.settle_down()
     assert delivery.remote_state == proton.Delivery.REJECTED

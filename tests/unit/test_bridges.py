@@ -209,7 +209,7 @@ def test_a_refusal_is_tried_again_and_told(paired: PairedRemote) -> None:
 def test_when_another_broker_leads_nothing_more_is_taken_or_accepted(paired: PairedRemote) -> None:
     far = inbound(paired)
     hosted = paired.here.container.default
-    hosted.resources.replicated.read_only = "another one leads"
+    hosted.resources.replication.read_only = "another one leads"
     hosted.end_links(AmqpError(CONNECTION_FORCED, "another one leads"), browsers=True)
     paired.settle_down()
     (delivery,) = offer(paired, far, "a")
@@ -341,7 +341,7 @@ def test_when_another_broker_leads_what_was_sent_stays_in_the_queue(paired: Pair
     far = outbound(paired, "a")
     ((delivery, _),) = take_messages(far)
     hosted = paired.here.container.default
-    hosted.resources.replicated.read_only = "another one leads"
+    hosted.resources.replication.read_only = "another one leads"
     hosted.end_links(AmqpError(CONNECTION_FORCED, "another one leads"), browsers=True)
     told(paired, delivery, ACCEPTED)
     assert held(paired) == ["a"]

@@ -146,7 +146,7 @@ def test_what_comes_back_in_portions_is_back_at_once_and_unwritten_when_the_log_
     held = gone_with(core, queue, 3 * RELEASED_LENGTH)
     core.resources.work.run(budget_of(1))
     written = core.log.last_lsn
-    core.resources.replicated.read_only = "this broker is joining, not primary"
+    core.resources.replication.read_only = "this broker is joining, not primary"
     assert (queue.messages.acquired, bool(core.resources.work), core.log.last_lsn) == (0, False, written)
     assert [entry.delivery_count for entry in held[-2:]] == [0, 0], "nothing counts that the log does not say"
     core.check()
@@ -486,7 +486,7 @@ def test_a_connection_that_is_lost_while_the_links_of_its_session_end_gives_all_
 def test_a_broker_that_may_write_no_more_ends_all_links_at_once() -> None:
     broker, client = many_links(30)
     client.vanish()
-    broker.container.default.resources.replicated.read_only = "this broker is joining, not primary"
+    broker.container.default.resources.replication.read_only = "this broker is joining, not primary"
     assert broker.queue("q").dispatcher.consumers == []
     broker.check_invariants()
 

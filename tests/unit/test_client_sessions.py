@@ -596,12 +596,12 @@ def test_a_broker_that_begins_to_lead_waits_for_the_clients_of_all_sessions(brok
     filled(broker, 1)
     consume(open_session(broker, timeout=5), "q", 1)
     following = PairedBroker()
-    following.container.default.resources.replicated.read_only = "another one leads"
+    following.container.default.resources.replication.read_only = "another one leads"
     following.container.default.read_only = True
     replay(broker, following)
     pass_time(following, 100)
     assert refusal(open_session(following)) == "amqp:resource-locked", "nobody knows who leads"
-    following.container.default.resources.replicated.read_only = ""
+    following.container.default.resources.replication.read_only = ""
     following.container.default.read_only = False
     pass_time(following, 0)
     pass_time(following, 4.9)

@@ -126,11 +126,11 @@ def test_a_broker_that_may_write_no_more_leaves_the_queue_with_the_rest() -> Non
     deletion = core.configuration.delete_queue("q")
     core.resources.work.run(SPENT)
     lsn = core.log.last_lsn
-    core.resources.replicated.read_only = "this broker is joining, not primary"
+    core.resources.replication.read_only = "this broker is joining, not primary"
     core.resources.work.run()
     assert isinstance(deletion.failure, NotPrimary)
     assert (core.log.last_lsn, bool(core.resources.work)) == (lsn, False)
-    core.resources.replicated.read_only = ""
+    core.resources.replication.read_only = ""
     core.publish(queue, "again")
     assert queue.messages.count == COUNT - MOVED_LENGTH + 1
     core.check()

@@ -90,7 +90,7 @@ def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
     queue = core.queue("q")
     core.publish(queue, "a")
     backup = core.followed()
-    backup.replicated.read_only = "this broker is ready; node1 is primary"
+    backup.replication.read_only = "this broker is ready; node1 is primary"
     reader = Core(backup, witness=False)
     replica = backup.catalog.queues["q"]
     browser = reader.browser(replica)
@@ -232,7 +232,7 @@ def test_a_backup_writes_nothing_and_says_who_does() -> None:
     core.publish(queue, "a")
     (entry,) = core.take(queue, core.consumer(queue))
     lsn = core.log.last_lsn
-    core.resources.replicated.read_only = "this broker is ready; node1 is primary"
+    core.resources.replication.read_only = "this broker is ready; node1 is primary"
     commands: list[Callable[[], object]] = [
         lambda: core.publish(queue, "b"),
         lambda: core.publish(exchange, "b"),
@@ -253,7 +253,7 @@ def test_a_backup_writes_nothing_and_says_who_does() -> None:
     core.resources.release(queue, [entry], failed=True)
     assert (entry.holder, entry.delivery_count) == (None, 0)
     assert (core.log.last_lsn, queue.messages.count) == (lsn, 1)
-    core.resources.replicated.read_only = ""
+    core.resources.replication.read_only = ""
     core.publish(queue, "b")
     core.check()
 
@@ -264,7 +264,7 @@ def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
     both = core.exchange("both", "fanout", queue, local)
     core.publish(queue, "a")
     lsn = core.log.last_lsn
-    core.resources.replicated.refusal = NotEnoughReplicas("2 brokers must hold it, 1 does")
+    core.resources.replication.refusal = NotEnoughReplicas("2 brokers must hold it, 1 does")
     for target in (queue, both):
         with pytest.raises(NotEnoughReplicas, match="2 brokers"):
             core.publish(target, "b")
@@ -273,7 +273,7 @@ def test_without_enough_replicas_nothing_replicated_is_taken_in() -> None:
     assert (core.log.last_lsn, local.messages.count) == (lsn, 0)
     assert core.resources.publish(local, message("c"), core.now_ms).is_committed
     assert core.consume(queue) == ["a"]
-    core.resources.replicated.refusal = None
+    core.resources.replication.refusal = None
     core.publish(queue, "d")
     core.check()
 

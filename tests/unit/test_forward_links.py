@@ -78,7 +78,7 @@ class Broker:
 
     def lead(self, generation: int) -> None:
         """This broker leads `red`, in that generation."""
-        self.red.resources.replicated.read_only = ""
+        self.red.resources.replication.read_only = ""
         self.red.resources.replicated.write(ev.GenerationStarted(generation, "alpha", "", 0, False, ""))
         self.red.read_only = False
 

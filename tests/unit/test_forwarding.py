@@ -137,7 +137,7 @@ def test_a_queue_that_is_gone_is_left_out_and_one_that_is_missing_is_told_of() -
 
 def test_who_does_not_lead_takes_nothing_and_nothing_fails() -> None:
     core, sender = a_primary(q=0), a_sender()
-    core.resources.replicated.read_only = "gamma leads"
+    core.resources.replication.read_only = "gamma leads"
     token = sender.forward(("q",), message("m"))
     deliver(sender, ForwardReceiver(core.resources, MessageClock()))
     assert (sender.is_connected, token.failure, sender.is_idle) == (False, None, False)
@@ -191,7 +191,7 @@ def test_publishers_are_to_wait_when_too_much_is_kept() -> None:
 
 def led_by_another(core: Core, *texts: str) -> None:
     """Another broker leads, which has nothing of what was not committed here, and others' messages instead."""
-    core.resources.replicated.read_only = "gamma leads"
+    core.resources.replication.read_only = "gamma leads"
     core.log.reset(core.log.committed_lsn)
     start = ev.GenerationStarted(2, "gamma", "", 0, False, "")
     queue_id = core.catalog.queues["q"].id
@@ -213,7 +213,7 @@ def test_a_primary_that_was_replaced_confirms_nothing_of_what_it_took() -> None:
     led_by_another(core, "a", "b", "c", "d")
     assert receiver.committed() == []
     assert receiver.is_outdated
-    core.resources.replicated.read_only = ""  # it leads again
+    core.resources.replication.read_only = ""  # it leads again
     assert receiver.committed() == []
     assert receiver.is_outdated
     assert not token.is_committed
@@ -254,7 +254,7 @@ def test_at_its_own_broker_nothing_fails_when_that_ceases_to_lead() -> None:
     core, sender = a_primary(q=0), a_sender()
     token = sender.forward(("q",), message("m"))
     here = ForwardingHere(sender, ForwardReceiver(core.resources, MessageClock()))
-    core.resources.replicated.read_only = "gamma leads"
+    core.resources.replication.read_only = "gamma leads"
     assert not here.deliver(NOW_MS, UNLIMITED)
     assert here.is_over
     assert (sender.is_connected, sender.has_unwritten, token.failure) == (False, True, None)

@@ -412,7 +412,7 @@ def test_where_others_write_all_links_of_a_lost_client_end_at_once(
 ) -> None:
     for _ in range(20):
         getattr(client, role)("red")
-    broker.set("red").resources.replicated.read_only = "another broker leads red"
+    broker.set("red").resources.replication.read_only = "another broker leads red"
     ticks = itertools.count()
     broker.container.clock = lambda: float(next(ticks))
 

@@ -268,11 +268,11 @@ def test_below_the_least_number_in_sync_publishes_are_refused_and_what_waits_is_
     lsn = a.publish("q", "waits")
     cluster.wait(20)
     assert a.committed < lsn
-    assert a.resources.replicated.refusal is not None
+    assert a.resources.replication.refusal is not None
     cluster.heal()
     cluster.settle()
     assert a.committed >= lsn
-    assert a.resources.replicated.refusal is None
+    assert a.resources.replication.refusal is None
 
 
 def test_a_primary_remembers_the_generation_for_which_it_stepped_down_when_nobody_who_knows_it_answers() -> None:

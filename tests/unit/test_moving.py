@@ -198,7 +198,7 @@ def test_it_is_refused_where_it_cannot_be_done_safely_or_makes_no_sense() -> Non
     target.locked = "it is a bridge's"
     with pytest.raises(QueueLocked):
         begin_move(core.resources, source, target)
-    core.resources.replicated.read_only = "another broker is primary"
+    core.resources.replication.read_only = "another broker is primary"
     with pytest.raises(NotPrimary):
         begin_move(core.resources, source, values)
     assert bodies(source.messages) == ["0"]
@@ -209,7 +209,7 @@ def test_it_is_given_up_when_another_broker_becomes_primary() -> None:
     source, target = two(core)
     move = begin_move(core.resources, source, target)
     core.resources.work.run(SPENT)
-    core.resources.replicated.read_only = "another broker is primary"
+    core.resources.replication.read_only = "another broker is primary"
     assert isinstance(move.failure, NotPrimary)
     assert f"{PORTION_MESSAGES} messages have moved" in str(move.failure)
     assert bodies(target.messages) + bodies(source.messages) == numbers(COUNT)
@@ -223,7 +223,7 @@ def test_it_is_given_up_when_a_queue_goes_or_changes_or_there_are_too_few_replic
         core.configuration.update_queue(target.name, {"qpid.replicate": "none"})
 
     def lonely(core: Core, target: Queue) -> None:
-        core.resources.replicated.refusal = NotEnoughReplicas("too few")
+        core.resources.replication.refusal = NotEnoughReplicas("too few")
 
     for happens, kind in ((deleted, NotFound), (changed, InUse), (lonely, NotEnoughReplicas)):
         core = Core()

@@ -123,7 +123,7 @@ class TwoCoordinators(SmallCluster):
     def confirms(self, name: str) -> bool:
         """Whether a message that is published there now is confirmed."""
         node = self[name]
-        if not node.is_in(State.PRIMARY) or node.resources.replicated.refusal is not None:
+        if not node.is_in(State.PRIMARY) or node.resources.replication.refusal is not None:
             return False
         lsn = node.publish("q", "text")
         self.run()

@@ -146,7 +146,7 @@ def test_a_duplicate_is_not_refused_for_what_would_refuse_a_new_message() -> Non
     queue = core.queue("q", max_count=1, policy_type="reject")
     core.publish(queue, numbered(1))
     core.publish(queue, numbered(1))
-    core.resources.replicated.refusal = NotEnoughReplicas("one is missing")
+    core.resources.replication.refusal = NotEnoughReplicas("one is missing")
     core.publish(queue, numbered(1))
     core.publish(core.exchange("e", "fanout", queue), numbered(1))
     assert dropped(core) == 3
@@ -160,7 +160,7 @@ def test_who_may_not_write_accepts_no_duplicate_either() -> None:
     queue = core.queue("q")
     core.publish(queue, numbered(1))
     exchange = core.exchange("e", "fanout", queue)
-    core.resources.replicated.read_only = "a backup"
+    core.resources.replication.read_only = "a backup"
     for target in (queue, exchange):
         with pytest.raises(NotPrimary):
             core.publish(target, numbered(1))
@@ -338,7 +338,7 @@ def test_what_another_primary_accepted_meanwhile_was_not_refused() -> None:
     queue = core.queue("q", max_count=1)
     core.publish(queue, numbered(1))
     refusing(core, queue, 2)
-    core.resources.replicated.became_read_only()
+    core.resources.replication.became_read_only()
     core.purge(queue)
     core.publish(queue, numbered(4))
     assert core.state.producers.refused(b"p") == ()

@@ -135,7 +135,7 @@ def test_a_broker_that_may_write_no_more_gives_its_purges_up_and_writes_nothing_
     purge = core.resources.purges.begin(queue)
     core.resources.work.run(SPENT)
     written = core.log.last_lsn
-    core.resources.replicated.read_only = "this broker is joining, not primary"
+    core.resources.replication.read_only = "this broker is joining, not primary"
     assert not core.resources.work
     core.resources.work.run()
     assert isinstance(purge.failure, NotPrimary)

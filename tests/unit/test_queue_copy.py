@@ -299,7 +299,7 @@ def test_a_queue_with_messages_is_not_taken_for_a_copy() -> None:
 
 def test_a_broker_that_may_not_write_any_more_ends_its_copies() -> None:
     cluster, outside = copied("1")
-    outside.resources.replicated.read_only = "a backup"
+    outside.resources.replication.read_only = "a backup"
     cluster["a"].publish("q", "2")
     outside.settle()
     assert "may not write" in outside.copy.ended

@@ -551,7 +551,7 @@ def test_a_ring_that_may_not_shrink_any_more_is_left_alone(end: str) -> None:
     elif end == "no ring any more":
         core.configuration.update_queue("q", {"qpid.policy_type": "reject"})
     else:
-        core.resources.replicated.read_only = "this broker is joining, not primary"
+        core.resources.replication.read_only = "this broker is joining, not primary"
     lsn = core.log.last_lsn
     core.resources.work.run()
     assert (core.log.last_lsn, bool(core.resources.work)) == (lsn, False)

@@ -238,7 +238,7 @@ def test_a_replica_shows_what_it_holds_and_has_nothing_moved() -> None:
     broker.directory.primaries["red"] = BETA
     red = broker.set("red")
     red.resources.publish(red.resources.catalog.queues["red"], Message(proton.Message("x").encode()), START_MS)
-    red.read_only, red.resources.replicated.read_only = True, "a backup"
+    red.read_only, red.resources.replication.read_only = True, "a backup"
     peek = messages_of(broker).peek("red")
     rows = rows_of(peek)
     answer = peek.answer(rows)

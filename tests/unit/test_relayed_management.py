@@ -185,7 +185,7 @@ def test_a_primary_that_leads_no_more_ends_what_it_was_asked(managed: Managed) -
     managed.settle_down()
     assert [(number, status) for number, status, _ in managed.desk.answers()] == [(1, 503)]
     managed.there.set("red").read_only = False
-    managed.there.set("red").resources.replicated.read_only = ""
+    managed.there.set("red").resources.replication.read_only = ""
     managed.there.acknowledge("red")
     managed.attach_those_left()
     assert managed.desk.answer("READ")[0] == 200
@@ -246,7 +246,7 @@ def test_far_links_of_few_sets_are_kept(managed: Managed, monkeypatch: pytest.Mo
     monkeypatch.setattr(relayed_management, "FAR_SETS", 1)
     managed.here.lead_elsewhere("blue")
     blue = managed.there.set("blue")
-    blue.read_only, blue.resources.replicated.read_only = False, ""
+    blue.read_only, blue.resources.replication.read_only = False, ""
     for name in ("red", "blue", "red"):
         assert managed.desk.answer("READ", name)[0] == 200
         assert managed.sets_asked() == [name]

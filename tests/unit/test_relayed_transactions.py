@@ -578,7 +578,7 @@ def test_all_of_a_client_comes_to_a_set_in_one_way_also_when_it_moves_here() -> 
     proxy.lead_elsewhere("red")
     worker = Worker(proxied, "red")
     hosted = proxy.set("red")
-    hosted.read_only, hosted.resources.replicated.read_only = False, ""
+    hosted.read_only, hosted.resources.replication.read_only = False, ""
     worker.client.sender("red")
     worker.consumer(1, "red")
     assert [link.set_name for link in proxied.links] == ["red"] * 3

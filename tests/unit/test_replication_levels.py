@@ -291,7 +291,7 @@ def test_what_a_failover_may_have_delivered_stays_marked_when_its_level_changes(
 def test_a_backup_keeps_the_rules_and_moves_nothing() -> None:
     core = Core()
     core.queue("q")
-    core.resources.replicated.read_only = "this broker is ready; node1 is primary"
+    core.resources.replication.read_only = "this broker is ready; node1 is primary"
     (note,) = core.configuration.set_replication([], Replicate.NONE)
     assert "node1" in note
     assert core.catalog.queues["q"].replication is Replicate.MESSAGES

@@ -181,7 +181,7 @@ def test_what_a_session_holds_stays_held_where_another_broker_leads_now() -> Non
     queue = core.queue("q")
     core.publish(queue, *"ab")
     entries = taken(core, queue, 2)
-    core.resources.replicated.read_only = "another one leads"
+    core.resources.replication.read_only = "another one leads"
     core.resources.accept(queue, entries[:1])
     core.resources.release(queue, entries[1:], failed=True)
     assert held(core, queue) == [entry.id for entry in entries]

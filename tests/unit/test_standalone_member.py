@@ -59,7 +59,7 @@ class Alone:
 def test_it_leads_at_once_and_asks_nobody() -> None:
     alone = Alone()
     assert alone.member.status.state is State.STANDALONE
-    assert alone.resources.replicated.read_only == ""
+    assert alone.resources.replication.read_only == ""
     assert alone.began == [fx.TurnDue(), fx.StatusChanged(alone.member.status)]
 
 

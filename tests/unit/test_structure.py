@@ -121,17 +121,19 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
 
 
 def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
-    """A resource set does both; the short way of a publisher and the change of a queue's level say why they do it."""
+    """That is where a unit is delivered, and its short way for one message about which there is nothing to decide."""
     appending = {
-        module
+        (module.rpartition(".")[2], function.name)
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("append", "append_unit")
         and ast.unparse(node.func.value).endswith("log")
     }
-    assert appending == {f"qpid_ha_broker.model.sets.{name}" for name in ("resource_set", "resources", "level_change")}
+    assert appending == {("resource_set", "deliver"), ("resource_set", "enqueue_plain")}
 
 
 def test_which_log_a_number_is_of_is_asked_where_bytes_are_read_and_written() -> None:

@@ -153,14 +153,14 @@ class Walk:
 
     def _begins_to_end(self) -> None:
         self.default.read_only = True
-        self.default.resources.replicated.read_only = "it hands over"
+        self.default.resources.replication.read_only = "it hands over"
 
     def _ends_links(self) -> None:
         self.default.end_links(ServedElsewhere(self.primary.container.directory, "default"), browsers=False)
 
     def _leads_again(self) -> None:
         self.default.read_only = False
-        self.default.resources.replicated.read_only = ""
+        self.default.resources.replication.read_only = ""
         proxied = self.proxied
         if proxied is not None and proxied.upstream is not None:
             again, proxied.again = proxied.again, []

@@ -17,6 +17,7 @@ from qpid_ha_broker.ha.effects import (
 from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_IDENTITY, Answer, Frame, Question, StoreOrigin, Topic
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
+from qpid_ha_broker.model.sets.strategies import HotStandby
 
 _STEP_MAX_S = 0.5
 """A process that was stopped for ten seconds must not hold it against its peers that it heard nothing from them."""
@@ -37,6 +38,10 @@ class MemberContext:
     ) -> None:
         self.settings = settings
         self.resource_set = resource_set
+        replication = resource_set.replication
+        if not isinstance(replication, HotStandby):
+            raise TypeError(f"{resource_set.name} has a copy at this broker alone: no member can follow or lead it")
+        self.replication = replication
         self.random = random
         self.wall_ms = wall_ms
         """The time of day, for time stamps only."""

@@ -265,7 +265,7 @@ class ForwardReceiver:
     @property
     def is_outdated(self) -> bool:
         """The set is not led here, or has been led by another broker since: what was taken may be in no log."""
-        return bool(self._resources.replicated.read_only) or _generation_of(self._resources) != self._generation
+        return bool(self._resources.replication.read_only) or _generation_of(self._resources) != self._generation
 
     @property
     def last(self) -> int:
@@ -317,7 +317,7 @@ class ForwardReceiver:
 
     def _publish(self, frame: ForwardMessage, now_ms: int) -> CommitToken:
         resources = self._resources
-        resources.replicated.check_writable()
+        resources.replication.check_writable()
         producer, sequence = (frame.producer, frame.sequence) if frame.producer else (self._producer, frame.number)
         expires_at_ms = resources.catalog.clock.converted(frame.expires_at_ms, self._exchanges)
         message = Message(frame.payload, frame.durable, frame.priority, expires_at_ms, producer, sequence)

@@ -115,4 +115,4 @@ class LeadershipProof:
         """So that somebody can acknowledge it: an empty unit changes nothing, and every release reads it."""
         resource_set = self._ctx.resource_set
         if resource_set.log.last_lsn == self._doubted_lsn:
-            resource_set.write_unit([])
+            resource_set.submit(())

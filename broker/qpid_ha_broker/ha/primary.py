@@ -83,7 +83,7 @@ class Primary:
         batch = self._log.take_batch()  # what nobody was sent: the witness stays, so that none of it is committed
         if batch is not None:  # it is in the state, so it has to be in the journal: what comes next goes on from there
             self._persist(batch)
-        self._ctx.resource_set.refusal = None
+        self._ctx.replication.refusal = None
 
     # --- a backup comes
 
@@ -295,7 +295,7 @@ class Primary:
     def _check_size(self) -> None:
         is_large_enough = self.in_sync.is_large_enough
         text = "" if is_large_enough else f"{self.in_sync.why_too_small()}: start more brokers"
-        self._ctx.resource_set.refusal = None if is_large_enough else NotEnoughReplicas(text)
+        self._ctx.replication.refusal = None if is_large_enough else NotEnoughReplicas(text)
 
     def _check_phase(self) -> None:
         if self.phase is Phase.RECOVERING and not self._expected:

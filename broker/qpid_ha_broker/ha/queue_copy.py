@@ -152,8 +152,8 @@ class QueueCopy:
         return []
 
     def _may_go_on(self) -> bool:
-        if not self.ended and self._resources.replicated.read_only:
-            self.end(f"this broker may not write any more: {self._resources.replicated.read_only}")
+        if not self.ended and self._resources.replication.read_only:
+            self.end(f"this broker may not write any more: {self._resources.replication.read_only}")
         elif not self.ended and self.queue is not None and self.queue.deleted:
             self.end("the copy was deleted here")
         return not self.ended

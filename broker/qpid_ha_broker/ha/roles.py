@@ -74,9 +74,7 @@ class MemberParts:
         self.role = self.role.followed_by(role)
         self.refusal = None
         self.ctx.is_status_stale = True
-        self.ctx.resource_set.read_only = (
-            "" if self.role.primary is not None else f"this broker is {after}, not primary"
-        )
+        self.ctx.replication.read_only = "" if self.role.primary is not None else f"this broker is {after}, not primary"
         self.ctx.effects.append(fx.StateChanged(before, after, reason))
 
     def answer(self, number: int = 0, granted: bool = True, text: str = "") -> fr.Answer:
@@ -442,7 +440,7 @@ class Connecting(Standby):
             return
         if ctx.settings.has_coordinator and parts.votes.own_claim > self._replica.history.generation:
             parts.unresolved.begin(parts.votes.own_claim)  # the process before may have been recorded as primary
-        ctx.resource_set.read_only = "this broker looks for the primary"
+        ctx.replication.read_only = "this broker looks for the primary"
         self.search(at_once=True)
 
     def search(self, at_once: bool = False) -> None:
@@ -1222,7 +1220,7 @@ def lead_alone(parts: MemberParts) -> None:
     ctx.want_turn()
     parts.machine.move(Cause.LOADED_ALONE)
     parts.role = StandaloneLeader(parts, primary)
-    ctx.resource_set.read_only = ""
+    ctx.replication.read_only = ""
 
 
 def _settle_clock(ctx: MemberContext) -> None:

@@ -242,7 +242,7 @@ class Container:
             return None
         if hosted.read_only:
             written = hosted.resources.replicated
-            may_be_lost = not written.read_only and written.log.committed_lsn < written.log.last_lsn
+            may_be_lost = not written.replication.read_only and written.log.committed_lsn < written.log.last_lsn
             if may_be_lost or hosted is self.default:
                 raise ServedElsewhere(self.directory, name)
             return None
@@ -286,7 +286,7 @@ class Container:
             raise ValueError(f"the resource set {name} is always hosted")
         hosted = self.sets.pop(name)
         hosted.read_only = True
-        hosted.resources.replicated.read_only = error.description  # so all that goes on there comes to its end
+        hosted.resources.replication.read_only = error.description  # so all that goes on there comes to its end
         hosted.end_links(error, browsers=True)
         self._touched.pop(hosted, None)
         self._other_bytes -= hosted.counted_bytes

@@ -298,7 +298,7 @@ class ClientSessions:
 
     def end_by_hand(self, name: str) -> Session | None:
         """End a session, and its connection; None: there is none with that UUID or label. Raises NotPrimary."""
-        self._default.resources.replicated.check_writable()
+        self._default.resources.replication.check_writable()
         session = self._default.resources.replicated.state.sessions.called(name)
         if session is not None:
             attachment = self._attached.pop(session.id, None)

@@ -49,7 +49,7 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
 
     @property
     def must_end_at_once(self) -> bool:
-        return bool(self.hosted.resources.replicated.read_only)
+        return bool(self.hosted.resources.replication.read_only)
 
     def _for_broker(self, error: AmqpError) -> AmqpError:
         """What the client's connection would be told, for the broker that has it."""

@@ -84,7 +84,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
 
     @property
     def must_end_at_once(self) -> bool:
-        return bool(self.hosted.resources.replicated.read_only)
+        return bool(self.hosted.resources.replication.read_only)
 
     def transfers(self, batch: list[Transfer]) -> None:
         """Each of them, until the link ends at one: what is behind that is dropped, as all that comes later."""

@@ -145,7 +145,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def _waits_for(self) -> WaitsFor:
         """The first thing that it needs and has not, in the order in which the broker looks at them."""
         dispatcher, position = self.queue.dispatcher, self.position
-        waits_for_proof = self.hosted.resources.lead_proof is LeadProof.MISSING or dispatcher.awaits_mark
+        waits_for_proof = self.hosted.resources.replication.lead_proof is LeadProof.MISSING or dispatcher.awaits_mark
         if self.hosted.withholds_from(self) or dispatcher.awaits_commit or (waits_for_proof and not self.browsing):
             return WaitsFor.COMMIT
         if self._sender.credit <= 0:
@@ -336,7 +336,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     @property
     def must_end_at_once(self) -> bool:
-        return bool(self.hosted.resources.replicated.read_only)
+        return not self.hosted.resources.sets.may_write(self.queue)
 
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)

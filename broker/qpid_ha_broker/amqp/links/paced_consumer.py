@@ -70,7 +70,7 @@ class PacedConsumer(Consumer, LinkEndpoint):
         self._is_drained = False
         self._set_credit(min(self.credit, self._sender.credit - self._to_come))
         if self._sender.draining:
-            self._there_at_drain = None if self.hosted.resources.replicated.read_only else self.queue.log.written
+            self._there_at_drain = None if self.hosted.resources.replication.read_only else self.queue.log.written
             self.hosted.draining[self] = None
             self.hosted.touch()
         self.update_window()
@@ -154,7 +154,7 @@ class PacedConsumer(Consumer, LinkEndpoint):
     def _hides_what_was_there(self) -> bool:
         """Whether some of what was in the queue when it began to drain may not be shown yet. A replica shows all that
         it has."""
-        if self.hosted.resources.replicated.read_only:
+        if self.hosted.resources.replication.read_only:
             return False
         if self._there_at_drain is None:
             self._there_at_drain = self.queue.log.written

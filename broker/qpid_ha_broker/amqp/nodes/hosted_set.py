@@ -114,8 +114,8 @@ class HostedSet:
         """What attaches wait for, by name of a queue that is to be declared here."""
         self._unused: dict[str, int] = {}
         """Queues that are due for deletion, and which the directory has: when their deletion was asked for."""
-        resources.replicated.became_read_only = self._finish_work
-        resources.replicated.not_primary = self._not_primary
+        resources.replication.became_read_only = self._finish_work
+        resources.replication.not_primary = self._not_primary
 
     @property
     def read_only(self) -> bool:
@@ -149,9 +149,9 @@ class HostedSet:
 
     def _look_at_lead(self) -> None:
         """Whether this broker can still prove that it leads; consumers that had to wait are served again."""
-        resources, before = self.resources, self.resources.lead_proof
-        resources.lead_proof = self.prove_lead()
-        if before is LeadProof.MISSING and resources.lead_proof is not before:
+        replication = self.resources.replication
+        before, replication.lead_proof = replication.lead_proof, self.prove_lead()
+        if before is LeadProof.MISSING and replication.lead_proof is not before:
             self.resources.catalog.wake_consumers()
 
     def touch(self) -> None:
@@ -198,7 +198,7 @@ class HostedSet:
             self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
         catalog.now_ms = now_ms = 0 if self.read_only else self.now_ms
-        if resources.lead_proof is LeadProof.MISSING or resources.has_work:
+        if resources.replication.lead_proof is LeadProof.MISSING or resources.has_work:
             self._look_at_lead()
         if resources.has_work:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
@@ -224,9 +224,12 @@ class HostedSet:
 
     def tell_what_is_committed(self) -> None:
         """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
-        if self.resources.lead_proof is LeadProof.MISSING or self._withheld_of_sessions:
+        if self.resources.replication.lead_proof is LeadProof.MISSING or self._withheld_of_sessions:
             self._look_at_lead()
-        is_doubtful, of_sessions = self.resources.lead_proof is LeadProof.MISSING, self._withheld_of_sessions
+        is_doubtful, of_sessions = (
+            self.resources.replication.lead_proof is LeadProof.MISSING,
+            self._withheld_of_sessions,
+        )
         while of_sessions and not is_doubtful and of_sessions[0].written.is_committed:
             consumer, entries, _ = of_sessions.popleft()
             _deliver(consumer, entries)

@@ -170,7 +170,7 @@ class QueueLook:
         """What is said with the rows."""
         resources = self._resources
         facts: Facts = {"name": self.queue.name, "queue_id": str(self.queue.id), "set": resources.name}
-        facts |= {"replica": bool(resources.replicated.read_only), "messages": rows}
+        facts |= {"replica": bool(resources.replication.read_only), "messages": rows}
         return facts | {"last": str(self.last), "whole": self.whole, **self._taking_over}
 
 

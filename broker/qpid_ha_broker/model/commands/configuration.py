@@ -59,7 +59,7 @@ class Configuration:
         self._is_default = resources.name == DEFAULT_SET
         self._resources = resources
         self._catalog = resources.catalog
-        self._replicated, self._sets = resources.replicated, resources.sets
+        self._replication, self._sets = resources.replication, resources.sets
         self._changes: list[ConfigurationChange] = []
         self._deletions: dict[Queue, Deletion] = {}
         """Those that go on."""
@@ -81,8 +81,8 @@ class Configuration:
         What asked for its level itself keeps it. Nobody who publishes or consumes is disturbed.
         """
         self.rules, self.default_replication = tuple(rules), default
-        if self._replicated.read_only:
-            return [f"nothing is moved here: {self._replicated.read_only}"]
+        if self._replication.read_only:
+            return [f"nothing is moved here: {self._replication.read_only}"]
         notes = [self._revise_exchange(exchange) for exchange in self._catalog.exchanges.values()]
         notes += [self._revise_queue(queue) for queue in self._catalog.queues.values()]
         return [note for note in notes if note] or ["no queue or exchange has another level now"]
@@ -148,7 +148,7 @@ class Configuration:
         `by_rule`: it belongs to the set that the rules say; else here, whatever they say. Raises AlreadyExists,
         InvalidArgument, LimitReached, NotFound, OtherSet.
         """
-        self._replicated.check_writable()
+        self._replication.check_writable()
         parsed = QueueArguments.parse(arguments)
         if name in self._catalog.queues:
             there = self._catalog.queues[name]
@@ -169,7 +169,8 @@ class Configuration:
             self._check_dead_letters(self.exchange(_alternate(parsed.alternate_exchange)))
         _check_outside(self.remote, parsed)
         level = self._level_of(name, parsed)
-        queue = self._catalog.queues_by_id[self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)]
+        self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)
+        queue = self._catalog.queues[name]
         self._note(queue, f"queue {name} created{_shown(arguments)}")
         return queue
 
@@ -179,7 +180,7 @@ class Configuration:
         `most_moved`: messages and bindings that may get another level; None: all. Raises NotFound, InvalidArgument,
         InUse.
         """
-        self._replicated.check_writable()
+        self._replication.check_writable()
         queue = self.queue(name)
         merged = {**queue.arguments.given, **changes}
         arguments = {key: value for key, value in merged.items() if value is not None}
@@ -223,7 +224,7 @@ class Configuration:
         If these are more than a portion, its consumers lose it at once, nobody publishes to it, and the queue goes with
         the last message.
         """
-        self._replicated.check_writable()
+        self._replication.check_writable()
         queue = self.queue(name)
         if if_empty and queue.messages.count:
             raise InUse(
@@ -252,16 +253,16 @@ class Configuration:
     def _move_and_delete(self, deletion: Deletion) -> Task:
         queue, resources = deletion.queue, self._resources
         for entries in deletion.portions():
-            if queue.deleted or resources.replicated.read_only:
+            if queue.deleted or resources.replication.read_only:
                 break
             resources.reject(queue, entries, DeathReason.QUEUE_DELETED)
             yield
         del self._deletions[queue]
         if queue.deleted:
             deletion.written = resources.written
-        elif resources.replicated.read_only:
+        elif resources.replication.read_only:
             _lock(queue, deletion.locked_before)
-            text = f"queue {queue.name} is there with what has not been moved: {resources.replicated.read_only}"
+            text = f"queue {queue.name} is there with what has not been moved: {resources.replication.read_only}"
             deletion.failure = NotPrimary(text)
         else:
             self._finish(deletion)
@@ -273,7 +274,7 @@ class Configuration:
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
         """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
-        self._replicated.check_writable()
+        self._replication.check_writable()
         there = self._catalog.exchanges.get(name)
         if there is not None:
             if (there.kind, dict(there.arguments)) != (kind, dict(arguments)):
@@ -289,14 +290,14 @@ class Configuration:
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         local = exchange_level(name, arguments, self.replication_for(name)) is Replicate.NONE
-        lsn = self._write(ev.ExchangeDeclared(name, kind, dict(arguments)), local=local)
-        exchange = self._catalog.exchanges_by_id[lsn]
+        self._write(ev.ExchangeDeclared(name, kind, dict(arguments)), local=local)
+        exchange = self._catalog.exchanges[name]
         self._note(None, f"{kind} exchange {name} created{_shown(arguments)}")
         return exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Raises NotFound, InUse (standard exchanges, alternates in use, bindings where it had to be unused)."""
-        self._replicated.check_writable()
+        self._replication.check_writable()
         exchange = self.exchange(name)
         if name in STANDARD_EXCHANGES:
             raise InUse(f"{name} is a standard exchange: it stays")
@@ -313,7 +314,7 @@ class Configuration:
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
         """Raises NotFound, InvalidArgument, LimitReached, InUse."""
-        self._replicated.check_writable()
+        self._replication.check_writable()
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
             self._check_placed(source, target)
@@ -339,7 +340,7 @@ class Configuration:
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
-        self._replicated.check_writable()
+        self._replication.check_writable()
         source, target = self.exchange(exchange), self._catalog.bindable_named(queue)
         there = source.binding(target.id, key)
         if there is None:
@@ -423,15 +424,17 @@ class Configuration:
     def _note(self, queue: Queue | None, text: str) -> None:
         self._changes.append(ConfigurationChange(text, transient=queue is not None and queue.arguments.auto_delete))
 
-    def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> int:
+    def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> None:
         if level is not Replicate.CONFIGURATION:
-            return self._write(event, local=level is Replicate.NONE)
+            self._write(event, local=level is Replicate.NONE)
+            return
         self._check_record(event)
-        return self._replicated.write_unit([event, ev.ReplicationChanged(self._replicated.log.last_lsn + 1, False)])[0]
+        replicated = self._sets.replicated
+        replicated.submit((event, ev.ReplicationChanged(replicated.log.last_lsn + 1, False)))
 
-    def _write(self, event: ev.Event, *, local: bool = False) -> int:
+    def _write(self, event: ev.Event, *, local: bool = False) -> None:
         self._check_record(event)
-        return (self._sets.local if local else self._replicated).write(event)
+        (self._sets.local if local else self._sets.replicated).submit((event,))
 
     @staticmethod
     def _check_record(event: ev.Event) -> None:

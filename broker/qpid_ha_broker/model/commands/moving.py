@@ -24,7 +24,7 @@ from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Entry, load_bodies
 from qpid_ha_broker.model.sets.resources import Resources
-from qpid_ha_broker.model.sets.write_admission import check_unlocked
+from qpid_ha_broker.model.sets.strategies import check_unlocked
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.model.work import Task, finish
@@ -76,7 +76,7 @@ class QueueMove:
 
     def _check(self) -> None:
         """Whether it may go on."""
-        refusal = self._resources.replicated.read_only
+        refusal = self._resources.replication.read_only
         if refusal:
             self._give_up(NotPrimary, refusal)
         for queue in (self.source, self.target):
@@ -163,7 +163,7 @@ def begin_move(
 
     More than a portion takes its time; consumers that take some of it meanwhile have it.
     """
-    resources.replicated.check_writable()
+    resources.replication.check_writable()
     _check_queues(source, target)
     move = QueueMove(resources, source, target, most)
     if message_id is not None:

@@ -83,7 +83,7 @@ class ExchangePublisher:
         catalog = self._default.catalog
         if not catalog.map.queues_by_id:
             return self._default.publish_to_exchange(exchange, message, key, now_ms)
-        self._default.replicated.check_writable()
+        self._default.replication.check_writable()
         there = catalog.destinations(exchange, key, message.payload)
         if not there.placed:
             return self._default.publish_to_exchange(exchange, message, key, now_ms)
@@ -129,7 +129,7 @@ class ExchangePublisher:
         try:
             for name, resources in led.items():
                 queues = there.queues if name == DEFAULT_SET else _queues(resources, by_set[name])
-                resources.replicated.check_writable()
+                resources.replication.check_writable()
                 is_known = resources.known_at(message) is not None
                 plan = None if is_known else self._plan(resources, queues, message, now_ms)
                 plans.append((resources, plan))

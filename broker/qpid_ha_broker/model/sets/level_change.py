@@ -14,12 +14,13 @@ that of their ids, which is that of one log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
-from qpid_ha_broker.model.logs.local_log import LocalLog
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
@@ -50,12 +51,9 @@ class LevelChange:
         self._sets = sets
         self._catalog = sets.catalog
         self._state = sets.replicated.state
+        self._replicated = sets.replicated
         self._log = sets.replicated.log
         self._log_acquisitions = log_acquisitions
-
-    @property
-    def _local_log(self) -> LocalLog:
-        return self._sets.local_log
 
     def obstacle(self, queue: Queue, level: Replicate, most: int | None = None) -> str:
         """Why `queue` cannot have `level` now; empty: it can. `most`: messages and bindings that may be moved."""
@@ -84,31 +82,36 @@ class LevelChange:
 
     def move_queue(self, queue: Queue, level: Replicate) -> None:
         """Give `queue` another level, where there is no obstacle."""
-        self._local_log.join()
+        self._sets.local_log.join()
         if level is Replicate.NONE:
             self._to_local(queue)
         elif is_local(queue):
             self._to_replicated(queue, level)
         elif level is Replicate.CONFIGURATION:
-            self._log.append(ev.ReplicationChanged(queue.id, False))
-            self._state.set_replication(queue, level)
+            changed = ev.ReplicationChanged(queue.id, False)
+            self._replicated.submit((changed,), lambda lsns: self._state.set_replication(queue, level))
             self._copy_messages_to_local(queue)
         else:
             copies = self._copies(queue, self._log, self._log.last_lsn + 2)
-            lsns = self._log.append_unit([ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history])
-            self._state.set_replication(queue, level)
-            self._came_into_the_log(queue, copies, lsns[1:])
+
+            def count(lsns: Sequence[int]) -> None:
+                self._state.set_replication(queue, level)
+                self._came_into_the_log(queue, copies, lsns[1:])
+
+            events = [ev.ReplicationChanged(queue.id, True), *copies.enqueued, *copies.history]
+            self._replicated.submit(events, count)
 
     def move_exchange(self, exchange: Exchange, *, local: bool) -> None:
         """Take `exchange` into this broker's own log, or out of it, with those bindings that may be with it."""
-        self._local_log.join()
+        self._sets.local_log.join()
         declared = ev.ExchangeDeclared(exchange.name, exchange.kind.value, exchange.arguments)
         if local:
-            self._log.append(ev.ExchangeDeleted(exchange.id))
-            self._catalog.renumber_exchange(exchange, self._local_log.append(declared))
+            self._replicated.submit((ev.ExchangeDeleted(exchange.id),), goes_on)
+            self._sets.local.submit((declared,), partial(self._renumber_exchange, exchange))
             exchange.replication = Replicate.NONE
             for binding in exchange.bindings():
-                self._local_log.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
+                bound = ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
+                self._sets.local.submit((bound,), goes_on)
             return
         self._catalog.renumber_exchange(exchange, self._log.last_lsn + 1)
         exchange.replication = Replicate.MESSAGES
@@ -119,21 +122,26 @@ class LevelChange:
                 private.append(binding)
             else:
                 shared.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
-        self._log.append_unit([declared, *shared])
+        self._replicated.submit((declared, *shared), goes_on)
         for binding in private:  # after the declaration that they name, here as in the log
             exchange.unbind(binding.queue, binding.key)
-            exchange.bind(binding)
-            self._local_log.append(ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments))
+            bound = ev.Bound(exchange.id, binding.queue, binding.key, binding.arguments)
+            self._sets.local.submit((bound,))
+
+    def _renumber_exchange(self, exchange: Exchange, lsns: Sequence[int]) -> None:
+        self._catalog.renumber_exchange(exchange, lsns[0])
 
     def _to_local(self, queue: Queue) -> None:
-        self._log.append(ev.QueueDeleted(queue.id))
+        local = self._sets.local
+        self._replicated.submit((ev.QueueDeleted(queue.id),), goes_on)
         bindings = self._unbind(queue)
-        self._catalog.renumber_queue(queue, self._local_log.append(ev.QueueDeclared(queue.name, queue.arguments.given)))
+        declared = ev.QueueDeclared(queue.name, queue.arguments.given)
+        local.submit((declared,), lambda lsns: self._catalog.renumber_queue(queue, lsns[0]))
         self._state.set_replication(queue, Replicate.NONE)
         if queue.used:
-            self._local_log.append(ev.QueueUsed(queue.id, queue.owner))
+            local.submit((ev.QueueUsed(queue.id, queue.owner),))
         for exchange, binding in bindings:
-            self._local_log.append(self._rebind(exchange, binding, queue))
+            local.submit((_rebound(exchange, binding, queue),))
         self._copy_messages_to_local(queue)
 
     def _copy_messages_to_local(self, queue: Queue) -> None:
@@ -142,10 +150,11 @@ class LevelChange:
         One by one: the level of a queue may change whatever it holds, and nobody was promised that all of it moves at
         once.
         """
-        if not self._local_log.is_witnessed:
+        local = self._sets.local
+        if not local.log.is_witnessed:
             return
-        copies = self._copies(queue, self._local_log, self._local_log.last_lsn + 1)
-        lsns = [self._local_log.append(event) for event in (*copies.enqueued, *copies.history)]
+        copies = self._copies(queue, local.log, local.log.last_lsn + 1)
+        lsns = [local.submit((event,), goes_on).lsn for event in (*copies.enqueued, *copies.history)]
         _renumber(self._catalog, queue, copies, lsns)
 
     def _to_replicated(self, queue: Queue, level: Replicate) -> None:
@@ -158,19 +167,25 @@ class LevelChange:
         if queue.used:
             events.append(ev.QueueUsed(queue.id, queue.owner))
         ours = [each for each in bindings if is_local_binding(each[0], queue, each[1].arguments)]
-        events += [self._rebind(*each, queue) for each in bindings if each not in ours]
-        if level is Replicate.CONFIGURATION:
-            self._log.append_unit(events)
-        else:
+        rebound = [_rebound(*each, queue) for each in bindings if each not in ours]
+        events += rebound
+        copies = _Copies([], [], [])
+        if level is not Replicate.CONFIGURATION:
             copies = self._copies(queue, self._log, self._log.last_lsn + 1 + len(events))
-            lsns = self._log.append_unit([*events, *copies.enqueued, *copies.history])
-            self._came_into_the_log(queue, copies, lsns[len(events) :])
+
+        def count(lsns: Sequence[int]) -> None:
+            for lsn, bound in zip(lsns[len(events) - len(rebound) :], rebound, strict=False):
+                self._state.apply(lsn, bound)
+            if level is not Replicate.CONFIGURATION:
+                self._came_into_the_log(queue, copies, lsns[len(events) :])
+
+        self._replicated.submit([*events, *copies.enqueued, *copies.history], count)
         for each in ours:  # after the declaration that they name
-            self._local_log.append(self._rebind(*each, queue))
+            self._sets.local.submit((_rebound(*each, queue),))
         if level is Replicate.CONFIGURATION:
             self._copy_messages_to_local(queue)
 
-    def _came_into_the_log(self, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
+    def _came_into_the_log(self, queue: Queue, copies: _Copies, lsns: Sequence[int]) -> None:
         """The messages of `queue` are those of `copies`, which are in the replicated log, in one unit with a mark."""
         _renumber(self._catalog, queue, copies, lsns)
         queue.mark.highest = max(queue.mark.highest, queue.redelivered_below)
@@ -183,11 +198,6 @@ class LevelChange:
             for exchange in self._catalog.exchanges.values()
             for binding in self._catalog.unbind_queue(exchange, queue.id)
         ]
-
-    @staticmethod
-    def _rebind(exchange: Exchange, binding: Binding, queue: Queue) -> ev.Bound:
-        exchange.bind(binding._replace(queue=queue.id))
-        return ev.Bound(exchange.id, queue.id, binding.key, binding.arguments)
 
     def _copies(self, queue: Queue, log: Log, first_lsn: int) -> _Copies:
         """What to write so that a reader of `log` holds the messages of `queue`, the first under `first_lsn`."""
@@ -211,7 +221,15 @@ class LevelChange:
         return _Copies(entries, enqueued, history)
 
 
-def _renumber(catalog: Catalog, queue: Queue, copies: _Copies, lsns: list[int]) -> None:
+def goes_on(lsns: Sequence[int]) -> None:
+    """What was written is about what goes on here as it is."""
+
+
+def _rebound(exchange: Exchange, binding: Binding, queue: Queue) -> ev.Bound:
+    return ev.Bound(exchange.id, queue.id, binding.key, binding.arguments)
+
+
+def _renumber(catalog: Catalog, queue: Queue, copies: _Copies, lsns: Sequence[int]) -> None:
     """Let the messages of `queue` be those of `copies`. `lsns`: of the events, the messages' first."""
     new_ids = {entry.id: lsn for entry, lsn in zip(copies.entries, lsns, strict=False)}
     for entry, event in zip(copies.entries, copies.enqueued, strict=True):

@@ -15,7 +15,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, NO_LIMIT, Entry
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
-from qpid_ha_broker.model.sets.write_admission import check_unlocked
+from qpid_ha_broker.model.sets.strategies import check_unlocked
 from qpid_ha_broker.model.work import Task, WorkQueue, finish
 
 PURGED_BLOCKS: Final = 4
@@ -73,7 +73,7 @@ class Purges:
 
         More than a portion takes its time; consumers that take some of it meanwhile have it.
         """
-        self._sets.replicated.check_writable()
+        self._sets.replication.check_writable()
         check_unlocked(queue)
         purge = Purge(queue, up_to, reason)
         self._tasks[purge] = task = self._run(purge)
@@ -91,7 +91,7 @@ class Purges:
 
     def _run(self, purge: Purge) -> Task:
         queue, sets = purge.queue, self._sets
-        while not (queue.deleted or sets.replicated.read_only):
+        while not queue.deleted and sets.may_write(queue):
             entries = purge.next_portion()
             if entries:
                 purge.count += len(entries)
@@ -104,7 +104,7 @@ class Purges:
             if queue.deleted:
                 purge.give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
             else:
-                purge.give_up(NotPrimary, sets.replicated.read_only)
+                purge.give_up(NotPrimary, sets.replication.read_only)
         del self._tasks[purge]
 
 
@@ -127,7 +127,7 @@ class Shrinking:
             self._work.add(self._run(queue))
 
     def _run(self, queue: Queue) -> Task:
-        while not (queue.deleted or self._sets.replicated.read_only) and (dropped := queue.limits.excess()):
+        while not queue.deleted and self._sets.hands_out(queue) and (dropped := queue.limits.excess()):
             self._sets.holding(queue).dequeue(queue, dropped, DequeueReason.DISPLACED)
             yield
         self._rings.discard(queue)

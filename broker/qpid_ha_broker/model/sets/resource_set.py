@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
@@ -26,21 +27,28 @@ from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
-from qpid_ha_broker.model.sets.write_admission import WriteAdmission
+from qpid_ha_broker.model.sets.strategies import Alone, ByHand, HotStandby, Replication
 from qpid_ha_broker.model.transactions.plan import Departure
 
 LOCAL_SET: Final = "local"
 DEQUEUED_LENGTH: Final = 65_536
 """Messages in one event at most: twenty million would not fit into one record."""
+_new_tuple = tuple.__new__
+"""Makes a named tuple of a tuple at half of what calling its class costs."""
 
 
-class ResourceSet(WriteAdmission):
-    """The promise: whatever `state` holds was written to `log` first."""
+class ResourceSet:
+    """The promise: whatever `state` holds was written to `log` first.
 
-    def __init__(self, name: str, log: Log, state: SetState) -> None:
-        WriteAdmission.__init__(self)
+    What is written goes through `submit`, and nothing else appends to a log but its short way for a message about which
+    there is nothing to decide.
+    """
+
+    def __init__(self, name: str, log: Log, state: SetState, replication: Replication) -> None:
         self.name = name
         self.log = log
+        self.replication = replication
+        """Who else has a copy of it, and who may write."""
         self.beside: ResourceSet | None = None
         """What the broker keeps for itself beside this set."""
         self.state = state
@@ -52,76 +60,104 @@ class ResourceSet(WriteAdmission):
     def is_taking_over(self) -> bool:
         """Whether there may be more than this broker can show: of what it took over and has not committed yet its
         predecessor may have confirmed some. A replica shows what it has."""
-        return not (self._taken_over.is_committed or self.read_only)
+        return not (self._taken_over.is_committed or self.replication.read_only)
 
     @property
     def written(self) -> CommitToken:
         """What to wait for so that all that was written here is committed."""
         return self.log.written
 
+    def submit(self, events: Sequence[ev.Event], by_hand: ByHand | None = None) -> CommitToken:
+        """Have `events` written, all or none of them, and count; returns what to wait for.
+
+        `by_hand`: where what they are about is at hand, and need not be found by id.
+        """
+        return self.replication.submit(self, events, by_hand)
+
+    def deliver(self, events: Sequence[ev.Event], by_hand: ByHand | None = None) -> CommitToken:
+        """Append `events`, as a unit if they are not one, and let them count: the order among brokers is known."""
+        log = self.log
+        lsns = [log.append(events[0])] if len(events) == 1 else log.append_unit(events)
+        if by_hand is None:
+            for lsn, event in zip(lsns, events, strict=True):
+                self.state.apply(lsn, event)
+        else:
+            by_hand(lsns)
+        return log.written
+
     def write(self, event: ev.Event) -> int:
-        """Append `event`, and let it count; returns its LSN."""
-        lsn = self.log.append(event)
-        self.state.apply(lsn, event)
+        """Submit one event, which counts at once; returns its LSN."""
+        return self.submit((event,)).lsn
+
+    def enqueue_plain(self, queue: Queue, body: bytes, durable: bool, priority: int) -> int:
+        """The short way to submit an Enqueued without expiry and key, for this queue alone; returns its LSN."""
+        lsn = self.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
+        headers = queue.durable_headers if durable else queue.transient_headers
+        header = headers.get(priority) or queue.add_header(durable, priority)
+        size = len(body)
+        queue.messages.add_plain(Entry(lsn, header, body), size)
+        catalog = self.catalog
+        catalog.memory_bytes += size + MESSAGE_OVERHEAD
+        if queue.dispatcher.consumers:
+            catalog.awake[queue] = None
         return lsn
 
-    def write_unit(self, events: Sequence[ev.Event]) -> list[int]:
-        """Append all of them or none, and let them count; returns their LSNs."""
-        lsns = self.log.append_unit(events)
-        for lsn, event in zip(lsns, events, strict=True):
-            self.state.apply(lsn, event)
-        return lsns
-
-    # What `write` would come to for each of these events, where the messages are at hand and need not be found by id.
+    # What happens to messages that are at hand.
 
     def enqueue(self, queue: Queue, event: ev.Enqueued) -> Entry:
-        """Write that a message comes to `queue`, and to no other."""
-        entry = Entry(self.log.append(event), self.catalog.headers.of(event), event.payload)
-        queue.messages.add(entry)
-        self.catalog.memory_bytes += len(event.payload) + MESSAGE_OVERHEAD
+        """A message comes to `queue`, and to no other."""
+        entry = Entry(0, self.catalog.headers.of(event), event.payload)
+        self.submit((event,), partial(self._came, queue, entry))
         return entry
 
+    def _came(self, queue: Queue, entry: Entry, lsns: Sequence[int]) -> None:
+        entry.id = lsns[0]
+        queue.messages.add(entry)
+        self.catalog.memory_bytes += entry.size + MESSAGE_OVERHEAD
+
     def acquire(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        """Write that consumers hold `entries`: they do already."""
-        self.log.append(ev.Acquired(queue.id, _ids(entries)))
+        """Consumers hold `entries`: they do already."""
+        self.submit((ev.Acquired(queue.id, _ids(entries)),), _is_done)
 
     def hold(self, queue: Queue, entries: Sequence[Entry], owner: SessionOwner) -> None:
-        """Write that `entries` are held for a link of a client's session."""
+        """`entries` are held for a link of a client's session."""
         event = ev.SessionAcquired(queue.id, *owner, _ids(entries))
-        self.log.append(event)
-        self.catalog.session_acquired(queue, entries, event)
+        self.submit((event,), lambda lsns: self.catalog.session_acquired(queue, entries, event))
 
     def release(self, queue: Queue, entries: Sequence[Entry], failed: bool) -> None:
-        """Write that `entries` come back to their places."""
-        self.log.append(ev.Released(queue.id, _ids(entries), failed))
-        self.catalog.released(queue, entries, failed)
+        """`entries` come back to their places."""
+        event = ev.Released(queue.id, _ids(entries), failed)
+        self.submit((event,), lambda lsns: self.catalog.released(queue, entries, failed))
 
     def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> None:
-        """Write that `entries` leave `queue`."""
+        """`entries` leave `queue`."""
         for start in range(0, len(entries), DEQUEUED_LENGTH):
-            self.log.append(ev.Dequeued(queue.id, _ids(entries[start : start + DEQUEUED_LENGTH]), reason))
+            part = entries if len(entries) <= DEQUEUED_LENGTH else entries[start : start + DEQUEUED_LENGTH]
+            self.submit((ev.Dequeued(queue.id, _ids(part), reason),), partial(self._left, queue, part))
+
+    def _left(self, queue: Queue, entries: list[Entry], lsns: Sequence[int]) -> None:
         self.catalog.removed(queue, entries)
 
     def commit(
         self, events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused], departures: Sequence[Departure]
     ) -> list[tuple[Queue, Entry]]:
-        """Write that messages come, how far producers have come with them, and what leaves: all of it or nothing.
+        """Messages come, producers have come as far with them, and others leave: all of it or nothing.
 
         Returns what the messages take the place of (last-value queues).
         """
         dequeued = [ev.Dequeued(queue.id, _ids(entries), reason) for queue, entries, reason in departures]
-        if dequeued or len(events) > 1:
-            lsns = self.log.append_unit([*events, *dequeued])
-        else:
-            lsns = [self.log.append(event) for event in events]
-        displaced = []
-        for lsn, event in zip(lsns, events, strict=False):
-            if isinstance(event, ev.Enqueued):
-                displaced += self.state.enqueued(lsn, event)
-            else:
-                self.state.apply(lsn, event)
-        for queue, entries, _ in departures:
-            self.catalog.removed(queue, entries)
+        displaced: list[tuple[Queue, Entry]] = []
+
+        def count(lsns: Sequence[int]) -> None:
+            for lsn, event in zip(lsns, events, strict=False):
+                if isinstance(event, ev.Enqueued):
+                    displaced.extend(self.state.enqueued(lsn, event))
+                else:
+                    self.state.apply(lsn, event)
+            for queue, entries, _ in departures:
+                self.catalog.removed(queue, entries)
+
+        self.submit([*events, *dequeued], count)
         return displaced
 
     def declare_standard_exchanges(self) -> None:
@@ -242,13 +278,16 @@ class ResourceSets:
         self.catalog = Catalog()
         log = Log()
         self._local_log = LocalLog(log) if name == DEFAULT_SET else None
-        self.replicated = ResourceSet(name, log, SetState(log, self.catalog, unreplicated=self._local_log))
+        self.replication = HotStandby()
+        """That of the next."""
+        state = SetState(log, self.catalog, unreplicated=self._local_log)
+        self.replicated = ResourceSet(name, log, state, self.replication)
         """The one that has a name in its cluster: others follow its log."""
         self.all: tuple[ResourceSet, ...] = (self.replicated,)
         """That one, and `local` where there is one."""
         if self._local_log is not None:
             state = SetState(self._local_log, self.catalog, level=Replicate.NONE)
-            self.replicated.beside = ResourceSet(LOCAL_SET, self._local_log, state)
+            self.replicated.beside = ResourceSet(LOCAL_SET, self._local_log, state, Alone(self.replication))
             self.all += (self.replicated.beside,)
 
         self.logs = tuple([resource_set.log for resource_set in self.all])
@@ -307,6 +346,18 @@ class ResourceSets:
     def holding(self, queue: Queue) -> ResourceSet:
         """The set in whose log the messages of `queue` are."""
         return self.replicated if has_replicated_messages(queue) else self.local
+
+    def may_write(self, queue: Queue) -> bool:
+        """Whether what happens to messages of `queue` may be written here."""
+        return not self.holding(queue).replication.read_only
+
+    def hands_out(self, queue: Queue) -> bool:
+        """Whether this broker hands out from `queue`, and decides what expires in it or is too much: its owner."""
+        return self.holding(queue).replication.hands_out(queue)
+
+
+def _is_done(lsns: Sequence[int]) -> None:
+    """For what counts already."""
 
 
 def _ids(entries: Sequence[Entry]) -> tuple[int, ...]:

@@ -26,8 +26,8 @@ from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.sets.following import check_owner, safe_name
 from qpid_ha_broker.model.sets.purge import Purges, Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.strategies import check_unlocked
 from qpid_ha_broker.model.sets.timers import QueueTimers
-from qpid_ha_broker.model.sets.write_admission import check_unlocked
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.transactions.producers import Deduplication
 from qpid_ha_broker.model.transactions.transaction import Message, Transaction
@@ -51,7 +51,9 @@ class Resources:
         """The set of whose objects and messages these are the commands, and of those that are local beside it."""
         self.catalog = self.sets.catalog
         self.catalog.reader = reader
-        self.replicated.became_read_only = self._finish_work
+        self.replication = self.sets.replication
+        """Whether these commands may be given here, and how what they write is shared."""
+        self.replication.became_read_only = self._finish_work
         self._reader = reader
         self.log_acquisitions = log_acquisitions
         self._uncommitted: dict[Queue, int] = {}
@@ -67,8 +69,6 @@ class Resources:
         self.deduplication = Deduplication([each.state.producers for each in self.sets.all])
         self.is_gated = False
         """Nobody is given anything but those who only look: others may come for what they have had already."""
-        self.lead_proof = LeadProof.ALONE
-        """How sure it was that this broker leads, when that was looked at last."""
         self.unroutable_total = 0
         self.outranked_total = 0
         """Messages that a ring with priorities did not take because all that it held had a higher one."""
@@ -100,22 +100,13 @@ class Resources:
         Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
         """
         body, durable, priority, expires_at_ms, producer, _ = message
-        if queue.needs_care or expires_at_ms or self.replicated.is_restricted or producer:
+        if queue.needs_care or expires_at_ms or self.replication.is_restricted or producer:
             return 0
-        lsn = queue.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
-        headers = queue.durable_headers if durable else queue.transient_headers
-        header = headers.get(priority) or queue.add_header(durable, priority)
-        size = len(body)
-        queue.messages.add_plain(Entry(lsn, header, body), size)
-        catalog = self.catalog
-        catalog.memory_bytes += size + MESSAGE_OVERHEAD
-        if queue.dispatcher.consumers:
-            catalog.awake[queue] = None
-        return lsn
+        return self.sets.holding(queue).enqueue_plain(queue, body, durable, priority)
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
         """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
-        self.replicated.check_writable()
+        self.replication.check_writable()
         known_at = self.known_at(message)
         if known_at is not None:
             return known_at
@@ -127,7 +118,7 @@ class Resources:
         RefusedBefore."""
         if not message.producer or not self.deduplication.knows(message):
             return None
-        self.replicated.check_writable()
+        self.replication.check_writable()
         self.deduplication.dropped_total += 1
         return self.written
 
@@ -141,8 +132,8 @@ class Resources:
     def plan(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> EnqueuePlan:
         """The first half of publishing, which writes nothing: `carry_out` it or abandon it. Raises as `publish`."""
         self.catalog.now_ms = now_ms
-        if self.replicated.is_restricted:
-            self.replicated.check_publish(queues)
+        if self.replication.is_restricted:
+            self.replication.check_publish(queues)
         plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers)
         plan.add(queues, message, now_ms, routed=routed)
         return plan
@@ -191,7 +182,7 @@ class Resources:
         `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
         """
         if not consumer.browsing:
-            self.replicated.check_writable()
+            self.replication.check_writable()
             check_unlocked(queue)
         name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
@@ -199,7 +190,7 @@ class Resources:
             check_owner(queue, owner, name, self.catalog.now_ms)
             queue.exclusive_owner = owner
         queue.subscribe(consumer)
-        if self.replicated.read_only:
+        if not self.sets.may_write(queue):
             return
         if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
             self._write_use(queue, name)
@@ -210,7 +201,7 @@ class Resources:
         `keep_until_ms`: until then the consumer may come back, and what it alone has and uses is kept for it.
         """
         queue.unsubscribe(consumer, now_ms)
-        if self.replicated.read_only:
+        if not self.sets.may_write(queue):
             return
         if not (consumer.browsing or queue.dispatcher.has_takers or queue.deleted):
             self.replicated.narrow_mark(queue)
@@ -241,13 +232,13 @@ class Resources:
         for queue in pending:
             if queue.deleted:
                 continue
-            dispatcher, mark = queue.dispatcher, queue.mark
+            dispatcher, mark, hands_out = queue.dispatcher, queue.mark, self.sets.hands_out(queue)
             is_marked = replicated.is_marked(queue)
             given, expired = dispatcher.hand_out(
                 now_ms,
                 limit,
                 queue.log,
-                only_browsers=bool(replicated.read_only),
+                only_browsers=not hands_out,
                 proof=self.proof_for(queue),
                 mark=mark if is_marked else None,
                 budget=budget,
@@ -264,7 +255,7 @@ class Resources:
                 if not consumer.browsing:
                     mark.highest = max(mark.highest, dispatcher.newest_of(entries))
                 handouts.append(Handout(consumer, entries, self._acquired(queue, consumer, entries)))
-            if is_marked and not replicated.read_only:
+            if is_marked and hands_out:
                 replicated.mark_ahead(queue, dispatcher.awaits_mark)
             if dispatcher.awaits_mark:
                 self._uncommitted[queue] = queue.log.committed_lsn
@@ -276,7 +267,7 @@ class Resources:
         """What those who take messages of `queue` may be given. Of what is not replicated nobody else has a copy."""
         if self.is_gated:
             return LeadProof.MISSING
-        return self.lead_proof if queue.log is self.replicated.log else LeadProof.ALONE
+        return self.sets.holding(queue).replication.lead_proof
 
     @property
     def has_work(self) -> bool:
@@ -309,7 +300,7 @@ class Resources:
         """
         if queue.deleted:
             return self.written
-        if self.replicated.read_only:
+        if not self.sets.may_write(queue):
             return self._give_back_unwritten(queue, entries)
         return self._dequeue(queue, entries, DequeueReason.CONSUMED)
 
@@ -317,7 +308,7 @@ class Resources:
         """Give `entries` back to their places; `failed` counts against the delivery limit."""
         if queue.deleted:
             return self.written
-        if self.replicated.read_only:
+        if not self.sets.may_write(queue):
             return self._give_back_unwritten(queue, entries)
         limit = queue.arguments.delivery_limit
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
@@ -344,7 +335,7 @@ class Resources:
 
         What has not come back yet is held, and consumers of the queue get only what lies before all of it.
         """
-        if self.replicated.read_only or len(entries) <= RELEASED_LENGTH:
+        if len(entries) <= RELEASED_LENGTH or not self.sets.may_write(queue):
             self.release(queue, entries, failed)
         elif not queue.deleted:
             entries.sort(key=_entry_id, reverse=True)
@@ -371,7 +362,7 @@ class Resources:
         Where nothing may be written all of it is done now: what others write must not come in between.
         """
         for _ in task:
-            if budget.is_spent and not self.replicated.read_only:
+            if budget.is_spent and not self.replication.read_only:
                 self.work.add(task)
                 break
 
@@ -396,7 +387,7 @@ class Resources:
         """
         if queue.deleted:
             return self.written
-        if self.replicated.read_only:
+        if not self.sets.may_write(queue):
             return self._give_back_unwritten(queue, entries)
         alternate = self.catalog.alternate(queue.arguments.alternate_exchange)
         if alternate is None and entries:
@@ -440,14 +431,14 @@ class Resources:
     def commit(self, transaction: Transaction, now_ms: int) -> CommitToken:
         """Do all of it in one unit; returns what to wait for. Raises as `publish`: then roll it back."""
         self.catalog.now_ms = now_ms
-        self.replicated.check_writable()
+        self.replication.check_writable()
         new = self.deduplication.new_among(transaction.published)
         routed = [
             ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message, target)
             for target, message, key in new
         ]
-        if self.replicated.is_restricted:
-            self.replicated.check_publish(queue for queues, _, _ in routed for queue in queues)
+        if self.replication.is_restricted:
+            self.replication.check_publish(queue for queues, _, _ in routed for queue in queues)
         plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers)
         for queues, message, target in routed:
             plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
@@ -481,31 +472,35 @@ class Resources:
 def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Message]) -> None:
     """The short way of `publish_numbered`, as `enqueue_plain` is that of `publish`."""
     *_, producer, sequence = messages[-1]
-    ids, catalog, queued, total = queue.ids, resources.catalog, queue.messages, 0
+    ids, catalog, queued, state = queue.ids, resources.catalog, queue.messages, resources.replicated.state
     # Durable, all of them: a number outlives a crash, and without its message that would be taken for there.
     events: list[ev.Event] = [
         _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "")) for body, _, priority, _, _, _ in messages
     ]
     deduplication = resources.deduplication
     advances = [
-        *deduplication.room_for({producer: sequence}, resources.replicated.state.producers),
+        *deduplication.room_for({producer: sequence}, state.producers),
         ev.ProducerAdvanced(producer, sequence, deduplication.producers),
     ]
-    lsns = queue.log.append_unit([*events, *advances])
-    for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
-        size = len(body)
-        header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
-        queued.add_plain(Entry(lsn, header, body), size)
-        total += size
-    catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
-    for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):
-        resources.replicated.state.apply(lsn, advanced)
-    catalog.note_arrival(queue)
+
+    def count(lsns: Sequence[int]) -> None:
+        total = 0
+        for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
+            size = len(body)
+            header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
+            queued.add_plain(Entry(lsn, header, body), size)
+            total += size
+        catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
+        for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):
+            state.apply(lsn, advanced)
+        catalog.note_arrival(queue)
+
+    resources.replicated.submit([*events, *advances], count)
 
 
 def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
     """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
-    resources.replicated.check_writable()
+    resources.replication.check_writable()
     deduplication = resources.deduplication
     new = messages
     if deduplication.knows(messages[0]):  # the others have higher numbers
@@ -513,7 +508,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         deduplication.dropped_total += len(messages) - len(new)
         if not new:
             return resources.written
-    is_plain = not (queue.needs_care or resources.replicated.is_restricted) and queue.log is resources.replicated.log
+    is_plain = not (queue.needs_care or resources.replication.is_restricted) and queue.log is resources.replicated.log
     is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
     if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
         _enqueue_numbered(resources, queue, new)

@@ -29,7 +29,7 @@ class QueueTimers:
 
     def keep_for_return(self, queue: Queue, until_ms: int) -> None:
         """Until then nobody else gets it, and it does not delete itself: see `Queue.keep_for_return`."""
-        if self._sets.replicated.read_only or queue.deleted:
+        if queue.deleted or not self._sets.may_write(queue):
             return
         queue.keep_for_return(until_ms)
         if queue.arguments.auto_delete:
@@ -41,13 +41,15 @@ class QueueTimers:
         When `budget` is spent there is more to do: see `is_behind`.
         """
         self.is_behind = False
-        if self._sets.replicated.read_only:
+        if self._sets.replication.read_only:
             return []
         due, timed = [], self._catalog.timed
         self._catalog.now_ms = now_ms
         for queue in list(timed):
             if queue.deleted:
                 del timed[queue]
+                continue
+            if not self._sets.hands_out(queue):
                 continue
             if not self._expire(queue, now_ms, budget):
                 self.is_behind = True

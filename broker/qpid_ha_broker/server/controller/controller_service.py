@@ -373,7 +373,7 @@ class ControllerService:
     # --- the core
 
     def _feed(self, happened: ms.ControllerInput) -> None:
-        if self._default.read_only and not isinstance(happened, ms.ControllerEnded):
+        if self._default.replication.read_only and not isinstance(happened, ms.ControllerEnded):
             return  # this broker leads no more, and `end` follows with the turn
         self._inputs.append(happened)
         if self._is_feeding:
@@ -392,11 +392,7 @@ class ControllerService:
     def _write_map(self, effect: ms.WriteMap) -> None:
         for event in effect.events:
             encode(0, event)  # raises before anything is written
-        if len(effect.events) == 1:
-            self._default.write(effect.events[0])
-        else:
-            self._default.write_unit(effect.events)
-        self._uncommitted_lsn = self._default.log.last_lsn
+        self._uncommitted_lsn = self._default.submit(effect.events).lsn
         self._inputs.insert(0, ms.MapWritten(effect.number, self._uncommitted_lsn))
         self._broker.schedule_turn()
 

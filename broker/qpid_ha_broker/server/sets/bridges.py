@@ -78,7 +78,7 @@ class Bridges:
                     yield hosted, queue, _url_of(queue)
 
     def _leads(self, hosted: HostedSet) -> bool:
-        if hosted.read_only or hosted.resources.replicated.read_only or self._broker.is_stopping:
+        if hosted.read_only or hosted.resources.replication.read_only or self._broker.is_stopping:
             return False
         return hosted.name != DEFAULT_SET or self._broker.membership.clients.is_serving
 

@@ -1,0 +1,142 @@
+"""How the log of a resource set is shared: who may write, who hands out messages, and when what is submitted counts.
+
+| | `HotStandby` | `Alone` |
+| --- | --- | --- |
+| which sets | `default`, and those with a name of their own | what a broker keeps for itself beside `default` |
+| who may write | the one broker that leads the set | this broker, while it leads `default` |
+| who hands out | the same | the same |
+| what is submitted counts | at once, here | at once |
+| it is committed | when all brokers in sync have acknowledged it | when this broker's store has |
+| proof that it leads | the member's (docs/architecture.md, "Who may hand out") | not needed: nobody else has a copy |
+
+Whoever only follows or observes has a `HotStandby` that is read-only: what it applies was delivered to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from qpid_ha_broker.events.types import Event
+from qpid_ha_broker.model.errors import ModelError, NotPrimary, QueueLocked
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.replication import has_replicated_messages
+
+ByHand = Callable[[Sequence[int]], object]
+"""Does what applying the events of a unit would come to, with what is at hand; it is called with their LSNs."""
+
+
+class LocalCopy(Protocol):
+    """This broker's copy of a resource set."""
+
+    def deliver(self, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
+        """Append `events` to the log, as a unit if they are not one, and let them count."""
+
+
+class Replication(Protocol):
+    """The strategy of one set, at this broker."""
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing may be written to the set here; empty: it may."""
+
+    @property
+    def lead_proof(self) -> LeadProof:
+        """How sure it is that nobody else hands out the messages of the set."""
+
+    def submit(self, copy: LocalCopy, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
+        """Have `events` delivered to all copies, all of them or none."""
+
+    def hands_out(self, queue: Queue) -> bool:
+        """Whether this broker decides who gets the messages of `queue`, and which of them leave it unasked."""
+
+
+class HotStandby:
+    """One broker writes, the others follow. Nothing is refused unless somebody says why."""
+
+    def __init__(self) -> None:
+        self._refusal: ModelError | None = None
+        self._read_only = ""
+        self.is_restricted = False
+        """There is a `refusal`, or it is `read_only`: looked at first, where every message passes."""
+        self.not_primary: Callable[[str], ModelError] = NotPrimary
+        """Makes the error for who wants to write where it is `read_only`, of that text."""
+        self.became_read_only: Callable[[], None] = _nothing
+        """Called when nothing may be written from now on: to end what was to be written in portions."""
+        self.lead_proof = LeadProof.ALONE
+        """How sure it was that this broker leads, when that was looked at last."""
+
+    @property
+    def refusal(self) -> ModelError | None:
+        """Why nothing may be published to replicated queues now; None: it may."""
+        return self._refusal
+
+    @refusal.setter
+    def refusal(self, refusal: ModelError | None) -> None:
+        self._refusal = refusal
+        self.is_restricted = bool(refusal or self._read_only)
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing may be written here, naming the state and the primary; empty: it may."""
+        return self._read_only
+
+    @read_only.setter
+    def read_only(self, text: str) -> None:
+        self._read_only = text
+        self.is_restricted = bool(text or self._refusal)
+        if text:
+            self.became_read_only()
+
+    def submit(self, copy: LocalCopy, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
+        """As `Replication.submit`: nobody else writes, so the order is known at once."""
+        return copy.deliver(events, by_hand)
+
+    def hands_out(self, queue: Queue) -> bool:
+        """As `Replication.hands_out`."""
+        return not self._read_only
+
+    def check_writable(self) -> None:
+        """Raises NotPrimary, or what `not_primary` makes."""
+        if self._read_only:
+            raise self.not_primary(self._read_only)
+
+    def check_publish(self, queues: Iterable[Queue]) -> None:
+        """Raises NotPrimary, and the `refusal` if one of `queues` is replicated."""
+        self.check_writable()
+        refusal = self._refusal
+        if refusal is not None and any(map(has_replicated_messages, queues)):
+            raise type(refusal)(str(refusal))  # a new one each time: an error that is raised again keeps all its traces
+
+
+class Alone:
+    """Nobody else has a copy; it is served with a set that others have, or not at all."""
+
+    def __init__(self, served_with: Replication) -> None:
+        self._served_with = served_with
+        self.lead_proof = LeadProof.ALONE
+
+    @property
+    def read_only(self) -> str:
+        """As `Replication.read_only`."""
+        return self._served_with.read_only
+
+    def submit(self, copy: LocalCopy, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
+        """As `Replication.submit`."""
+        return copy.deliver(events, by_hand)
+
+    def hands_out(self, queue: Queue) -> bool:
+        """As `Replication.hands_out`."""
+        return self._served_with.hands_out(queue)
+
+
+def check_unlocked(queue: Queue) -> None:
+    """Raises QueueLocked."""
+    if queue.locked:
+        raise QueueLocked(queue.locked)
+
+
+def _nothing() -> None:
+    pass
