@@ -10,6 +10,7 @@ producer is stuck; and no log has a traceback.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections import Counter
@@ -39,7 +40,6 @@ from qpid_ha_demo.stage import Stage
 from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
 from qpid_ha_demo.zookeeper_ensemble import why_not_here as why_no_ensemble
 
-BROKERS: Final = 5
 PATIENCE_S: Final = 90.0
 """Without any progress, in the end."""
 _MOVE_AGAIN_S: Final = 1.0
@@ -54,6 +54,8 @@ _SETTINGS: Final[dict[str, object]] = {"store.segment-size": "1MiB"}
 class CrossingSoak:
     """One run, and what it showed."""
 
+    broker_count = 5
+
     def __init__(self, stage: Stage, directory: Path, seed: int) -> None:
         self._stage, self._directory, self._seed = stage, directory, seed
         self._stores = directory / "disks"
@@ -63,7 +65,7 @@ class CrossingSoak:
     def run(self, minutes: float) -> bool:
         """Make trouble for so long; whether all promises were kept."""
         with ExitStack() as stack:
-            names = [f"broker{number}" for number in range(1, BROKERS + 1)]
+            names = [f"broker{number}" for number in range(1, self.broker_count + 1)]
             disks = stack.enter_context(small_disks(self._stores, names))
             stack.callback(self._keep_stores)
             cluster, ensemble = stack.enter_context(self._cluster())
@@ -84,20 +86,24 @@ class CrossingSoak:
             )
             self._began_s = time.monotonic()
             trouble.begin()
-            while time.monotonic() < self._began_s + 60 * minutes:
-                step = trouble.draw()
-                trouble.make(step)
-                trouble.rest(step.pause_s)
+            self._disturb(cluster, trouble, 60 * minutes)
             self._come_to_rest(cluster, trouble, traffic)
             self._show(cluster, trouble, traffic)
         return not self._findings
+
+    def _disturb(self, cluster: LocalCluster, trouble: CrossingTrouble, for_s: float) -> None:
+        """What it is run for."""
+        while time.monotonic() < self._began_s + for_s:
+            step = trouble.draw()
+            trouble.make(step)
+            trouble.rest(step.pause_s)
 
     @contextmanager
     def _cluster(self) -> Iterator[tuple[LocalCluster, ZookeeperEnsemble | None]]:
         """The best that can be had here."""
         if not why_not_here() and not why_no_ensemble():
             with ClusterOnMachines(
-                self._directory, BROKERS, ha=_HA, settings=_SETTINGS, stores=self._stores
+                self._directory, self.broker_count, ha=_HA, settings=_SETTINGS, stores=self._stores
             ) as on_machines:
                 yield on_machines, on_machines.ensemble
             return
@@ -108,7 +114,7 @@ class CrossingSoak:
                 ensemble = stack.enter_context(ZookeeperEnsemble(self._directory / "ensemble"))
                 ha = {**_HA, "coordinator": ensemble.url("clusters/one")}
             settings = {**_SETTINGS, "ha": ha}
-            local = LocalCluster(self._directory, BROKERS, settings=settings, stores=self._stores)
+            local = LocalCluster(self._directory, self.broker_count, settings=settings, stores=self._stores)
             yield stack.enter_context(local), ensemble
 
     def _say_what_is_left_out(
@@ -126,7 +132,7 @@ class CrossingSoak:
 
     def _make_sets(self, cluster: LocalCluster, trouble: CrossingTrouble) -> None:
         cluster.wait_whole()
-        for name, broker in zip(SETS, cluster.brokers, strict=False):
+        for name, broker in zip(SETS, itertools.cycle(cluster.brokers), strict=False):
             trouble.ask("sets", action="create", name=name, preferred=broker.name)
         self._wait_whole(cluster, trouble)
         for queue, name in QUEUES.items():

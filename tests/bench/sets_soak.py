@@ -32,6 +32,7 @@ from bench.soak_report import (
     stuck,
     write_steps,
 )
+from bench.upgrade_soak import UpgradeSoak
 from qpid_ha_demo.cluster import ClusterFailed, LocalCluster
 from qpid_ha_demo.sets import ZONES, SetsDemo, SetTraffic, cluster_settings, own_settings
 from qpid_ha_demo.stage import Stage
@@ -139,28 +140,32 @@ def kill_under_sessions(stage: Stage, directory: Path, seed: int, kills: int) ->
 @click.option(
     "--sets", "crosses_sets", is_flag=True, help="Sets, proxies, exchanges, sessions, and all faults; as root."
 )
+@click.option("--upgrade-from", metavar="REV", help="Upgrade three brokers from that commit under load, and back.")
 @click.option("--sessions", is_flag=True, help="Kill brokers that relay, under clients with sessions.")
 @click.option("--kills", type=click.IntRange(1), default=100, show_default=True, help="So often, with --sessions.")
 @click.option("--keep", is_flag=True, help="Leave logs, steps and stores, as after a run that failed.")
 def main(
-    minutes: float, seed: int | None, stores: bool, crosses_sets: bool, sessions: bool, kills: int, keep: bool
-) -> None:
+    minutes: float, seed: int | None, stores: bool, crosses_sets: bool, upgrade_from: str | None, sessions: bool,
+    kills: int, keep: bool,
+) -> None:  # fmt: skip
     """Trouble a cluster of many resource sets under load; exit code 1 if a promise was broken."""
-    if crosses_sets and sessions:
-        raise click.UsageError("--sets has clients with sessions; --sessions is a run of its own")
+    if crosses_sets + sessions + (upgrade_from is not None) > 1:
+        raise click.UsageError("--sets, --sessions and --upgrade-from are runs of their own")
     stage = Stage()
     seed = int(time.time()) if seed is None else seed
     directory = Path(tempfile.mkdtemp(prefix="qpid-ha-soak-"))
     what = (
         f"{kills} kills"
         if sessions
-        else f"{minutes:g} minutes, {'with stores' if stores or crosses_sets else 'in memory'}"
+        else f"{minutes:g} minutes, {'with stores' if stores or crosses_sets or upgrade_from else 'in memory'}"
     )
     stage.step(f"seed {seed}", f"{what}, {directory}")
     good = False
     try:
         if sessions:
             good = kill_under_sessions(stage, directory, seed, kills)
+        elif upgrade_from is not None:
+            good = UpgradeSoak(stage, directory, seed, upgrade_from).run(minutes)
         elif crosses_sets:
             good = CrossingSoak(stage, directory, seed).run(minutes)
         else:

@@ -129,8 +129,12 @@ class Trouble:
             thread.join()
         self._cluster.wait_until(lambda: self._controller() is not None, "default has a primary", 60.0)
         for broker in self._cluster.brokers:
-            self._insist("brokers", action="undrain", name=broker.name)
+            self.undrain(broker)
         self._insist("replicas", action="policies", policies=[["*", 3]])
+
+    def undrain(self, broker: LocalBroker) -> None:
+        """It may have replicas again. Raises ClusterFailed when nobody has that for a minute."""
+        self._insist("brokers", action="undrain", name=broker.name)
 
     def _insist(self, method: str, **params: Any) -> None:
         last = ""

@@ -354,6 +354,19 @@ def test_a_reply_that_is_under_way_goes_out_when_the_broker_stops(tmp_path: Path
 # --- the client alone -------------------------------------------------------------------------------------
 
 
+def test_who_connects_as_the_broker_stops_is_hung_up_on_without_a_traceback(tmp_path: Path) -> None:
+    async def story(server: ControlServer) -> None:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        await server.close()
+        await server._serve(reader, writer)  # as for who was accepted a moment before that
+        await writer.wait_closed()
+        with ours:
+            assert ours.recv(1) == b""
+
+    tell(tmp_path, story)
+
+
 def test_no_broker_is_unreachable(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match=r"absent\.sock: No such file"):
         ControlClient(tmp_path / "absent.sock").call("ping")
