@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
-from qpid_ha_broker.coordination.zookeeper_session import LostAnswer, ZooKeeperSession, deadline
+from qpid_ha_broker.coordination.zookeeper_session import LostAnswer, ZooKeeperSession, _bugs_only, deadline
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
 
@@ -37,6 +37,27 @@ def session(monkeypatch: pytest.MonkeyPatch) -> ZooKeeperSession:
 def test_whatever_ends_a_connection_is_no_answer(session: ZooKeeperSession, error: Exception) -> None:
     with pytest.raises(LostAnswer):
         session.ask(deadline(), lambda client: Answer(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("xids do not match, expected %r received %r", 7, 8), ("WARNING", False)),
+        (RuntimeError("another one"), ("ERROR", True)),
+    ],
+    ids=["the known fault", "a bug"],
+)
+def test_a_known_fault_of_kazoo_is_one_line(
+    caplog: pytest.LogCaptureFixture, error: RuntimeError, expected: tuple[str, bool]
+) -> None:
+    logger = _bugs_only()
+    try:
+        raise error
+    except RuntimeError:
+        logger.exception("Unhandled exception in connection loop")
+
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info is not None) == expected
 
 
 def test_that_there_is_no_such_node_is_an_answer(session: ZooKeeperSession) -> None:

@@ -553,7 +553,18 @@ def _bugs_only() -> logging.Logger:
     """kazoo says in many lines what is ordinary, and at DEBUG the password."""
     quiet = logging.Logger("kazoo", logging.ERROR)
     quiet.parent = log
+    quiet.addFilter(_tell_known_fault)
     return quiet
+
+
+def _tell_known_fault(record: logging.LogRecord) -> bool:
+    """When a server was away in the middle of a request, kazoo may take the answer for that to a later one. It connects
+    anew, and makes a bug of it (its issue 254): one line says so, without a traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, RuntimeError) and str(error.args[:1]).startswith("('xids do not match"):
+        record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
+        record.msg, record.args = "ZooKeeper has answered another request than the last one: connecting anew", ()
+    return True
 
 
 def _end(client: KazooClient) -> None:
