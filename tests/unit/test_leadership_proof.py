@@ -11,7 +11,9 @@ from paired_engines import PairedBroker, PairedClient
 from paired_links import subscribe
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from small_cluster import SmallCluster, three
 
@@ -22,6 +24,50 @@ BACKUPS = "backups"
 def test_both_times_are_a_part_of_what_others_need_to_replace_a_primary() -> None:
     settings = MemberSettings("a", "a-1", ("a:5672", "b:5672"), replace_s=4.0)
     assert (settings.unproven_s, settings.silence_s) == (2 * UNPROVEN_S, 2 * SILENCE_S)
+
+
+def seen_by_browsers(cluster: SmallCluster, name: str) -> list[str]:
+    """What somebody sees who begins to look at that broker now, who may write there or not."""
+    resources = cluster[name].resources
+    queue, browser = resources.catalog.queues["q"], Consumer(browsing=True)
+    resources.subscribe(queue, browser, browser)
+    browser.credit, browser.window_bytes = 100, 1_000_000
+    resources.catalog.wake(queue)
+    handouts = resources.hand_out(0, 100)
+    resources.unsubscribe(queue, browser, 0)
+    return [entry.resident_body().decode().rpartition(";")[2] for handout in handouts for entry in handout.entries]
+
+
+def test_who_was_replaced_shows_nothing_of_its_own_that_may_be_taken_back() -> None:
+    cluster = three(has_coordinator=True)
+    cluster["a"].declare("q")
+    cluster["a"].publish("q", "committed")
+    cluster.settle()
+    cluster.cut("a", "b", "c")
+    cluster["a"].publish("q", "taken back")
+    cluster.run()
+    assert cluster.promote("b").done
+    cluster["b"].publish("q", "new")
+    cluster.wait(10.0)
+    assert not cluster["a"].is_in(State.PRIMARY)
+    assert cluster["a"].bodies("q") == ["committed", "taken back"]
+    assert seen_by_browsers(cluster, "a") == ["committed"]
+    cluster.heal()
+    cluster.wait(10.0)
+    cluster.settle()
+    assert seen_by_browsers(cluster, "a") == ["committed", "new"]
+
+
+def test_who_has_handed_over_shows_all_that_its_successor_says_is_committed() -> None:
+    cluster = cluster_with_queue()
+    cluster["a"].publish("q", "x")
+    cluster["a"].step()
+    assert cluster.demote("a").done
+    cluster.run()
+    assert cluster.promote("b").done
+    cluster.settle()
+    cluster.wait(2.0)
+    assert seen_by_browsers(cluster, "a") == ["x"]
 
 
 # --- the core

@@ -148,6 +148,7 @@ class CatchUp:
         for event in objects.held:
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         self._set.log.reset(frame.lsn)
+        self._set.log.committed_elsewhere(ev.EVERYTHING)
         return [each for name, entries in lost for each in _discarded(name, entries)]
 
     def chunk(self, frame: Chunk) -> None:

@@ -268,6 +268,7 @@ class Replica:
         """Everything up to `lsn` can no longer be taken back by anybody."""
         if lsn > self.committed_lsn:
             self.committed_lsn = lsn
+            self._set.log.committed_elsewhere(lsn)
             while self._stored_ends and self._stored_ends[0] <= lsn:
                 self._stored_committed_lsn = self._stored_ends.popleft()
         if self._held and self._held[0].last_lsn <= self.committed_lsn:

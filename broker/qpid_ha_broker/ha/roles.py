@@ -71,7 +71,10 @@ class MemberParts:
     def become(self, role: Role, cause: Cause, reason: str) -> None:
         """The next role. Raises UnknownTransition."""
         before, after = self.machine.move(cause)
+        was_leading = self.role.primary is not None
         self.role = self.role.followed_by(role)
+        if was_leading and self.role.primary is None:
+            self.ctx.resource_set.log.end_writing()
         self.refusal = None
         self.ctx.is_status_stale = True
         self.ctx.replication.read_only = "" if self.role.primary is not None else f"this broker is {after}, not primary"

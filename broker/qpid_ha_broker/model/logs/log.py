@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.events.codec import LogRecord, encode_counting
 from qpid_ha_broker.events.scan import durable_only, offset_after
-from qpid_ha_broker.events.types import Event, TransactionCommitted
+from qpid_ha_broker.events.types import EVERYTHING, Event, TransactionCommitted
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.logs.write_times import WriteTimes
 
@@ -87,10 +87,13 @@ class CommitToken(NamedTuple):
 class Log:
     """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""
 
-    __slots__ = ("_acknowledged", "_pending", "_units", "last_lsn", "write_times")
+    __slots__ = ("_acknowledged", "_doubtful_upto", "_pending", "_units", "last_lsn", "shown_lsn", "write_times")
 
     def __init__(self, last_lsn: int = 0) -> None:
         self.last_lsn = last_lsn
+        self.shown_lsn = EVERYTHING
+        """Where others write: up to there it may be shown. What lies beyond was written here, and may be taken back."""
+        self._doubtful_upto = 0
         self.write_times = WriteTimes()
         self._acknowledged: dict[str, int] = {}
         self._pending: list[LogRecord] = []
@@ -148,6 +151,18 @@ class Log:
         self._pending = []
         data, transient = encode_counting(pending)
         return LogBatch(pending[0].lsn, pending[-1].lsn, data, transient)
+
+    def end_writing(self) -> None:
+        """Others write it from now on: what is not committed here counts if they say so."""
+        self._doubtful_upto = self.last_lsn
+        self.shown_lsn = self.whole_lsn()
+        self.committed_elsewhere(self.shown_lsn)
+
+    def committed_elsewhere(self, lsn: int) -> None:
+        """Whoever writes it says that it is committed up to there, or has put something else in the place of the rest:
+        EVERYTHING."""
+        if lsn >= self._doubtful_upto:
+            self.shown_lsn = EVERYTHING
 
     def reset(self, last_lsn: int) -> None:
         """The log now ends at `last_lsn`, and every witness holds it so far: what nobody has taken yet is dropped."""

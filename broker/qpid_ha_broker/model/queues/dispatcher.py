@@ -94,6 +94,7 @@ class Dispatcher:
 
     __slots__ = (
         "_by_priority",
+        "_committed_lsn",
         "_gate",
         "_head",
         "_limits",
@@ -118,6 +119,8 @@ class Dispatcher:
         """Where all consumers stand that take whatever comes."""
         self._turn = 0
         self._takes_committed = False
+        self._committed_lsn = 0
+        """So far those see who only look, now."""
         """In this `hand_out`, those who take are given what is committed, as those who look are."""
         self._gate: QueueMark | None = None
         """In `hand_out`: by that takers get messages; None: they get any."""
@@ -192,21 +195,22 @@ class Dispatcher:
         self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
         self.awaits_mark = 0
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
-        uncommitted_in: Log | None = log
         if only_browsers:
-            # On a replica there is nothing else than what is committed.
-            now_ms, uncommitted_in, ready = 0, None, [consumer for consumer in ready if consumer.browsing]
-        elif proof is LeadProof.MISSING:
+            now_ms, self._committed_lsn = 0, log.shown_lsn
             ready = [consumer for consumer in ready if consumer.browsing]
+        else:
+            self._committed_lsn = log.whole_lsn()
+            if proof is LeadProof.MISSING:
+                ready = [consumer for consumer in ready if consumer.browsing]
         self._takes_committed = proof is LeadProof.PROVEN
         if len(ready) == 1:
-            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, uncommitted_in, budget)}
+            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}
         else:
-            given = self._serve_in_turn(ready, limit, now_ms, expired, uncommitted_in, budget)
+            given = self._serve_in_turn(ready, limit, now_ms, expired, budget)
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
 
     def _serve_in_turn(
-        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], log: Log | None, budget: Budget
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
     ) -> dict[Consumer, list[Entry]]:
         given: dict[Consumer, list[Entry]] = {}
         if ready:
@@ -215,7 +219,7 @@ class Dispatcher:
         for _ in range(limit):
             still_ready = []
             for consumer in ready:
-                entries = self._serve(consumer, 1, now_ms, expired, log, budget)
+                entries = self._serve(consumer, 1, now_ms, expired, budget)
                 if entries:
                     given.setdefault(consumer, []).extend(entries)
                     still_ready.append(consumer)
@@ -230,17 +234,15 @@ class Dispatcher:
                 break
         return given
 
-    def _serve(
-        self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], log: Log | None, budget: Budget
-    ) -> list[Entry]:
+    def _serve(self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], budget: Budget) -> list[Entry]:
         position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
         if position is None:
             raise LookupError("a consumer that was never subscribed")
         # What dies uncommitted comes again as a new message. What a session is given waits for a later commit anyway.
         needs_commit = browsing or (self._takes_committed and consumer.session_owner is None)
         last = _NO_LIMIT if browsing else self._last_in_order()
-        if needs_commit and log is not None:
-            last = min(last, log.whole_lsn())
+        if needs_commit:
+            last = min(last, self._committed_lsn)
         last_without_gate, gate = last, None if browsing else self._gate
         if gate is not None:
             last = min(last, gate.settled)
