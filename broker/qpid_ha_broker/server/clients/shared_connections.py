@@ -220,3 +220,16 @@ class SharedConnections:
             channel.close(reason)
         self._ours.clear()
         self._dialled.clear()
+
+
+class SubChannelOpener:
+    """Opens sub-channels of one purpose, about one set: a `peer_links.ChannelOpener` whose channels are shared."""
+
+    __slots__ = ("_purpose", "_set", "_shared")
+
+    def __init__(self, shared: SharedConnections, set_name: str, purpose: Purpose) -> None:
+        self._shared, self._set, self._purpose = shared, set_name, purpose
+
+    def dial(self, address: str, listener: PeerListener, limit_s: float) -> SubChannel:
+        """One that is being opened; the shared connection has a limit of its own."""
+        return self._shared.open(address, self._set, self._purpose, listener)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, FrameError, Question, Topic
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
@@ -27,6 +28,16 @@ OUR_NUMBERS = 1 << 40
 SAID: Final = "amqp:"
 """What the other broker itself gave as the reason for the end of a channel begins so."""
 NO_ANSWER: Final = "it took the connection, and gave no answer"
+
+
+Feed = Callable[[fx.Input], None]
+
+
+class QuestionCarrier(Protocol):
+    """Asks other brokers."""
+
+    def ask_for(self, effect: fx.Ask, feed: Feed) -> None:
+        """`PeersAnswered` follows, to `feed`, but not at once."""
 
 
 class Unanswered(NamedTuple):

@@ -26,10 +26,9 @@ class PeerQuestions:
     A broker that is asked at its own address answers as the very process that asks: so it learns which one that is.
     """
 
-    def __init__(self, member: Member, dialler: Dialler, feed: Callable[[fx.Input], None]) -> None:
+    def __init__(self, member: Member, dialler: Dialler) -> None:
         self.asker = PeerAsker(dialler)
         self._member = member
-        self._feed = feed
         self._tasks = BackgroundTasks()
 
     def start(self) -> None:
@@ -41,16 +40,20 @@ class PeerQuestions:
         self._tasks.cancel()
         self.asker.close()
 
-    def ask_for_core(self, effect: fx.Ask) -> None:
-        """`PeersAnswered` follows."""
-        self._tasks.start(self._ask_for_core(effect))
+    def tick(self, now_s: float) -> None:
+        """Several times in a heartbeat."""
+        self.asker.tick(now_s)
 
-    async def _ask_for_core(self, effect: fx.Ask) -> None:
+    def ask_for(self, effect: fx.Ask, feed: Callable[[fx.Input], None]) -> None:
+        """`PeersAnswered` follows, to `feed`."""
+        self._tasks.start(self._ask_for(effect, feed))
+
+    async def _ask_for(self, effect: fx.Ask, feed: Callable[[fx.Input], None]) -> None:
         outcome = await self.ask(*effect)
         answers = tuple(answer for answer in outcome.values() if isinstance(answer, Answer))
         unanswered = {address: answer for address, answer in outcome.items() if isinstance(answer, Unanswered)}
         silent = tuple(fx.SilentPeer(address, each.why) for address, each in unanswered.items() if each.is_there)
-        self._feed(fx.PeersAnswered(effect.question.number, answers, tuple(unanswered), silent))
+        feed(fx.PeersAnswered(effect.question.number, answers, tuple(unanswered), silent))
 
     async def ask(self, question: Question, addresses: Sequence[str], limit_s: float) -> dict[str, Answer | Unanswered]:
         """What each address answered in time, or why not. Whoever answers as this very process shows its address."""

@@ -40,6 +40,7 @@ from qpid_ha_broker.server.controller.controller_service import ControllerServic
 from qpid_ha_broker.server.controller.leader_questions import LeaderQuestions
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 from qpid_ha_broker.server.peers.peer_channels import Dialler
+from qpid_ha_broker.server.peers.record_requests import RecordAnswer
 from qpid_ha_broker.server.peers.replica_reports import HostedReplica, ReplicaReports
 from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
@@ -50,7 +51,7 @@ from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from qpid_ha_broker.server.sets.set_forwarding import SetForwarding
 from qpid_ha_broker.server.sets.set_host import SetHost
-from qpid_ha_broker.server.sets.set_member import RecordAnswer, SetMember, SetMemberHost
+from qpid_ha_broker.server.sets.set_member import SetMember, SetMemberHost
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_config.settings import BrokerSettings
 
@@ -364,7 +365,7 @@ class SetCluster:
         if kind is not OrderKind.DROP:
             done(Answered(0, False, f"the controller does not say who leads {DEFAULT_SET}"))
             return
-        self._broker.membership.requests.begin(lambda number: DropAsked(number, to, cause), done)
+        self._broker.membership.default.requests.begin(lambda number: DropAsked(number, to, cause), done)
 
     # --- records: see `set_member.RecordService`
 

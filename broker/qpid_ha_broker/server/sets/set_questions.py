@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel
 from qpid_ha_broker.ha import effects as fx
@@ -16,15 +15,13 @@ from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, FrameError
 from qpid_ha_broker.server.clients.shared_connections import SharedConnections
-from qpid_ha_broker.server.peers.peer_asker import NO_ANSWER, SAID
+from qpid_ha_broker.server.peers.peer_asker import NO_ANSWER, SAID, Feed
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
 
 log = logging.getLogger("peers")
 
 UNUSED_S = 20.0
 """A sub-channel for questions is kept for so long after the last one."""
-
-Feed = Callable[[fx.Input], None]
 
 
 class _SetQuestion:
@@ -58,7 +55,7 @@ class SetQuestions:
         self._asked: dict[int, _SetQuestion] = {}
         self._numbers = itertools.count(1)
 
-    def ask(self, effect: fx.Ask, feed: Feed) -> None:
+    def ask_for(self, effect: fx.Ask, feed: Feed) -> None:
         """`PeersAnswered` follows, to `feed`, but not at once."""
         loop = asyncio.get_running_loop()
         number, asked = next(self._numbers), _SetQuestion(effect, feed)
