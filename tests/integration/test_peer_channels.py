@@ -16,6 +16,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.peers import peer_links
+from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
 from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_broker.server.stores.member_store import BEHIND_BYTES
 
@@ -36,7 +37,7 @@ async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: floa
 async def test_a_channel_serves_the_next_question_too(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await ask(cluster, "a", "b")
-        lines = cluster.member("a").questions.asker._lines
+        lines = cluster.member("a").questions._lines
         kept = lines[cluster.url("b")].channel
         for _ in range(5):
             assert await ask(cluster, "a", "b") != [""]
@@ -59,11 +60,11 @@ async def test_a_broker_that_was_restarted_answers_the_very_next_question(tmp_pa
 async def test_a_kept_channel_that_is_silent_is_replaced_within_the_question(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await ask(cluster, "a", "b")
-        line = cluster.member("a").questions.asker._lines[cluster.url("b")]
-        assert line.channel is not None
+        line = cluster.member("a").questions._lines[cluster.url("b")]
+        assert isinstance(line.channel, OutgoingChannel)
         line.channel._is_reading = True  # nothing that is sent on it goes out any more
         assert await ask(cluster, "a", "b") == ["connecting"]
-        assert cluster.member("a").questions.asker._lines[cluster.url("b")] is not line
+        assert cluster.member("a").questions._lines[cluster.url("b")] is not line
 
 
 @in_event_loop

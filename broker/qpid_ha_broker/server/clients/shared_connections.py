@@ -103,10 +103,8 @@ class SharedConnection:
         elif unsent_bytes > CUT_BYTES:
             log.warning("%s is given up: %d bytes wait for it", channel.peer, unsent_bytes)
             self.give_up(f"{unsent_bytes} bytes wait for it")
-        elif isinstance(channel, OutgoingChannel):
-            channel.heartbeat(int(now_s * 1000))
-            if self.mux.is_unused:
-                self.give_up("not needed any more")
+        elif isinstance(channel, OutgoingChannel) and self.mux.is_unused:
+            self.give_up("not needed any more")
 
     def give_up(self, reason: str) -> None:
         """End it; what was sent still goes out."""
@@ -210,6 +208,7 @@ class SharedConnections:
         now_s = time.monotonic()
         for connection in [*self._ours.values(), *self._theirs.values()]:
             connection.tick(now_s)
+        self._dialler.heartbeat(now_s)
 
     def close(self, reason: str) -> None:
         """The broker ends; what was sent still goes out."""

@@ -65,6 +65,13 @@ class OpenedChannel(Channel, Protocol):
     may_read: Callable[[], bool]
     """Asked after each piece that was read. Until it says yes again, the other end has to wait."""
 
+    @property
+    def was_connected(self) -> bool:
+        """Whether somebody took the connection."""
+
+    def flush(self) -> None:
+        """Write what was sent."""
+
 
 class ChannelOpener(Protocol):
     """Opens channels to addresses."""
@@ -221,12 +228,6 @@ class PeerLinks:
                 channel.flush()
 
     # --- now and then
-
-    def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of the channels that this broker has opened."""
-        for link in list(self._links.values()):
-            if isinstance(link.channel, OutgoingChannel):
-                link.channel.heartbeat(now_ms)
 
     def watch(self) -> None:
         """Let the core know which links are full, and which are not any more; give up peers that do not read."""

@@ -63,12 +63,12 @@ class Membership:
         self._broker = broker
         self.process = ProcessTime()
         self.events = ClusterEvents()
-        dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
+        self._dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
         self.default = SetMember(
             self,
             Surroundings(
                 broker,
-                dialler,
+                self._dialler,
                 lambda _hosted, member, feed, _run_turn: ClientAccess(
                     broker, member, feed, lambda: self._publish("primary")
                 ),
@@ -83,7 +83,7 @@ class Membership:
         self.is_standalone = self.member.is_standalone
         """The broker is in no cluster."""
         coordinator = open_coordinator(settings.coordinator)
-        self.questions = PeerQuestions(self.member, dialler)
+        self.questions = PeerQuestions(self.member, self._dialler)
         self.records = RecordRequests(coordinator, self.default.feed)
         has_agents = not self.is_standalone and is_heeded_with(settings.coordinator.url)
         self.pause = PauseWatch(coordinator) if has_agents else None
@@ -137,7 +137,7 @@ class Membership:
             self.process.look(now_s)
             self.default.tick(now_s)
             self.questions.tick(now_s)
-            self.default.links.heartbeat(int(now_s * 1000))
+            self._dialler.heartbeat(now_s)
 
     # --- what the member tells: see `set_member.MemberOwner`
 

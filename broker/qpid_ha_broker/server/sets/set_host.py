@@ -28,12 +28,12 @@ from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.clients.shared_connections import SharedConnections, SubChannelOpener
 from qpid_ha_broker.server.controller.absent_replicas import AbsentReplicas
+from qpid_ha_broker.server.peers.peer_asker import PeerAsker
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.peers.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.sets.set_lines import SetLines
 from qpid_ha_broker.server.sets.set_member import RecordService, SetMember, SetMemberHost, Surroundings, new_instance
-from qpid_ha_broker.server.sets.set_questions import SetQuestions
 from qpid_ha_broker.server.stores.broker_store import BrokerStore, check_dirty
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.stores.loading import StoreReading
@@ -104,7 +104,8 @@ class SetHost:
         """Sets whose stores are here and cannot be loaded: out of the way once a replica is wanted here anew."""
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Stores that are being closed and deleted."""
-        self.questions = SetQuestions(self.shared)
+        asking = SubChannelOpener(self.shared, "", Purpose.ASK)
+        self.questions = PeerAsker(asking, may_be_stale=False)
         self.process = process
         self._lines = SetLines(log)
         self._asking: dict[Channel, dict[str, None]] = {}
@@ -429,7 +430,7 @@ class SetHost:
             self.process.ran_until_s = now_s
         self._ticks = (self._ticks + 1) % REST_TICKS
         self.shared.tick()
-        self.questions.tick()
+        self.questions.tick(now_s)
         self._lines.flush()
         members = list(self.members.values())
         for member in dict.fromkeys([*self._awake, *(members if was_stopped else members[self._ticks :: REST_TICKS])]):
