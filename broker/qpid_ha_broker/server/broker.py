@@ -397,8 +397,6 @@ class Broker:
             self.sets.proxying.flush()
         (_, batch), *others = self.container.turn()
         self.is_in_turn = True
-        if self.broker_store is not None:
-            self.broker_store.turn_ended()
         self.membership.default.turn_ended(batch)
         if self.sets is not None:
             self.sets.turn_ended(others)

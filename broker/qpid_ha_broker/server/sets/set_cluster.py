@@ -89,7 +89,7 @@ class SetCluster:
         leaders = LeaderQuestions(hosts.questions, identity.name, identity.instance)
         self.service = ControllerService(broker, identity.name, self._make_controller, resource_set, leaders)
         self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._want_report)
-        replicas = _Replicas(HostedReplica(self._member, self._default.resources.catalog), hosts)
+        replicas = _Replicas(broker.membership.default, hosts)
         self._reports = ReplicaReports(self._whoami, replicas, self.queues.report, self._room_bytes)
         self.client = ControllerClient(self, self, self._dial, broker.current().replicas.failure_timeout_s)
         self.forwarding = SetForwarding(broker, hosts, self.map, identity.name, identity.instance)
@@ -397,7 +397,7 @@ class SetCluster:
 class _Replicas:
     """All that this broker hosts: see `replica_reports.HostedReplicas`."""
 
-    def __init__(self, default: HostedReplica, hosts: SetHost) -> None:
+    def __init__(self, default: SetMember, hosts: SetHost) -> None:
         self._default, self._hosts = default, hosts
 
     @property
@@ -407,12 +407,8 @@ class _Replicas:
 
     def replica(self, set_name: str) -> HostedReplica | None:
         """The one of that set; None: there is none."""
-        if set_name == DEFAULT_SET:
-            return self._default
-        member = self._hosts.members.get(set_name)
-        if member is None:
-            return None
-        return HostedReplica(member.member, member.hosted.resources.catalog)
+        driver = self._default if set_name == DEFAULT_SET else self._hosts.members.get(set_name)
+        return None if driver is None else HostedReplica(driver.member, driver.hosted.resources.catalog)
 
     def names(self) -> set[str]:
         """Their sets."""

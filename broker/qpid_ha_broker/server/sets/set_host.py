@@ -394,8 +394,6 @@ class SetHost:
         for hosted, batch in turns:
             member = self.members.get(hosted.name)
             if member is not None:
-                if member.kept is not None:
-                    member.kept.turn_ended()
                 member.turn_ended(batch)
         self.shared.flush()
 

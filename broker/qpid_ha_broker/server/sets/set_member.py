@@ -318,6 +318,8 @@ class SetMember:
         """The set had a turn, and its log has nothing pending."""
         if not self._has_witness:
             return
+        if self.kept is not None:
+            self.kept.turn_ended()
         rest = self._log.take_batch()  # what the turn's last steps have written
         if rest is not None:
             batch = rest if batch is None else _joined(batch, rest)
