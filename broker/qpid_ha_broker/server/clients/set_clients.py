@@ -28,6 +28,8 @@ class SetClients:
     `run_turn`: has the set's log written down to its end, before `ClientsEnded` is fed.
     """
 
+    __slots__ = ("_broker", "_feed", "_hosted", "_is_leaving", "_is_over", "_member", "_run_turn")
+
     def __init__(
         self,
         broker: ServingHost,

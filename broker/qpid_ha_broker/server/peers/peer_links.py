@@ -112,7 +112,7 @@ class PeerLinks:
         self._dialler = dialler
         self._feed = feed
         self.has_room = has_room
-        self.connections_asked: ConnectionsAsked = lambda _question: (False, "nobody tells of connections here")
+        self.connections_asked: ConnectionsAsked = _nobody_tells
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -251,3 +251,7 @@ class PeerLinks:
             link.channel.close(reason)
         self._links.clear()
         self._numbers.clear()
+
+
+def _nobody_tells(_question: Question) -> tuple[bool, str]:
+    return False, "nobody tells of connections here"

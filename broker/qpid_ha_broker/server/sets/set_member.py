@@ -24,7 +24,7 @@ from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Phase, State
-from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.logs.log import LogBatch
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue_arguments import StoreErrorPolicy as Policy
 from qpid_ha_broker.server.clients.set_clients import ServingHost, SetClients
@@ -147,9 +147,7 @@ class SetMember:
         self.is_standalone = settings.is_standalone
         """The broker is in no cluster."""
         self.discarded = DiscardedMessages(broker.current().data_dir, self.name)
-        self.requests = OperatorRequests(
-            self.member, self.feed, "" if self.name == DEFAULT_SET else f"set {self.name}: "
-        )
+        self.requests = OperatorRequests(self.member, self.feed)
         self.clients = around.make_clients(hosted, self.member, self.feed, self._run_turn)
         self.is_awake = False
         """It gets every tick."""
