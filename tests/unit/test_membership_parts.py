@@ -6,17 +6,23 @@ import asyncio
 import logging
 import stat
 import threading
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from event_loops import in_event_loop
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
-from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen, Input
+from qpid_ha_broker.ha.effects import ClientsEnded, ClusterRecord, CoordinatorSeen, EndClients, Input
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.controller.cluster_events import QUEUE_LENGTH, ClusterEvents
 from qpid_ha_broker.server.peers import record_requests
 from qpid_ha_broker.server.peers.record_requests import RecordAnswer, RecordRequests
@@ -183,3 +189,60 @@ async def test_a_listener_that_does_not_read_is_let_go_and_the_others_hear_all()
     assert len([event async for event in lazy]) == QUEUE_LENGTH
     events.close()
     assert [event async for event in keen] == []
+
+
+class ServedSet:
+    """A set that is led here, and what is done to its clients, in order."""
+
+    name = "orders"
+    resources = "what orders has"
+
+    def __init__(self) -> None:
+        self.read_only = True
+        self.happened: list[object] = []
+        self.member = SimpleNamespace(status=SimpleNamespace(state=State.PRIMARY, is_closing=False))
+        broker = SimpleNamespace(
+            container=SimpleNamespace(directory=SimpleNamespace(primary_of=lambda name: None)),
+            waiters=SimpleNamespace(refuse=lambda resources: self.happened.append("waiters are refused")),
+        )
+        run_turn = partial(self.happened.append, "turn")
+        around: tuple[Any, Any, Any] = (broker, self, self.member)
+        self.clients = SetClients(*around, self.happened.append, run_turn)
+        self.clients.update()
+
+    def end_links(self, error: AmqpError, *, browsers: bool) -> None:
+        self.happened.append("links end")
+
+
+@in_event_loop
+async def test_clients_are_served_by_nobody_from_when_a_set_is_to_be_handed_over() -> None:
+    orders = ServedSet()
+    seen = [(orders.clients.is_serving, orders.read_only)]
+    orders.clients.end_soon(EndClients())
+    seen.append((orders.clients.is_serving, orders.read_only))
+    assert seen == [(True, False), (False, True)]
+    assert orders.happened == [], "but what comes in through a link may be what led to this"
+    await asyncio.sleep(0)
+    assert orders.happened == ["links end", "turn", ClientsEnded()]
+    assert not orders.read_only, "the core is still primary, until it says otherwise"
+
+
+@in_event_loop
+async def test_clients_are_served_by_nobody_where_a_replica_has_ended_whatever_its_core_says() -> None:
+    orders = ServedSet()
+    orders.clients.end_soon(EndClients())
+    orders.clients.stop()
+    await asyncio.sleep(0)
+    assert not orders.clients.is_serving
+    assert orders.read_only
+    assert orders.happened == []
+
+
+@in_event_loop
+async def test_who_waits_for_a_commit_hears_that_the_set_is_not_led_here_any_more() -> None:
+    orders = ServedSet()
+    orders.member.status.state = State.CONNECTING
+    orders.clients.update()
+    orders.clients.end_now()
+    assert orders.read_only
+    assert orders.happened == ["links end", "waiters are refused"]
