@@ -14,10 +14,9 @@ import pytest
 
 from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
-from hosted_sets import HostedSets
+from hosted_sets import HostedSets, NoRecords
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.sets.set_host import NoRecordService
 from qpid_ha_broker.server.stores.fleet import SIDE_BY_SIDE, StoreFleet
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.store.errors import StoreError
@@ -66,7 +65,7 @@ def test_each_broker_leads_a_set_and_has_replicas_of_the_others(tmp_path: Path) 
 def test_a_stop_of_the_process_shows_in_all_sets_at_once(tmp_path: Path) -> None:
     async def story(sets: HostedSets) -> None:
         await sets.place("orders", "a", "b", "c")
-        of_default, of_orders = sets.cluster.member("a").process, sets.member("a", "orders").process
+        of_default, of_orders = sets.cluster.member("a").process, sets.at("a").process
         woke_s = time.monotonic() + 10.0
         of_default.look(woke_s)
         assert of_orders.woke_s == woke_s, "also in one that looks only later"
@@ -136,7 +135,7 @@ def test_what_a_replica_refuses_speaks_of_the_controller_and_an_order_that_was_g
         await sets.place("orders", "c", "a", "b")
         await sets.crash("c")
         await eventually(lambda: sets.member("b", "orders").member.status.state is State.CONNECTING)
-        sets.at("b").records = NoRecordService()  # nobody leads `default` now
+        sets.at("b").records = NoRecords()  # nobody leads `default` now
         answers: list[fx.Answered] = []
         for _ in range(2):
             sets.at("b").ask("orders", lambda number: fx.PromoteAsked(number, False, "c failed", True), answers.append)

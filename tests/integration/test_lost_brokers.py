@@ -66,7 +66,7 @@ class OneAnswer:
         self._says = says
         self.asked: list[Ask] = []
 
-    def ask(self, effect: Ask, feed: Callable[[Input], None]) -> None:
+    def ask_for(self, effect: Ask, feed: Callable[[Input], None]) -> None:
         self.asked.append(effect)
         answers = (ANSWER._replace(**self._says),) if self._says else ()  # type: ignore[arg-type]
         feed(PeersAnswered(effect.question.number, answers, () if answers else effect.addresses))

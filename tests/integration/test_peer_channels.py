@@ -12,11 +12,14 @@ from cluster_in_process import InProcessCluster, eventually
 from event_loops import in_event_loop
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Batch, Topic
+from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.peers import peer_links
-from qpid_ha_broker.server.sets.membership import Membership
+from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
+from qpid_ha_broker.server.peers.peer_links import link_end
+from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_broker.server.stores.member_store import BEHIND_BYTES
 
 COUNT = 1_000
@@ -36,7 +39,7 @@ async def ask(cluster: InProcessCluster, asker: str, *others: str, limit_s: floa
 async def test_a_channel_serves_the_next_question_too(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await ask(cluster, "a", "b")
-        lines = cluster.member("a").questions.asker._lines
+        lines = cluster.member("a").questions._lines
         kept = lines[cluster.url("b")].channel
         for _ in range(5):
             assert await ask(cluster, "a", "b") != [""]
@@ -59,11 +62,11 @@ async def test_a_broker_that_was_restarted_answers_the_very_next_question(tmp_pa
 async def test_a_kept_channel_that_is_silent_is_replaced_within_the_question(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await ask(cluster, "a", "b")
-        line = cluster.member("a").questions.asker._lines[cluster.url("b")]
-        assert line.channel is not None
+        line = cluster.member("a").questions._lines[cluster.url("b")]
+        assert isinstance(line.channel, OutgoingChannel)
         line.channel._is_reading = True  # nothing that is sent on it goes out any more
         assert await ask(cluster, "a", "b") == ["connecting"]
-        assert cluster.member("a").questions.asker._lines[cluster.url("b")] is not line
+        assert cluster.member("a").questions._lines[cluster.url("b")] is not line
 
 
 @in_event_loop
@@ -112,11 +115,11 @@ class Recorder:
 class Script:
     """Stands for the core where a story needs an effect that the real one gives only under load."""
 
-    def __init__(self, membership: Membership) -> None:
-        self.real = membership.member
+    def __init__(self, driver: SetMember) -> None:
+        self.real = driver.member
         self.heard: list[fx.Input] = []
         self.effects: dict[type, list[fx.Effect]] = {}
-        membership.member = self  # type: ignore[assignment]
+        driver.member = self  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.real, name)
@@ -126,25 +129,25 @@ class Script:
         return self.effects.pop(type(happened), [])
 
 
-def incoming(membership: Membership) -> tuple[Recorder, int]:
+def incoming(driver: SetMember) -> tuple[Recorder, int]:
     channel = Recorder()
-    membership.links.opened(channel)
-    number = membership.links._numbers[channel]
-    membership.links._links[number].is_known = True
+    driver.links.opened(channel)
+    number = driver.links._numbers[channel]
+    driver.links._links[number].is_known = True
     return channel, number
 
 
 @in_event_loop
 async def test_a_batch_for_two_backups_is_encoded_once(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        membership = cluster.member("a")
-        script = Script(membership)
-        (one, first), (two, second) = incoming(membership), incoming(membership)
+        driver = cluster.member("a").default
+        script = Script(driver)
+        (one, first), (two, second) = incoming(driver), incoming(driver)
         batch = Batch(1, 1, 1, 0, b"records")
         script.effects[fx.TurnEnded] = [fx.Send(first, batch), fx.Send(second, batch)]
-        membership.feed(fx.TurnEnded(None))
+        driver.feed(fx.TurnEnded(None))
         assert one.sent[0] is two.sent[0]
-        membership.member = script.real
+        driver.member = script.real
 
 
 def test_a_peer_that_does_not_read_is_told_of_and_then_given_up(
@@ -153,22 +156,22 @@ def test_a_peer_that_does_not_read_is_told_of_and_then_given_up(
     @in_event_loop
     async def story() -> None:
         async with InProcessCluster(tmp_path, "a", "b") as cluster:
-            membership = cluster.member("a")
-            script = Script(membership)
-            channel, number = incoming(membership)
+            driver = cluster.member("a").default
+            script = Script(driver)
+            channel, number = incoming(driver)
             for unsent, told_so in (
                 (peer_links.FULL_BYTES + 1, fx.LinkWritable(number, False)),
                 (peer_links.ROOMY_BYTES - 1, fx.LinkWritable(number, True)),
                 (peer_links.CUT_BYTES + 1, fx.LinkLost(number, f"{peer_links.CUT_BYTES + 1} bytes wait for it")),
             ):
                 channel.unsent_bytes = unsent
-                membership.links.watch()
+                driver.links.watch()
                 assert script.heard[-1] == told_so
                 channel.unsent_bytes = min(unsent, peer_links.CUT_BYTES)
-                membership.links.watch()
+                driver.links.watch()
                 assert script.heard.count(told_so) == 1
             assert channel.closed_with
-            membership.member = script.real
+            driver.member = script.real
 
     with caplog.at_level(logging.WARNING):
         story()
@@ -178,14 +181,14 @@ def test_a_peer_that_does_not_read_is_told_of_and_then_given_up(
 @in_event_loop
 async def test_what_happens_while_effects_are_carried_out_is_fed_after_them(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        membership = cluster.member("a")
-        script = Script(membership)
-        channel, number = incoming(membership)
+        driver = cluster.member("a").default
+        script = Script(driver)
+        channel, number = incoming(driver)
         depth: list[int] = []
 
         def send(data: bytes) -> None:
             depth.append(len(script.heard))
-            membership.links.closed(channel, "gone")
+            driver.links.closed(channel, "gone")
             depth.append(len(script.heard))
 
         channel.send = send  # type: ignore[method-assign]
@@ -193,38 +196,57 @@ async def test_what_happens_while_effects_are_carried_out_is_fed_after_them(tmp_
             fx.Send(number, Batch(1, 1, 1, 0, b"")),
             fx.Send(number, Batch(1, 2, 2, 0, b"")),
         ]
-        membership.feed(fx.Ticked())
+        driver.feed(fx.Ticked())
         assert depth == [1, 1]
         assert script.heard == [fx.Ticked(), fx.LinkLost(number, "gone")]
-        membership.member = script.real
+        driver.member = script.real
 
 
 @in_event_loop
 async def test_a_bug_in_the_core_ends_the_broker_before_it_says_anything_wrong(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        membership = cluster.member("a")
-        script = Script(membership)
+        driver = cluster.member("a").default
+        script = Script(driver)
         script.effects[fx.Ticked] = [object()]  # type: ignore[list-item]
-        membership.feed(fx.Ticked())
+        driver.feed(fx.Ticked())
         assert cluster.brokers["a"].ended.is_set()
         assert "KeyError" in cluster.brokers["a"].failure
-        membership.member = script.real
+        driver.member = script.real
+
+
+@in_event_loop
+async def test_a_core_that_has_failed_is_fed_nothing_more_and_its_channels_end_with_the_word_of_one_that_stops(
+    tmp_path: Path,
+) -> None:
+    """Whatever state it is in now, it would go on to acknowledge, or to confirm; and it cannot say goodbye itself."""
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.form("a")
+        driver = cluster.member("b").default
+        script = Script(driver)
+        channel, _ = incoming(driver)
+        script.effects[fx.Ticked] = [object()]  # type: ignore[list-item]
+        driver.feed(fx.Ticked())
+        script.heard.clear()
+        driver.feed(fx.Ticked())
+        await cluster.stop("b")
+        assert script.heard == []
+        assert link_end(channel.closed_with) is LinkEnd.STOPPING
 
 
 @in_event_loop
 async def test_damage_on_a_channel_reaches_the_core_as_damage(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await cluster.form("a")
-        membership = cluster.member("a")
-        (link,) = [link for link in membership.links._links.values() if link.number in _backup_links(membership)]
+        driver = cluster.member("a").default
+        (link,) = [link for link in driver.links._links.values() if link.number in _backup_links(driver)]
         link.channel.send(b"\x20 this is no batch")
         cluster.brokers["a"].schedule_turn()
         await cluster.see("b", lambda: cluster.member("b").member.status.state is not State.READY)
         await cluster.reach("b", State.READY)  # it has connected anew
 
 
-def _backup_links(membership: Membership) -> set[int]:
-    primary = membership.member.primary
+def _backup_links(driver: SetMember) -> set[int]:
+    primary = driver.member.primary
     return set() if primary is None else set(primary.links)
 
 
@@ -269,7 +291,7 @@ async def test_who_hands_over_and_stops_at_once_is_missed_by_nobody(tmp_path: Pa
         await cluster.form("a")
         membership = cluster.member("a")
         events = membership.events.subscribe()
-        membership.feed(fx.SwitchoverAsked(1, "b"))
+        membership.default.feed(fx.SwitchoverAsked(1, "b"))
         await eventually(lambda: membership.member.role.awaits_successor)
         await cluster.stop("a")
 

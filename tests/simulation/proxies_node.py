@@ -364,7 +364,7 @@ class ProxyNode(Node):
         """Nobody asks who has held what."""
 
     def note_status(self, status: fx.MemberStatus) -> None:
-        self.clients.status_changed(status)
+        self.clients.status_changed()
         self.proxying.look_soon()
 
     # --- turns

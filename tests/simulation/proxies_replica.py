@@ -10,18 +10,19 @@ from collections.abc import Callable
 from typing import Protocol
 
 from qpid_ha_broker.amqp.connections.container import Container
-from qpid_ha_broker.amqp.nodes.directory import QueueDecision, ServedElsewhere
+from qpid_ha_broker.amqp.nodes.directory import QueueDecision
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.states import LEADING, State
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.logs.log import LogBatch
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.controller.map_directory import MapDirectory
 from simulation.node import Node, World
@@ -86,12 +87,12 @@ class SetReplica(Node):
         self.hosted = self.owner.container.host(self.set_name)
         super().prepare(self.hosted.resources)
         self.configuration = self.hosted.configuration
-        self.hosted.read_only = True
-        self._is_leaving = False
 
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         super().begin(settings, draw, restored)
         self.hosted.prove_lead = lambda: self.owner.prove_lead(self.member)
+        self.clients = SetClients(self.owner, self.hosted, self.member, self._handle, self._run_turn)
+        self.clients.update()
 
     def begin_clock(self) -> None:
         """It has that of its broker."""
@@ -102,8 +103,7 @@ class SetReplica(Node):
 
     @property
     def is_serving(self) -> bool:
-        status = self.member.status
-        return status.state in LEADING and not (self._is_leaving or status.is_closing)
+        return self.clients.is_serving
 
     def want_turn(self) -> None:
         self.hosted.touch()
@@ -120,32 +120,22 @@ class SetReplica(Node):
             self._led_generation = self.member.status.generation
         elif change.before is State.PRIMARY:
             self._ends_to_lead(self._led_generation)
-        self.hosted.read_only = not (change.after in LEADING and not self._is_leaving)
+        self.clients.update()
         super().note_state(change)
         if change.before is State.PRIMARY:
-            self._end_links()
-            self.owner.waiters.refuse(self.hosted.resources)
+            self.clients.end_now()
         self.want_turn()
-
-    def _end_links(self) -> None:
-        error = ServedElsewhere(self.owner.container.directory, self.set_name)
-        self.hosted.end_links(error, browsers=False)
 
     def _note_last_batch(self) -> None:
         """Nobody asks who has held what."""
 
     def note_status(self, status: fx.MemberStatus) -> None:
-        self.hosted.read_only = not self.is_serving
+        self.clients.status_changed()
 
     def end_clients(self) -> None:
         self._ends_to_lead(self._led_generation)
-        self._is_leaving = self.hosted.read_only = True
-        self.owner.loop.call_soon(self._end_links_now)
+        self.clients.end_soon(fx.EndClients())
 
-    def _end_links_now(self) -> None:
-        self._end_links()
+    def _run_turn(self) -> None:
         self.turn_ended(self.hosted.turn())
-        self._handle(fx.ClientsEnded())
-        self._is_leaving = False
-        self.hosted.read_only = not self.is_serving
         self.want_turn()

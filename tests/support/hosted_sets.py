@@ -12,9 +12,10 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
+from qpid_ha_broker.server.peers.record_requests import RecordAnswer
 from qpid_ha_broker.server.peers.sub_channels import Multiplexer
 from qpid_ha_broker.server.sets.set_host import SetHost
-from qpid_ha_broker.server.sets.set_member import RecordAnswer, SetMember
+from qpid_ha_broker.server.sets.set_member import SetMember
 
 
 class RecordsInOnePlace:
@@ -38,6 +39,22 @@ class RecordsInOnePlace:
         if written:
             self.records[set_name] = wanted
         asyncio.get_running_loop().call_soon(answer, RecordAnswer(written, self.records.get(set_name)))
+
+
+class NoRecords:
+    """Nobody answers who has the records."""
+
+    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
+        asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, None, "no controller answers"))
+
+    def write_record(
+        self,
+        set_name: str,
+        expected: fx.ClusterRecord,
+        wanted: fx.ClusterRecord,
+        answer: Callable[[RecordAnswer], None],
+    ) -> None:
+        self.read_record(set_name, answer)
 
 
 class HostedSets:
@@ -161,7 +178,7 @@ class HostedSets:
         membership = broker.membership
         assert broker.sets is not None
         host = broker.sets.hosts
-        membership._is_stopped = True
+        membership.default._is_stopped = True
         membership._tasks.cancel()
         membership.questions.close()
         host._tasks.cancel()
@@ -169,7 +186,7 @@ class HostedSets:
             member._is_stopped = True
         for channel in host.shared._dialled.values():
             channel._drop()
-        for link in membership.links._links.values():
+        for link in membership.default.links._links.values():
             if isinstance(link.channel, OutgoingChannel):
                 link.channel._drop()
         for protocol in list(broker._protocols.values()):

@@ -20,7 +20,7 @@ from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.control.control import ControlServer
 from qpid_ha_broker.server.main import main
-from qpid_ha_broker.server.sets.membership import Membership
+from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_broker.server.stores.checkpoint import CheckpointWriter
 from qpid_ha_broker.server.stores.pager import Pager
 
@@ -33,7 +33,7 @@ STEPS: Final = (
     (ClientProtocol, "resume_writing"),
     (Broker, "turn"),
     (Container, "tick"),
-    (Membership, "feed"),
+    (SetMember, "feed"),
     (Pager, "_work"),
     (CheckpointWriter, "_give"),
     (ControlServer, "_call"),

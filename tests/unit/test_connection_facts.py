@@ -342,7 +342,10 @@ def test_what_another_broker_tells_on_several_pages_is_one_list_or_said_not_to_b
     others = Others(broker, last)
     settings = SimpleNamespace(name="node1", instance="i1", ask_limit_s=1.0)
     membership = SimpleNamespace(
-        questions=others, links=SimpleNamespace(), is_standalone=False, member=SimpleNamespace(settings=settings)
+        questions=others,
+        default=SimpleNamespace(links=SimpleNamespace()),
+        is_standalone=False,
+        member=SimpleNamespace(settings=settings),
     )
     own = ConnectionMethods(PairedBroker().connections, lambda: None, lambda: None)
     cluster = ClusterConnections(own, cast("Membership", membership))

@@ -6,27 +6,26 @@ import asyncio
 import logging
 import stat
 import threading
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from event_loops import in_event_loop
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
-from qpid_ha_broker.ha.effects import (
-    ClusterRecord,
-    CoordinatorSeen,
-    Input,
-    ReadRecord,
-    RecordRead,
-    RecordWritten,
-    WriteRecord,
-)
+from qpid_ha_broker.ha.effects import ClientsEnded, ClusterRecord, CoordinatorSeen, EndClients, Input
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.controller.cluster_events import QUEUE_LENGTH, ClusterEvents
 from qpid_ha_broker.server.peers import record_requests
-from qpid_ha_broker.server.peers.record_requests import RecordRequests
+from qpid_ha_broker.server.peers.record_requests import RecordAnswer, RecordRequests
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 
 
@@ -79,25 +78,32 @@ class Hanging(NoCoordinator):
         return True, wanted
 
 
-async def answers(requests: RecordRequests, fed: asyncio.Queue[Input]) -> tuple[Input, Input]:
-    requests.read(ReadRecord(1))
-    first = await fed.get()
-    requests.write(WriteRecord(2, ClusterRecord(), ClusterRecord("c", 1, "a", 1, ("a",))))
-    return first, await fed.get()
+Heard = asyncio.Queue[Input | RecordAnswer]
+WANTED = ClusterRecord("c", 1, "a", 1, ("a",))
+
+
+async def answers(requests: RecordRequests) -> tuple[RecordAnswer, RecordAnswer]:
+    heard: asyncio.Queue[RecordAnswer] = asyncio.Queue()
+    requests.read_record(DEFAULT_SET, heard.put_nowait)
+    first = await heard.get()
+    requests.write_record(DEFAULT_SET, ClusterRecord(), WANTED, heard.put_nowait)
+    return first, await heard.get()
+
+
+def nobody(happened: Input) -> None:
+    raise AssertionError(f"no coordinator was looked at, but {happened}")
 
 
 @in_event_loop
 async def test_every_request_to_a_coordinator_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ClusterRecord("c", 1, "a", 1, ("a",))
-    fed: asyncio.Queue[Input] = asyncio.Queue()
-    read, written = await answers(RecordRequests(NoCoordinator(), fed.put_nowait), fed)
-    assert (read, written) == (RecordRead(1, ClusterRecord()), RecordWritten(2, True, wanted))
-    read, written = await answers(RecordRequests(Unwilling(), fed.put_nowait), fed)
-    assert read == RecordRead(1, None, "the directory is gone")
+    read, written = await answers(RecordRequests(NoCoordinator(), nobody))
+    assert (read, written) == (RecordAnswer(False, ClusterRecord()), RecordAnswer(True, WANTED))
+    read, written = await answers(RecordRequests(Unwilling(), nobody))
+    assert read == RecordAnswer(False, None, "the directory is gone")
     hanging = Hanging()
     monkeypatch.setattr(record_requests, "LIMIT_S", 0.05)
-    read, written = await answers(RecordRequests(hanging, fed.put_nowait), fed)
-    assert written == RecordWritten(2, False, None, "the coordinator gave no answer within 0.05 s")
+    read, written = await answers(RecordRequests(hanging, nobody))
+    assert written == RecordAnswer(False, None, "the coordinator gave no answer within 0.05 s")
     hanging.release.set()
 
 
@@ -117,33 +123,33 @@ class Remembering(NoCoordinator):
 
 @in_event_loop
 async def test_which_coordinator_it_is_is_told_at_the_start_and_before_an_empty_record_is_believed() -> None:
-    fed: asyncio.Queue[Input] = asyncio.Queue()
+    fed: Heard = asyncio.Queue()
     coordinator = Remembering()
     requests = RecordRequests(coordinator, fed.put_nowait)
     requests.start("file:/shared")
     await requests.looked()
     first = await fed.get()
     assert first == CoordinatorSeen(coordinator.note, "file:/shared")
-    requests.read(ReadRecord(1))
-    assert await fed.get() == RecordRead(1, ClusterRecord())
+    requests.read_record(DEFAULT_SET, fed.put_nowait)
+    assert await fed.get() == RecordAnswer(False, ClusterRecord())
     coordinator.note = ""  # the mount is gone
-    requests.read(ReadRecord(2))
+    requests.read_record(DEFAULT_SET, fed.put_nowait)
     second = await fed.get()
     assert isinstance(second, CoordinatorSeen)
     assert second != first
-    assert await fed.get() == RecordRead(2, ClusterRecord())
+    assert await fed.get() == RecordAnswer(False, ClusterRecord())
     requests.stop()
 
 
 @in_event_loop
 async def test_nobody_waits_for_a_coordinator_that_does_not_say_which_it_is() -> None:
-    fed: asyncio.Queue[Input] = asyncio.Queue()
+    fed: Heard = asyncio.Queue()
     requests = RecordRequests(NoCoordinator(), fed.put_nowait)
     requests.start("file:/shared")
     await requests.looked()
-    requests.read(ReadRecord(1))
+    requests.read_record(DEFAULT_SET, fed.put_nowait)
     answer = await fed.get()
-    assert isinstance(answer, RecordRead)
+    assert isinstance(answer, RecordAnswer)
     assert answer.record is None, "what is empty there may be another one"
     requests.stop()
 
@@ -152,20 +158,20 @@ async def test_nobody_waits_for_a_coordinator_that_does_not_say_which_it_is() ->
 async def test_a_coordinator_that_hangs_is_asked_again_and_again_by_a_few_threads(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fed: asyncio.Queue[Input] = asyncio.Queue()
+    fed: Heard = asyncio.Queue()
     hanging, before = Hanging(), set(threading.enumerate())
     requests = RecordRequests(hanging, fed.put_nowait)
     monkeypatch.setattr(record_requests, "LIMIT_S", 0.01)
-    for number in range(20):
-        requests.write(WriteRecord(number, ClusterRecord(), ClusterRecord("c", 1, "a", 1, ("a",))))
-        assert await fed.get() == RecordWritten(number, False, None, "the coordinator gave no answer within 0.01 s")
+    for _ in range(20):
+        requests.write_record(DEFAULT_SET, ClusterRecord(), WANTED, fed.put_nowait)
+        assert await fed.get() == RecordAnswer(False, None, "the coordinator gave no answer within 0.01 s")
     waiting = set(threading.enumerate()) - before
     assert len(waiting) == record_requests.HANGING_AT_MOST
     hanging.release.set()
     for thread in waiting:
         thread.join()
-    requests.read(ReadRecord(20))
-    assert await fed.get() == RecordRead(20, ClusterRecord())
+    requests.read_record(DEFAULT_SET, fed.put_nowait)
+    assert await fed.get() == RecordAnswer(False, ClusterRecord())
     assert caplog.text.count("the coordinator gave no answer") == 1
 
 
@@ -183,3 +189,60 @@ async def test_a_listener_that_does_not_read_is_let_go_and_the_others_hear_all()
     assert len([event async for event in lazy]) == QUEUE_LENGTH
     events.close()
     assert [event async for event in keen] == []
+
+
+class ServedSet:
+    """A set that is led here, and what is done to its clients, in order."""
+
+    name = "orders"
+    resources = "what orders has"
+
+    def __init__(self) -> None:
+        self.read_only = True
+        self.happened: list[object] = []
+        self.member = SimpleNamespace(status=SimpleNamespace(state=State.PRIMARY, is_closing=False))
+        broker = SimpleNamespace(
+            container=SimpleNamespace(directory=SimpleNamespace(primary_of=lambda name: None)),
+            waiters=SimpleNamespace(refuse=lambda resources: self.happened.append("waiters are refused")),
+        )
+        run_turn = partial(self.happened.append, "turn")
+        around: tuple[Any, Any, Any] = (broker, self, self.member)
+        self.clients = SetClients(*around, self.happened.append, run_turn)
+        self.clients.update()
+
+    def end_links(self, error: AmqpError, *, browsers: bool) -> None:
+        self.happened.append("links end")
+
+
+@in_event_loop
+async def test_clients_are_served_by_nobody_from_when_a_set_is_to_be_handed_over() -> None:
+    orders = ServedSet()
+    seen = [(orders.clients.is_serving, orders.read_only)]
+    orders.clients.end_soon(EndClients())
+    seen.append((orders.clients.is_serving, orders.read_only))
+    assert seen == [(True, False), (False, True)]
+    assert orders.happened == [], "but what comes in through a link may be what led to this"
+    await asyncio.sleep(0)
+    assert orders.happened == ["links end", "turn", ClientsEnded()]
+    assert not orders.read_only, "the core is still primary, until it says otherwise"
+
+
+@in_event_loop
+async def test_clients_are_served_by_nobody_where_a_replica_has_ended_whatever_its_core_says() -> None:
+    orders = ServedSet()
+    orders.clients.end_soon(EndClients())
+    orders.clients.stop()
+    await asyncio.sleep(0)
+    assert not orders.clients.is_serving
+    assert orders.read_only
+    assert orders.happened == []
+
+
+@in_event_loop
+async def test_who_waits_for_a_commit_hears_that_the_set_is_not_led_here_any_more() -> None:
+    orders = ServedSet()
+    orders.member.status.state = State.CONNECTING
+    orders.clients.update()
+    orders.clients.end_now()
+    assert orders.read_only
+    assert orders.happened == ["links end", "waiters are refused"]

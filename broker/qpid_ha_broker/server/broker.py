@@ -47,7 +47,6 @@ from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
 from qpid_ha_broker.server.sets.membership import Membership
-from qpid_ha_broker.server.sets.membership_setup import make_membership
 from qpid_ha_broker.server.sets.outside import OutsideBrokers
 from qpid_ha_broker.server.sets.set_cluster import SetCluster, make_set_cluster
 from qpid_ha_broker.server.sets.set_methods import SetMethods
@@ -222,18 +221,15 @@ class Broker:
         self.loading = self.control.not_yet = None
 
     def _join(self, restored: Restored | None) -> None:
-        """Be a member, of the cluster or of none. Raises what `make_membership` does."""
-        store = None if self.broker_store is None else self.broker_store.store
-        self.membership = make_membership(self, store, restored)
-        if self.broker_store is not None:
-            self.broker_store.owner = self.membership
+        """Be a member, of the cluster or of none. Raises what `Membership` does."""
+        self.membership = Membership(self, self.broker_store, restored)
         own = ConnectionMethods(self.connections, self.schedule_turn, lambda: self.container.management.record)
         methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
         self.control.methods = {**methods, "connections": ClusterConnections(own, self.membership).connections}
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
-            self.container.peers = self.membership.links
+            self.container.peers = self.membership.default.links
             writer = None if self.broker_store is None else self.broker_store.store.threads
             self.sets = make_set_cluster(self, writer)
             if self._settings.ha.clients == "proxy":
@@ -401,9 +397,7 @@ class Broker:
             self.sets.proxying.flush()
         (_, batch), *others = self.container.turn()
         self.is_in_turn = True
-        if self.broker_store is not None:
-            self.broker_store.turn_ended()
-        self.membership.turn_ended(batch)
+        self.membership.default.turn_ended(batch)
         if self.sets is not None:
             self.sets.turn_ended(others)
         self.is_in_turn = False

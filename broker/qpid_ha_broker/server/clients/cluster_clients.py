@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.states import LEADING, State
-from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.clients.known_hosts import (
     HostNotices,
     NoticeHost,
@@ -19,13 +16,11 @@ from qpid_ha_broker.server.clients.known_hosts import (
     first_address,
     serving_brokers,
 )
-from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.clients.set_clients import ServingHost, SetClients
 
 
-class ClientsHost(NoticeHost, Protocol):
+class ClientsHost(ServingHost, NoticeHost, Protocol):
     """What is needed of the broker to serve clients, or to end them."""
-
-    waiters: CommitWaiters
 
     def turn(self) -> None:
         """Make the broker's move, and write to everybody what came of it."""
@@ -34,40 +29,29 @@ class ClientsHost(NoticeHost, Protocol):
         """End all connections but those of other brokers and of administrators, who are let in everywhere."""
 
 
-class ClientAccess:
-    """The promise: clients are served by a primary, until it begins to hand over, and by nobody else.
+class ClientAccess(SetClients):
+    """Of `default`, the set that clients come for: who is not served is told where the primary is.
 
     `announce`: tells those who listen to the cluster's events that somebody else leads, or nobody serves any more.
     """
 
+    _broker: ClientsHost
+
     def __init__(
         self, broker: ClientsHost, member: Member, feed: Callable[[fx.Input], None], announce: Callable[[], None]
     ) -> None:
-        self._broker = broker
-        self._member = member
+        super().__init__(broker, broker.container.default, member, feed, broker.turn)
         self._notices = HostNotices(broker)
-        self._feed = feed
         self._announce = announce
-        self._status = member.status
-        """As the core told it last."""
         self._announced: tuple[object, ...] = ()
-        self._is_leaving = False
-        """Clients are about to be ended, because the core wants to be primary no more."""
-        self._is_stopped = False
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether clients are served, and commands carried out."""
-        status = self._member.status
-        return status.state in LEADING and not self._is_leaving and not status.is_closing
 
     def update(self) -> None:
         """Serve clients, or refuse them and name the primary: as it is now."""
+        super().update()
         container, member = self._broker.container, self._member
         relays = self._broker.current().ha.clients == "proxy"
         every_broker = relays or bool(container.directory.has_many_sets)
         container.greeting.refusal = None if self.is_serving or every_broker else refusal(member)
-        container.default.read_only = not self.is_serving
         self._tell_who_serves(every_broker)
 
     def _tell_who_serves(self, every_broker: bool) -> None:
@@ -82,54 +66,23 @@ class ClientAccess:
         last = [address for address in serving.addresses if address not in others]
         container.greeting.interchangeable = len(others) if serving.alike else 0
         container.greeting.failover_servers = failover_entries((*others, *last))
-        self._notices.update(serving.addresses, leads=self.is_serving and not self._is_stopped)
+        self._notices.update(serving.addresses, leads=self.is_serving)
 
-    def status_changed(self, status: fx.MemberStatus) -> None:
-        """The core told of it."""
-        self._status = status
-        self._update_and_announce()
-
-    def _update_and_announce(self) -> None:
-        """If somebody else leads now, or serves no more."""
-        status = self._status
+    def status_changed(self) -> None:
+        """The core told of it: if somebody else leads now, or serves no more, everybody else is told."""
+        status = self._member.status
         leader = (status.state, status.primary, status.primary_address, self.is_serving)
         if leader != self._announced:
             self._announced = leader
             self.update()
             self._announce()
 
-    def end_now(self) -> None:
-        """This broker is primary no more: clients go before a turn confirms anything, and who waits for one is told."""
-        self._end_clients()
-        self._broker.waiters.refuse(self._broker.container.default.resources)
-
-    def _end_clients(self) -> None:
-        """In a cluster of many sets they may have something else here: then only their links to `default` end."""
-        container = self._broker.container
-        if container.directory.has_many_sets:
-            container.default.end_links(ServedElsewhere(container.directory, DEFAULT_SET), browsers=False)
+    def _end(self) -> None:
+        """In a cluster of many sets they may have something else here: else their connections end."""
+        if self._broker.container.directory.has_many_sets:
+            super()._end()
         else:
             self._broker.end_clients(refusal(self._member))
-
-    def end_soon(self, _effect: fx.EndClients) -> None:
-        """Not at once: what comes in through a client's connection may be what led to this. `ClientsEnded` follows."""
-        self._is_leaving = True
-        self._update_and_announce()
-        asyncio.get_running_loop().call_soon(self._end)
-
-    def _end(self) -> None:
-        if self._is_stopped:
-            return
-        self._end_clients()
-        self._broker.turn()
-        self._feed(fx.ClientsEnded())
-        self._is_leaving = False
-        self._update_and_announce()
-
-    def stop(self) -> None:
-        """The broker ends its clients itself."""
-        self._is_stopped = True
-        self._notices.stop()
 
 
 def refusal(member: Member) -> AmqpError:

@@ -103,10 +103,8 @@ class SharedConnection:
         elif unsent_bytes > CUT_BYTES:
             log.warning("%s is given up: %d bytes wait for it", channel.peer, unsent_bytes)
             self.give_up(f"{unsent_bytes} bytes wait for it")
-        elif isinstance(channel, OutgoingChannel):
-            channel.heartbeat(int(now_s * 1000))
-            if self.mux.is_unused:
-                self.give_up("not needed any more")
+        elif isinstance(channel, OutgoingChannel) and self.mux.is_unused:
+            self.give_up("not needed any more")
 
     def give_up(self, reason: str) -> None:
         """End it; what was sent still goes out."""
@@ -210,6 +208,7 @@ class SharedConnections:
         now_s = time.monotonic()
         for connection in [*self._ours.values(), *self._theirs.values()]:
             connection.tick(now_s)
+        self._dialler.heartbeat(now_s)
 
     def close(self, reason: str) -> None:
         """The broker ends; what was sent still goes out."""
@@ -220,3 +219,16 @@ class SharedConnections:
             channel.close(reason)
         self._ours.clear()
         self._dialled.clear()
+
+
+class SubChannelOpener:
+    """Opens sub-channels of one purpose, about one set: a `peer_links.ChannelOpener` whose channels are shared."""
+
+    __slots__ = ("_purpose", "_set", "_shared")
+
+    def __init__(self, shared: SharedConnections, set_name: str, purpose: Purpose) -> None:
+        self._shared, self._set, self._purpose = shared, set_name, purpose
+
+    def dial(self, address: str, listener: PeerListener, limit_s: float) -> SubChannel:
+        """One that is being opened; the shared connection has a limit of its own."""
+        return self._shared.open(address, self._set, self._purpose, listener)

@@ -9,20 +9,17 @@ from collections.abc import Callable
 
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 log = logging.getLogger("cluster")
 
 
 class OperatorRequests:
-    """The promise: each request reaches the core under a number of its own, and hears of its own outcome only.
+    """The promise: each request reaches the core under a number of its own, and hears of its own outcome only."""
 
-    `log_prefix`: the beginning of each line in the log, which says of which set it is.
-    """
-
-    def __init__(self, member: Member, feed: Callable[[fx.Input], None], log_prefix: str = "") -> None:
+    def __init__(self, member: Member, feed: Callable[[fx.Input], None]) -> None:
         self._member = member
         self._feed = feed
-        self._log_prefix = log_prefix
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[fx.Answered]] = {}
         self._told: dict[int, Callable[[fx.Answered], None]] = {}
@@ -47,7 +44,8 @@ class OperatorRequests:
     def answered(self, effect: fx.Answered) -> None:
         """That is the outcome."""
         if effect.text != self._member.status.problem:  # that is in the log already, perhaps for the hundredth attempt
-            log.log(logging.INFO if effect.done else logging.WARNING, "%s%s", self._log_prefix, effect.text)
+            of_set = "" if self._member.set == DEFAULT_SET else f"set {self._member.set}: "
+            log.log(logging.INFO if effect.done else logging.WARNING, "%s%s", of_set, effect.text)
         done = self._told.pop(effect.request, None)
         if done is not None:
             done(effect)

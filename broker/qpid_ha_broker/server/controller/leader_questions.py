@@ -6,19 +6,12 @@ On the connections that brokers share, as members ask each other: the way on whi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from qpid_ha_broker.cluster.messages import AskBroker, BrokerAnswered
 from qpid_ha_broker.ha.effects import Ask, Input, PeersAnswered
 from qpid_ha_broker.ha.frames import Question, Topic
 from qpid_ha_broker.ha.states import State
-
-
-class QuestionCarrier(Protocol):
-    """Carries questions to other brokers: see `SetQuestions`."""
-
-    def ask(self, effect: Ask, feed: Callable[[Input], None]) -> None:
-        """`PeersAnswered` follows, to `feed`, but not at once."""
+from qpid_ha_broker.server.peers.peer_asker import QuestionCarrier
 
 
 class LeaderQuestions:
@@ -42,4 +35,4 @@ class LeaderQuestions:
         question = Question(
             0, Topic.STATUS, self._name, self._instance, effect.cluster, effect.generation, 0, "", effect.set
         )
-        self._questions.ask(Ask(question, (effect.address,), effect.limit_s), answered)
+        self._questions.ask_for(Ask(question, (effect.address,), effect.limit_s), answered)

@@ -24,8 +24,8 @@ from qpid_ha_broker.model.queues.queue_sums import QueueSums, sum_queues
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-    from qpid_ha_broker.ha.member import Member
     from qpid_ha_broker.server.broker import Broker
+    from qpid_ha_broker.server.sets.set_member import SetMember
     from qpid_ha_broker.server.stores.broker_store import BrokerStore
 
 LAG_LOOK_S: Final = 0.1
@@ -123,13 +123,10 @@ class MetricsSource:
         yield from _texts(BROKER, self._broker_samples())
         samples: FromSet = {name: {} for name in SETS}
         now_s = time.monotonic()
-        members = self._members()
-        for number, (name, hosted) in enumerate(list(self._broker.container.sets.items())):
+        for number, member in enumerate(self._members()):
             if number % SETS_STEP == SETS_STEP - 1:
                 yield ""
-            found = members.get(name)
-            if found is not None:
-                yield from self._add_set(samples, name, hosted, *found, now_s)
+            yield from self._add_set(samples, member, now_s)
         yield from _texts(SETS, samples)
         yield from self._queue_pieces()
 
@@ -141,15 +138,10 @@ class MetricsSource:
         queues = [(name, queue) for name, hosted in sets.items() for queue in hosted.resources.catalog.queues.values()]
         return queue_pieces(queues, self._choice, self._counters, int(time.time() * 1000))
 
-    def _members(self) -> dict[str, tuple[Member, BrokerStore | None, int]]:
-        """Of each set that is hosted: what drives it, its store, and how many messages were discarded."""
-        broker = self._broker
-        own = broker.membership
-        members = {own.member.set: (own.member, broker.broker_store, own.discarded.total)}
-        if broker.sets is not None:
-            for name, each in broker.sets.hosts.members.items():
-                members[name] = (each.member, each.kept, each.discarded.total)
-        return members
+    def _members(self) -> list[SetMember]:
+        """Of all sets that are hosted."""
+        sets = self._broker.sets
+        return [self._broker.membership.default, *([] if sets is None else sets.hosts.members.values())]
 
     def _broker_samples(self) -> Mapping[str, Samples]:
         broker = self._broker
@@ -195,16 +187,8 @@ class MetricsSource:
             **self.http,
         }
 
-    def _add_set(
-        self,
-        samples: FromSet,
-        name: str,
-        hosted: HostedSet,
-        member: Member,
-        kept: BrokerStore | None,
-        discarded: int,
-        now_s: float,
-    ) -> Iterator[str]:
+    def _add_set(self, samples: FromSet, driver: SetMember, now_s: float) -> Iterator[str]:
+        name, hosted, member, kept = driver.name, driver.hosted, driver.member, driver.kept
         resources, status = hosted.resources, member.status
         log, is_leading = resources.replicated.log, status.state in LEADING
         lag_s = member.replica_lag_s(now_s)
@@ -228,7 +212,7 @@ class MetricsSource:
             "duplicate_messages_total": resources.deduplication.dropped_total,
             "dropped_dead_letters_total": resources.dead_letters_dropped_total,
             "overrun_queues_total": hosted.overrun_queues_total,
-            "discarded_messages_total": discarded,
+            "discarded_messages_total": driver.discarded.total,
             **({} if lag_s is None or is_leading else {"replica_lag_seconds": lag_s}),
             **({} if kept is None else self._store_values(kept)),
         }

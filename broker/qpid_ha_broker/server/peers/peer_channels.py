@@ -41,6 +41,11 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
         return self._transport is not None
 
     @property
+    def is_over(self) -> bool:
+        """Nobody hears of it, and it has no socket any more."""
+        return self._listener is None and self._transport is None
+
+    @property
     def is_open(self) -> bool:
         """Whether frames can be sent."""
         return self.upstream is not None and self.upstream.is_open
@@ -137,11 +142,12 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
 
 
 class Dialler:
-    """Opens channels to addresses."""
+    """Opens channels to addresses, and keeps alive those that it has opened."""
 
     def __init__(self, name: str, make_engine: MakeEngine) -> None:
         self._name = name
         self._make_engine = make_engine
+        self._channels: dict[OutgoingChannel, None] = {}
 
     def dial(self, address: str, listener: PeerListener, limit_s: float, capability: str = "") -> OutgoingChannel:
         """A channel that is being opened; `listener` hears whether it was, within `limit_s`.
@@ -150,4 +156,13 @@ class Dialler:
         """
         channel = OutgoingChannel(address, listener)
         channel.open(self._name, self._make_engine, limit_s, capability)
+        self._channels[channel] = None
         return channel
+
+    def heartbeat(self, now_s: float) -> None:
+        """Several times in a heartbeat: keep the idle time-outs of its channels."""
+        for channel in list(self._channels):
+            if channel.is_over:
+                del self._channels[channel]
+            else:
+                channel.heartbeat(int(now_s * 1000))

@@ -65,6 +65,13 @@ class OpenedChannel(Channel, Protocol):
     may_read: Callable[[], bool]
     """Asked after each piece that was read. Until it says yes again, the other end has to wait."""
 
+    @property
+    def was_connected(self) -> bool:
+        """Whether somebody took the connection."""
+
+    def flush(self) -> None:
+        """Write what was sent."""
+
 
 class ChannelOpener(Protocol):
     """Opens channels to addresses."""
@@ -105,7 +112,7 @@ class PeerLinks:
         self._dialler = dialler
         self._feed = feed
         self.has_room = has_room
-        self.connections_asked: ConnectionsAsked = lambda _question: (False, "nobody tells of connections here")
+        self.connections_asked: ConnectionsAsked = _nobody_tells
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -222,12 +229,6 @@ class PeerLinks:
 
     # --- now and then
 
-    def heartbeat(self, now_ms: int) -> None:
-        """Keep the idle time-outs of the channels that this broker has opened."""
-        for link in list(self._links.values()):
-            if isinstance(link.channel, OutgoingChannel):
-                link.channel.heartbeat(now_ms)
-
     def watch(self) -> None:
         """Let the core know which links are full, and which are not any more; give up peers that do not read."""
         for link in list(self._links.values()):
@@ -250,3 +251,7 @@ class PeerLinks:
             link.channel.close(reason)
         self._links.clear()
         self._numbers.clear()
+
+
+def _nobody_tells(_question: Question) -> tuple[bool, str]:
+    return False, "nobody tells of connections here"

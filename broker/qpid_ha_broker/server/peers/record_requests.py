@@ -8,19 +8,11 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.identity import identity_of
-from qpid_ha_broker.ha.effects import (
-    ClusterRecord,
-    CoordinatorSeen,
-    Input,
-    ReadRecord,
-    RecordRead,
-    RecordWritten,
-    WriteRecord,
-)
+from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen, Input
 from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 
@@ -38,10 +30,22 @@ LOOK_AGAIN_S = 1.0
 Result = TypeVar("Result")
 
 
-class RecordRequests:
-    """The promise: each request is answered by one input within `LIMIT_S`, whatever the coordinator does.
+class RecordAnswer(NamedTuple):
+    """What came of a request about a set's record. `record`: what is recorded now; None: not known, and why."""
 
-    The threads are daemons: a file server that hangs must not keep the process from ending.
+    written: bool
+    record: ClusterRecord | None
+    problem: str = ""
+
+
+Answered = Callable[[RecordAnswer], None]
+
+
+class RecordRequests:
+    """The promise: each request is answered once within `LIMIT_S`, whatever the coordinator does.
+
+    It is the `set_member.RecordService` of `default`; `feed` hears which coordinator it is. The threads are daemons: a
+    file server that hangs must not keep the process from ending.
     """
 
     def __init__(self, coordinator: Coordinator, feed: Callable[[Input], None]) -> None:
@@ -64,13 +68,13 @@ class RecordRequests:
         """Returns once that was read, or could not be. Who leads before that could not hear of another coordinator."""
         await self._looked.wait()
 
-    def read(self, effect: ReadRecord) -> None:
-        """`RecordRead` follows."""
-        self._tasks.start(self._read(effect))
+    def read_record(self, set_name: str, answer: Answered) -> None:
+        """What is recorded, of the one set that a coordinator knows."""
+        self._tasks.start(self._read(answer))
 
-    def write(self, effect: WriteRecord) -> None:
-        """`RecordWritten` follows."""
-        self._tasks.start(self._write(effect))
+    def write_record(self, set_name: str, expected: ClusterRecord, wanted: ClusterRecord, answer: Answered) -> None:
+        """Replace `expected` by `wanted`, if that is what is recorded."""
+        self._tasks.start(self._write(expected, wanted, answer))
 
     def stop(self) -> None:
         """Wait for nothing any more."""
@@ -95,26 +99,25 @@ class RecordRequests:
             self._identity = identity
             self._feed(CoordinatorSeen(identity, self._place))
 
-    async def _read(self, effect: ReadRecord) -> None:
+    async def _read(self, answer: Answered) -> None:
         try:
             record = await self._in_thread(self._coordinator.read)
             if self._place and record == ClusterRecord():  # is it still the one that it was? A mount may be gone
                 await self._look()
         except (CoordinatorError, TimeoutError) as error:
-            self._feed(RecordRead(effect.number, None, self._note(error)))
+            answer(RecordAnswer(False, None, self._note(error)))
         else:
             self._problem = ""
-            self._feed(RecordRead(effect.number, record))
+            answer(RecordAnswer(False, record))
 
-    async def _write(self, effect: WriteRecord) -> None:
+    async def _write(self, expected: ClusterRecord, wanted: ClusterRecord, answer: Answered) -> None:
         try:
-            call = self._coordinator.compare_and_set
-            written, record = await self._in_thread(lambda: call(effect.expected, effect.wanted))
+            written, record = await self._in_thread(lambda: self._coordinator.compare_and_set(expected, wanted))
         except (CoordinatorError, TimeoutError) as error:
-            self._feed(RecordWritten(effect.number, False, None, self._note(error)))
+            answer(RecordAnswer(False, None, self._note(error)))
         else:
             self._problem = ""
-            self._feed(RecordWritten(effect.number, written, record))
+            answer(RecordAnswer(written, record))
 
     def _note(self, error: Exception) -> str:
         is_late = isinstance(error, TimeoutError)

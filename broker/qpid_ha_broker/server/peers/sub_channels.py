@@ -72,6 +72,11 @@ class SubChannel:
         return self._mux.peer()
 
     @property
+    def was_connected(self) -> bool:
+        """Whether the other broker is there, as far as this side knows."""
+        return self.is_open
+
+    @property
     def unsent_bytes(self) -> int:
         """What waits on the connection, whosesoever it is, and what is held back for this one."""
         return self._mux.unsent_bytes() + self._held_bytes
@@ -85,6 +90,9 @@ class SubChannel:
             self._held_bytes += len(data)
         else:
             self._mux.put(SubChannelFrame(self.number, data))
+
+    def flush(self) -> None:
+        """What is sent goes out with that of others."""
 
     def close(self, reason: str) -> None:
         """End it once all was sent; the listener is not told."""

@@ -11,13 +11,13 @@ class BackgroundTasks:
     """The promise: what was started runs to its end, or to `cancel`. The loop alone would let go of it any time."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self, work: Coroutine[object, object, None]) -> None:
         """Have `work` done, beginning in a later round of the loop."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def cancel(self) -> None:
         """Wait for nothing any more."""

@@ -38,7 +38,7 @@ class ClusterConnections:
     def __init__(self, own: ConnectionMethods, membership: Membership) -> None:
         self._own = own
         self._membership = membership
-        membership.links.connections_asked = self.asked
+        membership.default.links.connections_asked = self.asked
 
     @property
     def _questions(self) -> PeerQuestions:

@@ -183,7 +183,7 @@ class ClusterControl:
     async def _request(self, make: Callable[[int], fx.Input]) -> object:
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
-                answered = await self._membership.requests.carry_out(make)
+                answered = await self._membership.default.requests.carry_out(make)
         except TimeoutError:
             text = f"no outcome within {REQUEST_LIMIT_S:g} s: look at the status and at the broker's log"
             raise ControlError(REFUSED, text, {"reason": "timeout"}) from None

@@ -117,11 +117,10 @@ class CopyLink:
             self.begun.set_result(f"no primary at {self.copy.source}; the last problem was {text}")
 
     def tick(self) -> None:
-        """Heartbeats, silence, and the next attempt."""
+        """Silence, and the next attempt."""
         now_s = time.monotonic()
         self._step_soon()
         if self._channel is not None:
-            self._channel.heartbeat(int(now_s * 1000))
             limit_s = self.copy.link_timeout_s or DIAL_LIMIT_S
             if now_s - self._heard_s > max(limit_s, DIAL_LIMIT_S) and self._channel is not None:
                 self._give_up(f"silent for {now_s - self._heard_s:.1f} s")
@@ -283,6 +282,7 @@ class QueueCopies:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._dialler.heartbeat(time.monotonic())
             may_write = self._broker.membership.clients.is_serving
             for name, link in list(self._links.items()):
                 if not may_write:

@@ -40,6 +40,7 @@ from qpid_ha_broker.server.controller.controller_service import ControllerServic
 from qpid_ha_broker.server.controller.leader_questions import LeaderQuestions
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 from qpid_ha_broker.server.peers.peer_channels import Dialler
+from qpid_ha_broker.server.peers.record_requests import RecordAnswer
 from qpid_ha_broker.server.peers.replica_reports import HostedReplica, ReplicaReports
 from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
@@ -50,7 +51,7 @@ from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from qpid_ha_broker.server.sets.set_forwarding import SetForwarding
 from qpid_ha_broker.server.sets.set_host import SetHost
-from qpid_ha_broker.server.sets.set_member import RecordAnswer, SetMember, SetMemberHost
+from qpid_ha_broker.server.sets.set_member import SetMember, SetMemberHost
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_config.settings import BrokerSettings
 
@@ -88,7 +89,7 @@ class SetCluster:
         leaders = LeaderQuestions(hosts.questions, identity.name, identity.instance)
         self.service = ControllerService(broker, identity.name, self._make_controller, resource_set, leaders)
         self.queues = PlacedQueues(identity.name, self.map, self._member, hosts.members, self._want_report)
-        replicas = _Replicas(HostedReplica(self._member, self._default.resources.catalog), hosts)
+        replicas = _Replicas(broker.membership.default, hosts)
         self._reports = ReplicaReports(self._whoami, replicas, self.queues.report, self._room_bytes)
         self.client = ControllerClient(self, self, self._dial, broker.current().replicas.failure_timeout_s)
         self.forwarding = SetForwarding(broker, hosts, self.map, identity.name, identity.instance)
@@ -364,7 +365,7 @@ class SetCluster:
         if kind is not OrderKind.DROP:
             done(Answered(0, False, f"the controller does not say who leads {DEFAULT_SET}"))
             return
-        self._broker.membership.requests.begin(lambda number: DropAsked(number, to, cause), done)
+        self._broker.membership.default.requests.begin(lambda number: DropAsked(number, to, cause), done)
 
     # --- records: see `set_member.RecordService`
 
@@ -396,7 +397,7 @@ class SetCluster:
 class _Replicas:
     """All that this broker hosts: see `replica_reports.HostedReplicas`."""
 
-    def __init__(self, default: HostedReplica, hosts: SetHost) -> None:
+    def __init__(self, default: SetMember, hosts: SetHost) -> None:
         self._default, self._hosts = default, hosts
 
     @property
@@ -406,12 +407,8 @@ class _Replicas:
 
     def replica(self, set_name: str) -> HostedReplica | None:
         """The one of that set; None: there is none."""
-        if set_name == DEFAULT_SET:
-            return self._default
-        member = self._hosts.members.get(set_name)
-        if member is None:
-            return None
-        return HostedReplica(member.member, member.hosted.resources.catalog)
+        driver = self._default if set_name == DEFAULT_SET else self._hosts.members.get(set_name)
+        return None if driver is None else HostedReplica(driver.member, driver.hosted.resources.catalog)
 
     def names(self) -> set[str]:
         """Their sets."""

@@ -25,24 +25,16 @@ from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
-from qpid_ha_broker.server.clients.shared_connections import SharedConnections
+from qpid_ha_broker.server.clients.set_clients import SetClients
+from qpid_ha_broker.server.clients.shared_connections import SharedConnections, SubChannelOpener
 from qpid_ha_broker.server.controller.absent_replicas import AbsentReplicas
+from qpid_ha_broker.server.peers.peer_asker import PeerAsker
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.peers.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
-from qpid_ha_broker.server.sets.membership_setup import check_dirty
 from qpid_ha_broker.server.sets.set_lines import SetLines
-from qpid_ha_broker.server.sets.set_member import (
-    RecordAnswer,
-    RecordService,
-    SetMember,
-    SetMemberHost,
-    SetServices,
-    new_instance,
-)
-from qpid_ha_broker.server.sets.set_questions import SetQuestions
-from qpid_ha_broker.server.stores.broker_store import BrokerStore
-from qpid_ha_broker.server.stores.discarded import DiscardedMessages
+from qpid_ha_broker.server.sets.set_member import RecordService, SetMember, SetMemberHost, Surroundings, new_instance
+from qpid_ha_broker.server.stores.broker_store import BrokerStore, check_dirty
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.stores.loading import StoreReading
 from qpid_ha_broker.server.stores.writer import StoreWriter
@@ -60,35 +52,19 @@ REST_TICKS: Final = 50
 """A member at rest gets one tick of so many."""
 TAIL_SHARE: Final = 64
 """Of `ha.tail-bytes`, what a set keeps of its stream: there may be a thousand of them, and few have much to do."""
+KEEP_S: Final = 0.5
+"""Between two looks at the store of a member that is awake; then once it is at rest. None is pressing: hundreds of
+sets that fail over do not need it before they are led."""
 RECONNECT_S: Final = 0.5
 """A member's first pause between two attempts to find its primary: the next one announces itself sooner."""
 _STOPPED_S: Final = 0.5
 """Between two ticks: then this process was stopped meanwhile."""
-_NOT_YET: Final = "the cluster has no controller that answers"
-"""About a record."""
-
-
-class NoRecordService:
-    """In the place of a controller as long as there is none."""
-
-    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
-        """It is not known."""
-        asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, None, _NOT_YET))
-
-    def write_record(
-        self,
-        set_name: str,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
-        answer: Callable[[RecordAnswer], None],
-    ) -> None:
-        """It is not known."""
-        asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, None, _NOT_YET))
 
 
 class SetHost:
     """The promise: each set that this broker hosts has a member, which is fed what happens to it and nothing else.
 
+    It is their `set_member.MemberOwner`: a member that cannot go on costs this broker that one replica.
     For the listener's methods, which are about sub-channels for questions, see `peer_frames.PeerListener`.
     """
 
@@ -99,8 +75,8 @@ class SetHost:
         self.members: dict[str, SetMember] = {}
         self.loading: dict[str, MemberSettings] = {}
         """Sets whose stores are being loaded."""
-        self.records: RecordService = NoRecordService()
-        """Where the records of sets are."""
+        self.records: RecordService
+        """Where the records of sets are; before one of them is hosted."""
         self.control: PeerListener | None = None
         """Who listens to brokers that look for the controller here; None: this broker is not it."""
         self.arrivals: Callable[[str], PeerListener] | None = None
@@ -119,7 +95,7 @@ class SetHost:
         """The stores; None: replicas are in memory only."""
         if settings.data_dir is not None and settings.has_store:
             self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name, writer)
-        self._votes = None if self._fleet is None else VoteWriter(self._fleet)
+        self.votes = None if self._fleet is None else VoteWriter(self._fleet)
         self.stored: list[str] = []
         """The sets that had a store here when the broker started."""
         self._reading: set[str] = set()
@@ -128,25 +104,14 @@ class SetHost:
         """Sets whose stores are here and cannot be loaded: out of the way once a replica is wanted here anew."""
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Stores that are being closed and deleted."""
-        self.questions = SetQuestions(self.shared)
-        self._process = process
-        self._services = SetServices(
-            broker=broker,
-            lines=SetLines(log),
-            shared=self.shared,
-            questions=self.questions,
-            records=self,
-            process=self._process,
-            wake=self._wake,
-            changed=lambda member: self.changed(member),
-            votes=self._votes,
-            cannot_go_on=self._cannot_go_on,
-            ended=self._end_soon,
-        )
+        asking = SubChannelOpener(self.shared, "", Purpose.ASK)
+        self.questions = PeerAsker(asking, may_be_stale=False)
+        self.process = process
+        self._lines = SetLines(log)
         self._asking: dict[Channel, dict[str, None]] = {}
         """The sets of which something was asked on a sub-channel."""
-        self._awake: dict[SetMember, None] = {}
-        """Those that get every tick."""
+        self._awake: dict[SetMember, float] = {}
+        """Those that get every tick, with the second at which their stores have their next one."""
         self._active: set[str] = set()
         """The sets of members to which something has happened; see `take_active`."""
         self._ticks = 0
@@ -168,8 +133,8 @@ class SetHost:
         self._tasks.cancel()
         for member in self.members.values():
             member.stop("the broker is stopping")
-        if self._votes is not None:
-            self._votes.stop()
+        if self.votes is not None:
+            self.votes.stop()
         self.questions.close()
         self.shared.close("the broker is stopping")
 
@@ -254,9 +219,9 @@ class SetHost:
     def _begin(
         self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None
     ) -> None:
-        discarded = DiscardedMessages(self._broker.current().data_dir, hosted.name)
-        member = SetMember(self._services, hosted, settings, restored, discarded, kept)
-        self.members[hosted.name] = member
+        opener = SubChannelOpener(self.shared, hosted.name, Purpose.FOLLOW)
+        around = Surroundings(self._broker, opener, partial(SetClients, self._broker), kept)
+        member = self.members[hosted.name] = SetMember(self, around, hosted, settings, restored)
         member.start()
 
     def unhost(self, name: str, reason: str, *, delete: bool = True, clean: str = "") -> None:
@@ -336,7 +301,17 @@ class SetHost:
             auto_recover=ha.auto_recover,
         )
 
-    def _cannot_go_on(self, member: SetMember, reason: str) -> None:
+    # --- what members tell: see `set_member.MemberOwner`
+
+    def state_changed(self, member: SetMember, effect: fx.StateChanged) -> None:
+        """For the log."""
+        self._lines.log(logging.INFO, member.name, "status change: {} -> {} ({})".format(*effect))
+
+    def note(self, member: SetMember, level: int, text: str) -> None:
+        """For the log, once for many sets."""
+        self._lines.log(level, member.name, text)
+
+    def cannot_go_on(self, member: SetMember, reason: str) -> None:
         """The broker goes on with its other sets, and the store of this one stays: it may hold what nobody else does.
 
         Not at once: the member's effects are being carried out.
@@ -344,7 +319,7 @@ class SetHost:
         log.error("set %s: this broker's replica ends: %s", member.name, reason)
         asyncio.get_running_loop().call_soon(self._drop_replica, member, reason)
 
-    def _end_soon(self, member: SetMember, uuid: str) -> None:
+    def ended(self, member: SetMember, uuid: str) -> None:
         """The whole cluster ends, this broker next. Not at once: the member's effects are being carried out."""
         asyncio.get_running_loop().call_soon(self._end_replica, member, uuid)
 
@@ -366,22 +341,6 @@ class SetHost:
         Raises KeyError.
         """
         self.members[name].requests.begin(make, done)
-
-    # --- records: see `set_member.RecordService`
-
-    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
-        """From whoever has them now."""
-        self.records.read_record(set_name, answer)
-
-    def write_record(
-        self,
-        set_name: str,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
-        answer: Callable[[RecordAnswer], None],
-    ) -> None:
-        """To whoever has them now."""
-        self.records.write_record(set_name, expected, wanted, answer)
 
     # --- what other brokers open
 
@@ -435,8 +394,6 @@ class SetHost:
         for hosted, batch in turns:
             member = self.members.get(hosted.name)
             if member is not None:
-                if member.kept is not None:
-                    member.kept.turn_ended()
                 member.turn_ended(batch)
         self.shared.flush()
 
@@ -457,28 +414,31 @@ class SetHost:
         active, self._active = self._active, {member.name for member in self._awake}
         return active
 
-    def _wake(self, member: SetMember) -> None:
-        self._awake[member] = None
+    def wake(self, member: SetMember) -> None:
+        """Something happens to a member that was at rest."""
+        self._awake[member] = time.monotonic() + KEEP_S
         self._active.add(member.name)
 
     def _tick(self, now_s: float) -> None:
         """Members at rest are spread over the ticks. After a stop of this process each gets one, and learns of it."""
-        self._process.look(now_s)
+        self.process.look(now_s)
         was_stopped = now_s - self._ticked_s > _STOPPED_S
         self._ticked_s = now_s
         if not was_stopped:
-            self._process.ran_until_s = now_s
+            self.process.ran_until_s = now_s
         self._ticks = (self._ticks + 1) % REST_TICKS
         self.shared.tick()
-        self.questions.tick()
-        self._services.lines.flush()
+        self.questions.tick(now_s)
+        self._lines.flush()
         members = list(self.members.values())
-        due = self._awake | dict.fromkeys(members if was_stopped else members[self._ticks :: REST_TICKS])
-        for member in due:
-            if member.tick(now_s):
-                self._awake[member] = None
-            else:
-                self._awake.pop(member, None)
+        for member in dict.fromkeys([*self._awake, *(members if was_stopped else members[self._ticks :: REST_TICKS])]):
+            keep_at_s = self._awake.pop(member, 0.0)
+            is_awake = member.tick(now_s)
+            if member.kept is not None and (now_s >= keep_at_s or not is_awake):
+                keep_at_s = now_s + KEEP_S
+                member.kept.tick()
+            if is_awake:
+                self._awake[member] = keep_at_s
 
 
 async def _make_way(

@@ -1,41 +1,37 @@
-"""Drives the member of one resource set other than `default`: what `Membership` is to that one.
+"""Drives the member of a resource set, of whichever one: feeds it its inputs, and carries its effects out.
 
-The controller is to this set what a coordinator and an operator are to `default`: its record comes from there, and what
-it is asked to do. Its channels are sub-channels of connections that all sets share, and its clients are the links of
-its queues; a client's connection is never ended for its sake.
+It decides nothing. Each kind of effect has its place: channels (`PeerLinks`), clients (`SetClients`), the store
+(`MemberStore`), requests (`OperatorRequests`). What differs from set to set is given to it: a way to peers, clients, a
+store, and a `MemberOwner`, who has the record and the questions. `Membership` is that for `default`, `SetHost` for the
+others.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
-from functools import partial
-from typing import Final, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
 
-from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.amqp.wire.conditions import AmqpError
-from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.bundles import Purpose
+from qpid_ha_broker.ha.link_ends import STOPPING
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Phase, State
-from qpid_ha_broker.server.clients.shared_connections import SharedConnections
-from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
-from qpid_ha_broker.server.peers.peer_links import PeerLinks
-from qpid_ha_broker.server.peers.sub_channels import SubChannel
-from qpid_ha_broker.server.runtime.host import Host
-from qpid_ha_broker.server.sets.member_driver import Action, MemberDriver
-from qpid_ha_broker.server.sets.set_lines import SetLines
-from qpid_ha_broker.server.sets.set_questions import SetQuestions
+from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue_arguments import StoreErrorPolicy as Policy
+from qpid_ha_broker.server.clients.set_clients import ServingHost, SetClients
+from qpid_ha_broker.server.control.operator_requests import OperatorRequests
+from qpid_ha_broker.server.peers.peer_asker import Feed, QuestionCarrier
+from qpid_ha_broker.server.peers.peer_links import ChannelOpener, LinksHost, PeerLinks
+from qpid_ha_broker.server.peers.record_requests import RecordAnswer
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import VoteWriter
@@ -46,24 +42,18 @@ from qpid_ha_broker.store.errors import StoreError
 log = logging.getLogger("cluster")
 
 _LEVELS: Final = logging.getLevelNamesMapping()
+WATCHED_BYTES: Final = 32 * 1024
+"""Written in one turn: for less, it is enough to look at each tick whether channels keep up."""
 AWAKE_S: Final = 0.25
 """So long after the last thing that happened to it a member gets each tick, so that its backups hear what is committed;
 then, if it is at rest, few of them."""
-KEEP_S: Final = 0.5
-"""Between two looks at the store of a member that is awake; then once it is at rest. None is pressing: hundreds of
-sets that fail over do not need it before they are led."""
 
-
-class RecordAnswer(NamedTuple):
-    """What came of a request about a set's record. `record`: what is recorded now; None: not known, and why."""
-
-    written: bool
-    record: fx.ClusterRecord | None
-    problem: str = ""
+Action = Callable[[Any], None]
+"""Carries one kind of effect out."""
 
 
 class RecordService(Protocol):
-    """Reads and writes the records of sets: the controller does, with those of the cluster map.
+    """Reads and writes the records of sets: a coordinator that of `default`, the controller those of the cluster map.
 
     `answer` is called once, within a few seconds, and never before the call has returned.
     """
@@ -81,116 +71,148 @@ class RecordService(Protocol):
         """Replace `expected` by `wanted`, if that is what is recorded."""
 
 
-class SetMemberHost(Host, Protocol):
+class SetMemberHost(ServingHost, LinksHost, Protocol):
     """What a set's member needs of the broker."""
 
-    waiters: CommitWaiters
 
-    def unwritten_bytes(self, connection: Connection) -> int:
-        """What its socket has not taken yet."""
+class MemberOwner(Protocol):
+    """Who has a member. What it is told it is told while effects are carried out: to stop the member has to wait."""
 
-    async def facts(self) -> dict[str, object]:
-        """What `qpid-ha query` shows."""
+    process: ProcessTime
+
+    @property
+    def questions(self) -> QuestionCarrier:
+        """Who asks other brokers about the set."""
+
+    @property
+    def records(self) -> RecordService:
+        """Where the set's record is now."""
+
+    @property
+    def votes(self) -> VoteWriter | None:
+        """Writes votes beside the loop, those of several sets together; None: each is written where it is given."""
+
+    def wake(self, member: SetMember) -> None:
+        """Something happens to a member that was at rest."""
+
+    def state_changed(self, member: SetMember, effect: fx.StateChanged) -> None:
+        """The core is in another state."""
+
+    def changed(self, member: SetMember) -> None:
+        """There is something new to be told of it."""
+
+    def note(self, member: SetMember, level: int, text: str) -> None:
+        """A line for the log. `level`: of `logging`."""
+
+    def cannot_go_on(self, member: SetMember, reason: str) -> None:
+        """This broker cannot have that replica, and why."""
+
+    def ended(self, member: SetMember, uuid: str) -> None:
+        """The cluster is shut down, and this set has ended: the UUID under which its store is whole, empty if not."""
 
 
-class SetServices(NamedTuple):
-    """What the members of all sets share."""
+class Surroundings(NamedTuple):
+    """Of a member: what it has for itself. `opener`: of channels on which the set is followed."""
 
     broker: SetMemberHost
-    lines: SetLines
-    """Of the log."""
-    shared: SharedConnections
-    questions: SetQuestions
-    records: RecordService
-    """Which says itself where they are now."""
-    process: ProcessTime
-    wake: Callable[[SetMember], None]
-    """Something happens to a member that was at rest."""
-    changed: Callable[[SetMember], None]
-    """There is something new to be told of a member."""
-    votes: VoteWriter | None
-    """None: there are no stores."""
-    cannot_go_on: Callable[[SetMember, str], None]
-    """This broker cannot have that replica, and why."""
-    ended: Callable[[SetMember, str], None]
-    """The cluster is shut down, and this set has ended: the UUID under which its store is whole, empty if it is not."""
+    opener: ChannelOpener
+    make_clients: Callable[[HostedSet, Member, Feed, Callable[[], None]], SetClients]
+    """The last is what runs a turn of the set: see `SetClients`."""
+    kept: BrokerStore | None
+    """None: the replica is in memory only."""
 
 
-class _SetDialler:
-    """Opens channels on which the set is followed."""
+class SetMember:
+    """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs; the
+    set's queues are written here while this broker leads it, and by nobody else.
 
-    __slots__ = ("_set", "_shared")
-
-    def __init__(self, shared: SharedConnections, set_name: str) -> None:
-        self._shared = shared
-        self._set = set_name
-
-    def dial(self, address: str, listener: PeerListener, limit_s: float) -> SubChannel:
-        """One that is being opened; the shared connection has a limit of its own."""
-        return self._shared.open(address, self._set, Purpose.FOLLOW, listener)
-
-
-class SetMember(MemberDriver):
-    """The promise: the set's queues are written here while this broker leads it, and by nobody else.
-
-    `kept`: its store; None for a replica that is in memory only.
+    The core is never entered twice: what happens while its effects are carried out waits for its turn.
     """
 
     def __init__(
         self,
-        services: SetServices,
+        owner: MemberOwner,
+        around: Surroundings,
         hosted: HostedSet,
         settings: MemberSettings,
         restored: Restored | None,
-        discarded: DiscardedMessages,
-        kept: BrokerStore | None,
     ) -> None:
-        resource_set = hosted.resources.replicated
-        member = Member(
-            settings, resource_set, random.random, _wall_ms, restored, services.broker.container.steady.now_ms
-        )
-        super().__init__(services.broker, member, hosted, services.process, f"set {hosted.name}: ")
+        broker, self.kept = around.broker, around.kept
+        """Its store."""
         self.hosted = hosted
         self.name = hosted.name
-        self.discarded = discarded
-        self.kept = kept
-        self.is_standalone = False
+        self.member = Member(
+            settings, hosted.resources.replicated, random.random, _wall_ms, restored, broker.container.steady.now_ms
+        )
+        self.is_standalone = settings.is_standalone
+        """The broker is in no cluster."""
+        self.discarded = DiscardedMessages(broker.current().data_dir, self.name)
+        self.requests = OperatorRequests(self.member, self.feed)
+        self.clients = around.make_clients(hosted, self.member, self.feed, self._run_turn)
         self.is_awake = False
         """It gets every tick."""
         self._is_active = True
         """Something has happened to it since its last tick."""
         self._rest_at_s = 0.0
-        self._keep_at_s = 0.0
-        """When its store has its next tick, if it is not at rest before."""
-        self._services = services
+        self._owner = owner
+        self._broker = broker
+        self._log = hosted.resources.replicated.log
+        self._has_witness = settings.has_witness
+        self._inputs: deque[fx.Input] = deque()
+        self._effects: Iterator[fx.Effect] = iter(())
+        """What is left to do of the last input."""
+        self._is_held = False
+        """Until `_go_on` is called nothing more is carried out: what was done last is not complete yet."""
+        self._is_feeding = False
+        self._is_stopped = False
         self._is_failed = False
         """Whatever state the core is in, it must not speak for this replica any more."""
-        self._is_leaving = False
-        """Links are about to be ended, because the core wants to be primary no more."""
-        store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
-        if kept is not None:
-            kept.owner = self
-        has_room = _always if store is None else store.has_room
-        links = PeerLinks(services.broker, member, _SetDialler(services.shared, self.name), self.feed, has_room)
-        own: dict[type, Action] = {
+        self._store = None if self.kept is None else MemberStore(self.kept.store, hosted.resources.catalog, self.feed)
+        has_room = _always if self._store is None else self._store.has_room
+        self.links = PeerLinks(broker, self.member, around.opener, self.feed, has_room)
+        self._actions = self._make_actions()
+        if self.kept is not None:
+            self.kept.owner = self
+        hosted.prove_lead = self.prove_lead
+
+    def _make_actions(self) -> dict[type, Action]:
+        """Who has what done."""
+        links, store, owner = self.links, self._store, self._owner
+        actions: dict[type, Action] = {
+            fx.Connect: links.connect,
+            fx.Send: links.send,
+            fx.Close: links.close,
+            fx.Ask: lambda effect: owner.questions.ask_for(effect, self.feed),
+            fx.ReadRecord: self._read_record,
+            fx.WriteRecord: self._write_record,
+            fx.Answered: self.requests.answered,
             fx.StateChanged: self._state_changed,
             fx.StatusChanged: self._status_changed,
-            fx.EndClients: self._end_links_soon,
+            fx.EndClients: self.clients.end_soon,
             fx.TurnDue: self._turn_due,
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
-            fx.Notice: self._note,
+            fx.Notice: lambda effect: owner.note(self, _LEVELS[effect.level.upper()], effect.text),
             fx.Stop: lambda effect: self.fail(effect.reason),
-            fx.CleanEnd: lambda effect: services.ended(self, effect.uuid),
+            fx.CleanEnd: lambda effect: owner.ended(self, effect.uuid),
         }
-        self._carry_out(links, self, self, store, own)
-        if kept is not None and services.votes is not None:
-            self._actions[fx.PersistVote] = partial(self._persist_vote, kept.store, services.votes)
-        hosted.read_only = True
+        if store is not None:
+            actions |= {
+                fx.Persist: store.persist,
+                fx.TruncateLog: store.truncate,
+                fx.BeginCheckpoint: store.begin_checkpoint,
+                fx.WriteCheckpoint: store.write_checkpoint,
+                fx.PersistVote: store.persist_vote,
+            }
+        if self.kept is not None and owner.votes is not None:
+            votes, written = owner.votes, self.kept.store
+            actions[fx.PersistVote] = lambda effect: self._persist_vote(written, votes, effect)
+        return actions
 
     # --- start and stop
 
     def start(self) -> None:
         """Look for the primary."""
+        self.clients.update()
         self.feed(fx.Started())
 
     def stop(self, reason: str) -> None:
@@ -199,53 +221,122 @@ class SetMember(MemberDriver):
             return
         self.feed(fx.Stopping())
         self._is_stopped = True
-        self.hosted.read_only = True
-        self.links.close_all(reason)
+        self.clients.stop()
+        # A core that must not speak any more cannot say so itself: nobody need wait for this replica.
+        self.links.close_all(STOPPING if self._is_failed else reason)
         self.requests.cancel()
+
+    def fail(self, reason: str) -> None:
+        """This replica ends, without another word of its core; see `MemberOwner.cannot_go_on`."""
+        if not self._is_failed:
+            self._is_failed = True
+            self.clients.stop()
+            self._owner.cannot_go_on(self, reason)
 
     # --- the core
 
     def feed(self, happened: fx.Input) -> None:
         """Put it before the core, and do what it wants."""
-        if self._is_failed:
+        if self._is_stopped or self._is_failed:
             return
-        self._wake()
-        self.member.ran_until(self._services.process.ran_until_s)
-        super().feed(happened)
+        if self.is_awake:
+            self._is_active = True
+        else:
+            self._wake()
+        self._inputs.append(happened)
+        if not self._is_feeding and not self._is_held:
+            self._go_on()
 
-    def fail(self, reason: str) -> None:
-        """This replica ends, without another word of its core; the broker goes on with its other sets."""
-        if not self._is_failed:
-            self._is_failed = self.hosted.read_only = True
-            self._services.cannot_go_on(self, reason)
+    def _wake(self) -> None:
+        self._is_active = True
+        if not self.is_awake:
+            self.is_awake = True
+            self.member.ran_until(self._owner.process.ran_until_s)
+            self._owner.wake(self)
+
+    def _go_on(self) -> None:
+        """Carry out what is left, and put the inputs that wait before the core, until one of the effects holds it."""
+        self._is_feeding, self._is_held = True, False
+        try:
+            while self._carry_out_effects() and self._inputs:
+                self._effects = iter(self.member.handle(self._inputs.popleft(), time.monotonic()))
+        except StoreError as error:
+            self._give_up(str(error))
+        except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
+            log.exception("a bug: %s", error)
+            self._give_up(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
+        finally:
+            self._is_feeding = False
+        self.links.flush()
+
+    def _carry_out_effects(self) -> bool:
+        """Whether all of them could be."""
+        for effect in self._effects:
+            self._actions[type(effect)](effect)
+            if self._is_held:
+                return False
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        self._inputs.clear()
+        self._effects = iter(())
+        self.fail(reason)
+
+    def prove_lead(self) -> LeadProof:
+        """How sure it is that this broker leads the set; in each turn in which consumers may be given something."""
+        now_s = time.monotonic()
+        return self.member.lead_proof(now_s, self._owner.process.look(now_s))
+
+    # --- ticks and turns
 
     def tick(self, now_s: float) -> bool:
         """A while went by; whether the next tick matters, too."""
+        self.member.ran_until(self._owner.process.ran_until_s)
         if self._is_active:
             self._rest_at_s = now_s + AWAKE_S
-        if self._is_active or self.links.is_any_full:
-            self.links.watch()
         self.is_awake = True  # whatever happens because of it
         self.feed(fx.Ticked())
+        self.links.watch()
         self._is_active = False
         self.is_awake = now_s < self._rest_at_s or not self.is_at_rest
-        if self.kept is not None and (now_s >= self._keep_at_s or not self.is_awake):
-            self._keep_at_s = now_s + KEEP_S
-            self.kept.tick()
         return self.is_awake
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing is under way that a tick may be needed for."""
+        """Nothing is under way that a tick may be needed for. Who sends heartbeats never is."""
         status, primary = self.member.status, self.member.primary
-        if self.links.is_any_full:
+        if self.links.is_any_full or self.member.settings.has_heartbeats:
             return False
         if primary is None:
             return status.state is State.READY
         is_settled = status.phase is Phase.ACTIVE and primary.unrecorded is None and not status.problem
         return is_settled and not primary.has_somebody_behind and self._log.committed_lsn == self._log.last_lsn
 
+    def turn_ended(self, batch: LogBatch | None) -> None:
+        """The set had a turn, and its log has nothing pending."""
+        if not self._has_witness:
+            return
+        if self.kept is not None:
+            self.kept.turn_ended()
+        rest = self._log.take_batch()  # what the turn's last steps have written
+        if rest is not None:
+            batch = rest if batch is None else _joined(batch, rest)
+        primary = self.member.primary
+        behind = primary if primary is not None and primary.has_somebody_behind else None
+        if batch is None and behind is None:
+            return
+        if behind is not None or self.links.is_any_full or (batch is not None and len(batch.data) > WATCHED_BYTES):
+            self.links.watch()
+        self.feed(fx.TurnEnded(batch))
+        if behind is not None and behind.has_work:
+            self._turn_again()
+
+    def _run_turn(self) -> None:
+        self.turn_ended(self.hosted.turn())
+        self._turn_again()
+
     def _turn_again(self) -> None:
+        """The set has more to do than fits into this turn."""
         self.hosted.touch()
         self._broker.schedule_turn()
 
@@ -253,52 +344,34 @@ class SetMember(MemberDriver):
         self.hosted.touch()
         self._broker.want_turn()
 
-    @property
-    def is_serving(self) -> bool:
-        """Whether the set's queues are written here."""
-        status = self.member.status
-        return status.state in LEADING and not (self._is_leaving or self._is_failed or status.is_closing)
+    # --- the record
 
-    # --- what is asked of others: see `member_driver.CoreQuestions` and `RecordAccess`
-
-    def ask_for_core(self, effect: fx.Ask) -> None:
-        """`PeersAnswered` follows."""
-        self._services.questions.ask(effect, self.feed)
-
-    def read(self, effect: fx.ReadRecord) -> None:
+    def _read_record(self, effect: fx.ReadRecord) -> None:
         """`RecordRead` follows."""
         number = effect.number
-        self._services.records.read_record(
+        self._owner.records.read_record(
             self.name, lambda answer: self._record_read(fx.RecordRead(number, answer.record, answer.problem))
         )
 
     def _record_read(self, read: fx.RecordRead) -> None:
         """A primary looks at its record every few seconds: as long as it finds what it expects, it stays at rest."""
-        if self._is_failed:
+        if self._is_stopped or self._is_failed:
             return
-        self.member.ran_until(self._services.process.ran_until_s)
-        super().feed(read)
+        self.member.ran_until(self._owner.process.ran_until_s)
+        self._inputs.append(read)
+        if not self._is_feeding and not self._is_held:
+            self._go_on()
         if not self.is_at_rest:
             self._wake()
 
-    def _wake(self) -> None:
-        self._is_active = True
-        if not self.is_awake:
-            self.is_awake = True
-            self._keep_at_s = time.monotonic() + KEEP_S
-            self._services.wake(self)
-
-    def write(self, effect: fx.WriteRecord) -> None:
+    def _write_record(self, effect: fx.WriteRecord) -> None:
         """`RecordWritten` follows."""
-        number = effect.number
-        self._services.records.write_record(
-            self.name,
-            effect.expected,
-            effect.wanted,
-            lambda answer: self.feed(fx.RecordWritten(number, *answer)),
+        number, expected, wanted = effect
+        self._owner.records.write_record(
+            self.name, expected, wanted, lambda answer: self.feed(fx.RecordWritten(number, *answer))
         )
 
-    # --- the vote
+    # --- the store: see `broker_store.StoreOwner`
 
     def _persist_vote(self, store: Store, votes: VoteWriter, effect: fx.PersistVote) -> None:
         """Beside the loop, with the votes of other sets; all that follows waits for it."""
@@ -314,53 +387,56 @@ class SetMember(MemberDriver):
         else:
             self._give_up(str(error))
 
+    def persisted(self, number: int) -> None:
+        """The store holds what was asked for under that number."""
+        if self._store is not None:
+            self._store.persisted(number)
+
+    def store_writable(self, problem: str) -> None:
+        """Why the store takes nothing now; empty: it does."""
+        self.feed(fx.StoreWritable(problem))
+
+    def store_failed(self, text: str) -> None:
+        """Nothing more can be stored: who leads ends; a backup does as it was told. Raises StoreError."""
+        policy = Policy(self._broker.current().ha.store_error)
+        if self._store is None or self.member.status.state in LEADING:
+            raise StoreError(text)
+        self._store.go_on_without(text, policy)
+
     # --- what the core tells
 
     def _state_changed(self, effect: fx.StateChanged) -> None:
-        before, after, reason = effect
-        log.info("set %s: status change: %s -> %s (%s)", self.name, before, after, reason)
-        if after is State.CATCHUP:
+        self._owner.state_changed(self, effect)
+        if effect.after is State.CATCHUP:
             self.discarded.begin()
-        self.hosted.read_only = not (after in LEADING and not self._is_leaving)
-        if before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
-            self.hosted.end_links(self.refusal(), browsers=False)
-            self._services.broker.waiters.refuse(self.hosted.resources)
+        self.clients.update()
+        if effect.before is State.PRIMARY:  # at once: before the next turn, which could confirm what nobody else has
+            self.clients.end_now()
         self._turn_again()
 
     def _status_changed(self, effect: fx.StatusChanged) -> None:
-        if self._store is not None:
+        # What STATUS says of a cluster stays while the broker is in none.
+        if self._store is not None and not self.is_standalone:
             self._store.describe(effect.status)
-        self.hosted.read_only = not self.is_serving
-        self._services.changed(self)
+        self._owner.changed(self)
+        self.clients.status_changed()
 
-    def _end_links_soon(self, _effect: fx.EndClients) -> None:
-        """Not at once: what comes in through a link may be what led to this. `ClientsEnded` follows."""
-        self._is_leaving = self.hosted.read_only = True
-        asyncio.get_running_loop().call_soon(self._end_links)
+    # --- what its owner asks
 
-    def _end_links(self) -> None:
-        if not self._is_stopped:
-            self.hosted.end_links(self.refusal(), browsers=False)
-            self.turn_ended(self.hosted.turn())
-            self.feed(fx.ClientsEnded())
-            self._is_leaving = False
-            self.hosted.read_only = not self.is_serving
-            self._turn_again()
-
-    def _note(self, effect: fx.Notice) -> None:
-        self._services.lines.log(_LEVELS[effect.level.upper()], self.name, effect.text)
-
-    def refusal(self) -> AmqpError:
-        """Why this broker, which does not lead the set, does not serve a link to its queues."""
-        return ServedElsewhere(self._broker.container.directory, self.name)
-
-    # --- what the host asks
+    @property
+    def is_serving(self) -> bool:
+        """Whether the set's queues are written here."""
+        return self.clients.is_serving
 
     def change_settings(self, settings: MemberSettings) -> None:
         """Other settings are in force, or other brokers have replicas."""
         if settings != self.member.settings:
             self.member.settings = settings
             self._turn_again()
+
+
+def _joined(batch: LogBatch, rest: LogBatch) -> LogBatch:
+    return LogBatch(batch.first_lsn, rest.last_lsn, batch.data + rest.data, batch.transient + rest.transient)
 
 
 def _always() -> bool:

@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.model.paging import share_of
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.sets.resources import Resources
@@ -24,6 +26,7 @@ from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.store_clock import StoreClock
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.recovery import Progress, Recovered
+from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("store")
 
@@ -193,3 +196,16 @@ class BrokerStore:
         if self.store.health != "failed":
             self.store.writer.run(self._clock.write)
         await self.store.close(clean)
+
+
+def check_dirty(settings: BrokerSettings, found: StoreOrigin, set_name: str) -> None:
+    """Raises StoreError for the store of a set that `ha.dirty-store` does not let in."""
+    if not settings.ha.cluster or found is not StoreOrigin.DIRTY or settings.ha.dirty_store != "refuse":
+        return
+    where, best = f"{settings.data_dir}", "qpid-ha store best"
+    if set_name != DEFAULT_SET:
+        where, best = f"{settings.data_dir}/{set_name}", f"{best} --set {set_name}"
+    raise StoreError(
+        f"the store in {where} was not closed in order, and ha.dirty-store is refuse: compare it with"
+        f" the others (`{best}`), then start this broker with ha.dirty-store=rejoin, or set it aside"
+    )
