@@ -300,7 +300,6 @@ class Administration:
 
 def committed_lsn(resources: Resources, queue: Queue) -> int:
     """Up to where the log of its messages is committed, so that they may be browsed."""
-    # A replica holds nothing but what is committed, and its log does not know of it.
     log = queue.log
     return min(log.last_lsn, log.shown_lsn) if resources.replication.read_only else log.whole_lsn()
 
