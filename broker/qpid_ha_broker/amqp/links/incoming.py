@@ -21,7 +21,6 @@ from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
-    CONNECTION_FORCED,
     MESSAGE_SIZE,
     NOT_FOUND,
     RESOURCE_DELETED,
@@ -323,7 +322,7 @@ class IncomingLink(ReceivingLink):
         hosted.links[self] = None
         if relay is not None and relay.producer:
             self._relayed_by = relayed_producer(self._subject.user, relay.producer)
-            self._end_older(self._relayed_by)
+            hosted.numbered_publishers.began(self._relayed_by, self)
             self._producers.began(self._relayed_by)
             self._note_refused_before(relay)
 
@@ -445,15 +444,6 @@ class IncomingLink(ReceivingLink):
 
     # --- messages that another broker relays
 
-    def _end_older(self, producer: bytes) -> None:
-        """A relayed publisher has one link; what was sent on an earlier one must not come in beside what follows."""
-        relayed = self.hosted.relayed_publishers
-        older = relayed.get(producer)
-        relayed[producer] = self
-        if older is not None:
-            older.end(AmqpError(CONNECTION_FORCED, "the same publisher has another link"))
-            relayed[producer] = self
-
     def _joins_relayed(self, delivery: Delivery, message: Message, settled: bool, state: int) -> bool:
         """Whether it is written with others, under the number that the proxy gave it. What came before is, in any case.
 
@@ -512,8 +502,7 @@ class IncomingLink(ReceivingLink):
         self._forget_named()
         if self._relayed_by:
             self._producers.ended(self._relayed_by)
-            if self.hosted.relayed_publishers.get(self._relayed_by) is self:
-                del self.hosted.relayed_publishers[self._relayed_by]
+            self.hosted.numbered_publishers.ended(self._relayed_by, self)
             self._relayed_by = b""
         self._container.sessions.links.forget(self)
 
