@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from qpid_ha_broker.server.sets.forward_links import ForwardedPublisher, ForwardLink, SetForwarding
+from qpid_ha_broker.server.sets.forward_links import ForwardLink, SetForwarding
 from simulation.planted import found_by
 from simulation.proxies_plan import draw_forwarding_plan, draw_proxies_plan
 from simulation.proxies_world import run_proxies
@@ -68,12 +68,3 @@ def test_a_message_that_overtakes_what_is_kept_for_a_set_that_is_led_here_now_is
     assert "was accepted at" in outcome.problem or "is behind" in outcome.problem
     hand_on_late(monkeypatch)
     assert run_proxies(draw_forwarding_plan(outcome.plan.seed)).problem == "", "nothing depends on how soon"
-
-
-def test_a_link_that_stays_when_its_set_is_led_by_another_broker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It confirms what it took once the log has come as far, with what others wrote."""
-    monkeypatch.setattr(ForwardedPublisher, "end", lambda self, error: None)
-
-    outcome = found_by(monkeypatch, map(draw_forwarding_plan, range(1, 6)))
-
-    assert "was accepted at" in outcome.problem

@@ -18,7 +18,16 @@ from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.bundles import Purpose
-from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardDone, ForwardFrame, ForwardMessage, decode, encode
+from qpid_ha_broker.ha.forward_frames import (
+    ForwardBegin,
+    ForwardCode,
+    ForwardDone,
+    ForwardFrame,
+    ForwardMessage,
+    ForwardRefused,
+    decode,
+    encode,
+)
 from qpid_ha_broker.ha.forwarding import ForwardedMessage, ForwardReceiver, ForwardSender
 from qpid_ha_broker.model.errors import QueueFull
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
@@ -196,6 +205,30 @@ def test_the_next_primary_is_tried_at_once_though_the_last_one_was_tried_in_vain
         broker.primary = "amqp://gamma"
         await broker.work()
         assert [len(channel.sent) for channel in broker.dialled] == [0, 2]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["it refuses", "it is not reached"])
+def test_who_does_not_lead_the_set_yet_is_asked_again_after_a_pause_and_not_in_each_turn(answers: bool) -> None:
+    """A sub-channel is open before the other broker has agreed to it. Who answers is about to lead, and the pause is
+    the first one each time."""
+
+    async def story(broker: Broker) -> None:
+        broker.others.is_reachable = answers
+        broker.forward("1")
+        link, asked_ms = broker.forwarding.links["red"], list[int]()
+        for now_ms in range(0, 1000, 10):
+            link.work(now_ms / 1000)
+            await asyncio.sleep(0)
+            if len(broker.dialled) > len(asked_ms):
+                asked_ms.append(now_ms)
+                if answers:
+                    channel = cast(Channel, broker.dialled[-1])
+                    link.work(now_ms / 1000)
+                    link.received(channel, encode(ForwardRefused(0, ForwardCode.NOT_PRIMARY, "gamma leads")))
+        pauses = [later - earlier for earlier, later in pairwise(asked_ms)]
+        assert pauses[:3] == pytest.approx([50, 50, 50] if answers else [50, 100, 200], abs=10)
 
     tell(story)
 

@@ -226,7 +226,7 @@ class ForwardLink:
         if channel is self._channel:
             self._is_open = True
             if self._way is not None:
-                self._way.was_open()
+                self._way.was_reached()
             self.sender.connected()
             self._broker.schedule_turn()
 
