@@ -40,13 +40,10 @@ from qpid_ha_broker.model.errors import ModelError, NotEnoughReplicas, NotFound,
 from qpid_ha_broker.model.logs.log import CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.message_clock import MessageClock
-from qpid_ha_broker.model.sets.resources import Resources, publish_numbered
+from qpid_ha_broker.model.sets.resources import UNIT_BYTES, UNIT_MESSAGES, Resources, publish_numbered
 from qpid_ha_broker.model.transactions.transaction import Message
 
 REFUSAL_CHARACTERS: Final = 1000
-UNIT_MESSAGES: Final = 500
-UNIT_BYTES: Final = 256 * 1024
-"""That are written together, at most; at least one message is."""
 _ERRORS: Final[dict[ForwardCode, type[ModelError]]] = {
     ForwardCode.NOT_FOUND: NotFound,
     ForwardCode.FULL: QueueFull,

@@ -39,14 +39,11 @@ from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
-from qpid_ha_broker.model.sets.resources import publish_numbered
+from qpid_ha_broker.model.sets.resources import UNIT_BYTES, UNIT_MESSAGES, publish_numbered
 from qpid_ha_broker.model.transactions.producers import REFUSED_MOST, relayed_producer
 from qpid_ha_broker.model.transactions.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
-RELAYED_MOST = 500
-RELAYED_BYTES = 256 * 1024
-"""In one unit of the log, at least one message."""
 
 Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
@@ -455,7 +452,7 @@ class IncomingLink(ReceivingLink):
             payload, durable, priority, expires_at_ms, *_ = message
             self._relayed.append((delivery, Message(payload, durable, priority, expires_at_ms, producer, number)))
             self._relayed_bytes += len(message.payload)
-            may_wait = len(self._relayed) < RELAYED_MOST and self._relayed_bytes < RELAYED_BYTES
+            may_wait = len(self._relayed) < UNIT_MESSAGES and self._relayed_bytes < UNIT_BYTES
             if may_wait and queue is not None and not queue.needs_care:
                 self.hosted.accepting[self] = None
                 if not self.hosted.is_touched:
