@@ -38,7 +38,7 @@ RETRY_MOST_S: Final = 1.0
 UNUSED_S: Final = 20.0
 """A sub-channel on which nothing is on its way is kept for so long."""
 SENT_MOST: Final = 1000
-"""Messages that are handed on in a turn: some 20 ms of work for who takes them, and more than publishers bring."""
+"""Messages that are handed on in a turn: 10 to 20 ms of work for who takes them, and more than publishers bring."""
 
 
 class ForwardedPublisher(LinkEndpoint):
@@ -102,9 +102,10 @@ class ForwardedPublisher(LinkEndpoint):
             self._hosted.numbered_publishers.began(frame.producer, self)
 
     def _tell(self, answers: list[ForwardFrame]) -> None:
+        if self.has_ended or self._channel is None:
+            return
         for answer in answers:
-            if self._channel is not None:
-                self._channel.send(encode(answer))
+            self._channel.send(encode(answer))
         if not self._receiver.is_idle:
             self._hosted.unconfirmed[self] = None
 
