@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, Protocol, cast
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster_map import Changes, ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.ha.bundles import Purpose
-from qpid_ha_broker.server.sets.set_forwarding import SetForwarding
+from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
+from qpid_ha_broker.server.sets.forward_links import SetForwarding
 from qpid_ha_broker.server.sets.set_host import SetHost
-from simulation.proxies_replica import SetReplica
 from simulation.streams import Post, StreamEnd, Streams
 
 HEARTBEAT_S: Final = 0.4
@@ -38,7 +38,7 @@ class ForwardChannel:
         """`listener` None: the first frame says for which set it is, and so who listens."""
         self.peer = peer
         self.listener = listener
-        self.find: Callable[[str], PeerListener] | None = None
+        self.find: Callable[[str], PeerListener | str] | None = None
         self._has_ended = False
         self._node = node
         self._transport: StreamEnd | None = None
@@ -107,9 +107,12 @@ class ForwardChannel:
 
     def _frame(self, frame: bytes) -> None:
         if self.listener is None:
-            if self.find is not None:
-                self.listener = self.find(frame.decode())
-                self.listener.opened(cast(Channel, self))
+            listener = "nobody listens" if self.find is None else self.find(frame.decode())
+            if isinstance(listener, str):
+                self.close(listener)
+            else:
+                self.listener = listener
+                listener.opened(cast(Channel, self))
         else:
             self.listener.received(cast(Channel, self), frame)
 
@@ -142,28 +145,20 @@ class ForwardPeers:
         return cast(Channel, channel)
 
 
-class NodeForwarding:
-    """A broker's `SetForwarding`, with the replicas and the map that it has here."""
+class NodeForwarding(SetForwarding):
+    """A broker's, with the connections that it has here."""
 
     def __init__(
         self,
         node: Any,
-        replicas: Mapping[str, SetReplica],
         cluster_map: ClusterMap,
+        addresses: BrokerAddresses,
         streams: Streams,
         post: Callable[[], Post],
     ) -> None:
         self._node = node
-        hosts = SimpleNamespace(members=replicas, shared=ForwardPeers(node, streams, post), arrivals=None)
-        producer = f"{node.name}#{node.process}"
-        self._forwarding = SetForwarding(node, cast(SetHost, hosts), cluster_map, node.name, producer)
-        self._hosts = hosts
-        self.work = self._forwarding.work
-        self.tell_committed = self._forwarding.tell_committed
-
-    def record_changed(self, set_name: str) -> None:
-        """The map says that something about the set is different."""
-        self._forwarding.map_changed(Changes(sets=(set_name,)))
+        self._hosts = SimpleNamespace(shared=ForwardPeers(node, streams, post), arrivals=None)
+        super().__init__(node, cast(SetHost, self._hosts), cluster_map, addresses, f"{node.name}#{node.process}")
 
     def accept(self, end: StreamEnd) -> None:
         """Another broker has connected."""

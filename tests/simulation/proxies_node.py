@@ -1,8 +1,8 @@
 """A broker with clients: the real container, connections and proxy around the member of a simulated node.
 
 What `server.broker` is to these with sockets and a loop, `ProxyNode` is on the virtual clock. Real are, of the server's
-modules, `proxying`, `client_protocol`, `cluster_clients`, `broker_addresses`, `map_directory`, `set_forwarding` and
-`forward_links`; sets are in memory, and there is no administration.
+modules, `proxying`, `client_protocol`, `cluster_clients`, `broker_addresses`, `map_directory` and `forward_links`; sets
+are in memory, and there is no administration.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class ProxyNode(Node):
         self.container.gate = self.proxying.gate
         self.forwarding: NodeForwarding | None = None
         if self.terms.forwards:
-            self.forwarding = NodeForwarding(self, self.replicas, self.map, self.terms.streams, self.post_here)
+            self.forwarding = NodeForwarding(self, self.map, addresses, self.terms.streams, self.post_here)
         self.process_time = ProcessTime()
         self.container.default.prove_lead = lambda: self.prove_lead(self.member)
         self.clients.update()
@@ -270,7 +270,7 @@ class ProxyNode(Node):
             change = event()
             self.map.apply(next(self._map_changes), change)
             if self.forwarding is not None:
-                self.forwarding.record_changed(change.name)
+                self.forwarding.map_changed()
             self.proxying.look_soon()
             self.schedule_turn()
 
@@ -384,8 +384,6 @@ class ProxyNode(Node):
         for hosted, batch_of_set in others:
             if self.is_up:
                 self.replicas[hosted.name].turn_ended(batch_of_set)
-        if self.forwarding is not None and self.is_up:
-            self.forwarding.tell_committed()
         self.is_in_turn = False
         if not self.is_up:
             return

@@ -9,8 +9,7 @@ import asyncio
 
 import pytest
 
-from qpid_ha_broker.ha.forwarding import SetForwarder
-from qpid_ha_broker.server.sets.forward_links import _SetLink
+from qpid_ha_broker.server.sets.forward_links import ForwardLink, SetForwarding
 from simulation.planted import found_by
 from simulation.proxies_plan import draw_forwarding_plan, draw_proxies_plan
 from simulation.proxies_world import run_proxies
@@ -43,19 +42,26 @@ def test_clusters_of_proxies_have_no_such_exchange_and_the_others_have_sets_to_h
 def hand_on_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept for a set that is led here comes to it in a while, as it may where much else is to be done."""
 
-    def deliver_later(self: _SetLink) -> None:
-        if not self._delivers_soon:
-            self._delivers_soon = True
-            asyncio.get_running_loop().call_later(LATE_S, self._deliver)
+    begin, due = ForwardLink._begin_here, set[ForwardLink]()
 
-    monkeypatch.setattr(_SetLink, "_deliver_soon", deliver_later)
+    def begin_now(self: ForwardLink) -> None:
+        due.discard(self)
+        if self._here is None and not self.sender.is_idle:
+            begin(self)
+
+    def begin_later(self: ForwardLink) -> None:
+        if self not in due:
+            due.add(self)
+            asyncio.get_running_loop().call_later(LATE_S, begin_now, self)
+
+    monkeypatch.setattr(ForwardLink, "_begin_here", begin_later)
 
 
 def test_a_message_that_overtakes_what_is_kept_for_a_set_that_is_led_here_now_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hand_on_late(monkeypatch)
-    monkeypatch.setattr(SetForwarder, "has_unwritten", lambda self, set_name: False)
+    monkeypatch.setattr(SetForwarding, "has_unwritten", lambda self, set_name: False)
 
     outcome = found_by(monkeypatch, map(draw_forwarding_plan, range(1, 5)))
 

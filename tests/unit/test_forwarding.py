@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handed_on import a_receiver, a_sender, deliver, frames_of
 from model_support import NOW_MS, WITNESS, Core, TextReader, bodies, body, message
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.ha import forwarding
 from qpid_ha_broker.ha.forward_frames import (
     ForwardBegin,
     ForwardCode,
@@ -20,28 +22,16 @@ from qpid_ha_broker.ha.forward_frames import (
     ForwardMessage,
     ForwardRefused,
     ForwardSkip,
-    decode,
-    encode,
 )
 from qpid_ha_broker.ha.forwarding import (
     ForwardedMessage,
-    ForwardingHere,
     ForwardLimits,
     ForwardReceiver,
-    ForwardSender,
-    SetForwarder,
 )
 from qpid_ha_broker.ha.frames import FrameError
-from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import NotFound, QueueFull
 from qpid_ha_broker.model.sets.message_clock import MessageClock
 from qpid_ha_broker.model.sets.resources import Resources
-
-
-def a_sender(gone: set[str] | None = None, limits: ForwardLimits | None = None) -> ForwardSender:
-    sender = ForwardSender("red", b"beta/red", lambda name: name in (gone or set()), limits or ForwardLimits())
-    sender.connected()
-    return sender
 
 
 def a_primary(**queues: int) -> Core:
@@ -51,20 +41,9 @@ def a_primary(**queues: int) -> Core:
     return core
 
 
-def deliver(sender: ForwardSender, receiver: ForwardReceiver) -> None:
-    """All that there is, both ways, until nobody has anything to say."""
-    while frames := sender.take_frames():
-        for frame in frames:
-            for answer in receiver.received(decode(encode(frame)), NOW_MS):
-                sender.received(decode(encode(answer)))
-        sender.check_invariants()
-    for answer in receiver.committed():
-        sender.received(answer)
-
-
 def test_a_message_is_committed_here_when_the_primary_has_committed_it() -> None:
     core, sender = a_primary(q=0, r=0), a_sender()
-    receiver = ForwardReceiver(core.resources, MessageClock())
+    receiver = a_receiver(core.resources)
     token = sender.forward(("q", "r"), message("1"))
     deliver(sender, receiver)
     assert [bodies(core.catalog.queues[name].messages) for name in "qr"] == [["1"], ["1"]]
@@ -78,13 +57,14 @@ def test_a_message_is_committed_here_when_the_primary_has_committed_it() -> None
 def test_what_is_not_known_to_be_committed_is_sent_again_and_makes_no_copy() -> None:
     core, sender = a_primary(q=0), a_sender()
     tokens = [sender.forward(("q",), message(text)) for text in "123"]
-    first = ForwardReceiver(core.resources, MessageClock())
-    for frame in sender.take_frames()[:3]:  # the last one is lost, and all answers
+    first = a_receiver(core.resources)
+    for frame in frames_of(sender)[:3]:  # the last one is lost, and all answers
         first.received(frame, NOW_MS)
+    first.write(NOW_MS)
     sender.disconnected()
     tokens.append(sender.forward(("q",), message("4")))
     sender.connected()
-    second = ForwardReceiver(core.resources, MessageClock())
+    second = a_receiver(core.resources)
     deliver(sender, second)
     core.commit()
     deliver(sender, second)
@@ -94,7 +74,7 @@ def test_what_is_not_known_to_be_committed_is_sent_again_and_makes_no_copy() -> 
 
 def test_a_refused_message_fails_and_those_behind_it_are_taken_once() -> None:
     core, sender = a_primary(full=1, q=0), a_sender()
-    receiver = ForwardReceiver(core.resources, MessageClock())
+    receiver = a_receiver(core.resources)
     tokens = [sender.forward((name,), message(name)) for name in ("full", "full", "q", "q")]
     deliver(sender, receiver)
     core.commit()
@@ -108,14 +88,15 @@ def test_a_refusal_that_was_lost_on_the_way_does_not_make_a_duplicate_of_the_mes
     """Were anything taken behind it, the refused message would count as accepted when it comes again."""
     core, sender = a_primary(full=1, q=0), a_sender()
     tokens = [sender.forward((name,), message(name)) for name in ("full", "full", "q")]
-    lost = ForwardReceiver(core.resources, MessageClock())
-    for frame in sender.take_frames():
+    lost = a_receiver(core.resources)
+    for frame in frames_of(sender):
         lost.received(frame, NOW_MS)
+    lost.write(NOW_MS)
     assert core.catalog.queues["q"].messages.count == 0
     sender.disconnected()
     core.purge(core.catalog.queues["full"])
     sender.connected()
-    receiver = ForwardReceiver(core.resources, MessageClock())
+    receiver = a_receiver(core.resources)
     deliver(sender, receiver)
     core.commit()
     deliver(sender, receiver)
@@ -125,7 +106,7 @@ def test_a_refusal_that_was_lost_on_the_way_does_not_make_a_duplicate_of_the_mes
 
 def test_a_queue_that_is_gone_is_left_out_and_one_that_is_missing_is_told_of() -> None:
     core, sender = a_primary(q=0), a_sender(gone={"old"})
-    receiver = ForwardReceiver(core.resources, MessageClock())
+    receiver = a_receiver(core.resources)
     tokens = [sender.forward(names, message("m")) for names in (("old",), ("old", "q"), ("new", "q"))]
     deliver(sender, receiver)
     core.commit()
@@ -139,13 +120,13 @@ def test_who_does_not_lead_takes_nothing_and_nothing_fails() -> None:
     core, sender = a_primary(q=0), a_sender()
     core.resources.replication.read_only = "gamma leads"
     token = sender.forward(("q",), message("m"))
-    deliver(sender, ForwardReceiver(core.resources, MessageClock()))
+    deliver(sender, a_receiver(core.resources))
     assert (sender.is_connected, token.failure, sender.is_idle) == (False, None, False)
 
 
 def test_a_message_with_a_number_of_its_own_keeps_it() -> None:
     core, sender = a_primary(q=0), a_sender()
-    receiver = ForwardReceiver(core.resources, MessageClock())
+    receiver = a_receiver(core.resources)
     numbered = message("m")._replace(producer=b"app", sequence=7)
     core.publish(core.catalog.queues["q"], numbered)
     token = sender.forward(("q",), numbered)
@@ -159,7 +140,7 @@ def test_a_message_with_a_number_of_its_own_keeps_it() -> None:
 def test_a_number_that_was_refused_is_refused_again_though_a_later_one_was_taken() -> None:
     """Its publisher's broker may be lost before the publisher hears of it, and hand it on once more at another one."""
     core, sender = a_primary(q=1), a_sender()
-    receiver = ForwardReceiver(core.resources, MessageClock())
+    receiver = a_receiver(core.resources)
     first, second, third = [message(text)._replace(producer=b"app", sequence=int(text)) for text in "123"]
     tokens = [sender.forward(("q",), each) for each in (first, second)]
     deliver(sender, receiver)
@@ -174,90 +155,79 @@ def test_a_number_that_was_refused_is_refused_again_though_a_later_one_was_taken
 
 
 def test_publishers_are_to_wait_when_too_much_is_kept() -> None:
-    forwarder = SetForwarder(lambda name: a_sender(limits=ForwardLimits(messages=3, bytes=100)))
-    forwarder.forward("red", ("q",), message("x"))
-    was_full = [forwarder.is_full]
-    forwarder.forward("red", ("q",), message("x" * 100))
-    was_full.append(forwarder.is_full)
-    forwarder.senders["red"].received(ForwardDone(2))
-    was_full.append(forwarder.is_full)
+    sender = a_sender(limits=ForwardLimits(messages=3, bytes=100))
+    sender.forward(("q",), message("x"))
+    was_full = [sender.is_full]
+    sender.forward(("q",), message("x" * 100))
+    was_full.append(sender.is_full)
+    sender.received(ForwardDone(2))
+    was_full.append(sender.is_full)
     for _ in range(3):
-        forwarder.forward("red", ("q",), message(""))
-    assert [*was_full, forwarder.is_full] == [False, True, False, True]
+        sender.forward(("q",), message(""))
+    assert [*was_full, sender.is_full] == [False, True, False, True]
 
 
-# --- a primary that is one no more
+# --- what is written together
 
 
-def led_by_another(core: Core, *texts: str) -> None:
-    """Another broker leads, which has nothing of what was not committed here, and others' messages instead."""
-    core.resources.replication.read_only = "gamma leads"
-    core.log.reset(core.log.committed_lsn)
-    start = ev.GenerationStarted(2, "gamma", "", 0, False, "")
-    queue_id = core.catalog.queues["q"].id
-    events: list[ev.Event] = [start]
-    events += [ev.Enqueued((queue_id,), message(text).payload, False, 4, 0, "") for text in texts]
-    for event in events:
-        core.log.last_lsn += 1
-        core.resources.replicated.state.apply(core.log.last_lsn, event)
-    core.log.reset(core.log.last_lsn)
+def messages_by_unit(core: Core) -> list[int]:
+    """In what was written since it was read: with them is how far the sender has come."""
+    return [event.parts - 1 for event in core.read() if isinstance(event, ev.TransactionCommitted)]
 
 
-def test_a_primary_that_was_replaced_confirms_nothing_of_what_it_took() -> None:
-    """Its log has come as far as what it had taken, with the messages of others in their place."""
+def test_what_comes_for_one_queue_without_a_limit_is_one_unit_of_the_log() -> None:
+    core, sender = a_primary(q=0, r=0), a_sender()
+    core.read()
+    for queue in ("q", "q", "r", "q"):
+        sender.forward((queue,), message(queue))
+    deliver(sender, a_receiver(core.resources))
+    assert messages_by_unit(core) == [2, 1, 1]
+
+
+def test_what_waits_to_be_written_is_written_before_what_comes_for_a_queue_with_a_limit() -> None:
+    core, sender, order = a_primary(q=0, full=1), a_sender(), list[str]()
+    receiver = ForwardReceiver(core.resources, MessageClock(), lambda: order.append("room is made"))
+    for queue in ("q", "full"):
+        sender.forward((queue,), message(queue))
+    begin, first, second = frames_of(sender)
+    for frame in (begin, first):
+        receiver.received(frame, NOW_MS)
+    assert (core.catalog.queues["q"].messages.count, receiver.written, order) == (0, 0, [])
+    receiver.received(second, NOW_MS)
+    assert [core.catalog.queues[name].messages.count for name in ("q", "full")] == [1, 1]
+    assert (receiver.written, order) == (2, ["room is made"])
+
+
+def test_of_what_is_written_together_nothing_is_taken_behind_the_one_that_is_refused() -> None:
+    """As all of it is refused together, it is looked at one by one."""
     core, sender = a_primary(q=0), a_sender()
-    core.commit()
-    receiver = ForwardReceiver(core.resources, MessageClock())
-    token = sender.forward(("q",), message("1"))
+    queue = core.catalog.queues["q"]
+    receiver = a_receiver(core.resources)
+    tokens = [sender.forward(("q",), message(text)) for text in "123"]
+    for frame in frames_of(sender):
+        receiver.received(frame, NOW_MS)
+    core.configuration.update_queue("q", {"qpid.max_count": 1})
+    (refused,) = receiver.write(NOW_MS)
+    assert isinstance(refused, ForwardRefused)
+    assert (refused.number, receiver.written, bodies(queue.messages)) == (2, 1, ["1"])
+    sender.received(refused)
+    core.purge(queue)
     deliver(sender, receiver)
-    led_by_another(core, "a", "b", "c", "d")
-    assert receiver.committed() == []
-    assert receiver.is_outdated
-    core.resources.replication.read_only = ""  # it leads again
-    assert receiver.committed() == []
-    assert receiver.is_outdated
-    assert not token.is_committed
-
-
-# --- a sender whose set is led at its own broker
-
-
-def test_at_its_own_broker_a_refused_message_fails_and_those_behind_it_are_taken_once() -> None:
-    core, sender = a_primary(full=1, q=0), a_sender()
-    tokens = [sender.forward((name,), message(name)) for name in ("full", "full", "q", "full", "q")]
-    here = ForwardingHere(sender, ForwardReceiver(core.resources, MessageClock()))
-    assert not here.deliver(NOW_MS, UNLIMITED)
-    sender.check_invariants()
-    assert not sender.has_unwritten
     core.commit()
-    assert here.tell_committed()
-    assert [token.is_committed for token in tokens] == [True, False, True, False, True]
-    assert core.catalog.queues["q"].messages.count == 2
+    deliver(sender, receiver)
+    assert [token.is_committed for token in tokens] == [True, False, True]
 
 
-def test_at_its_own_broker_much_is_taken_in_portions() -> None:
+@pytest.mark.parametrize("most", ["UNIT_MESSAGES", "UNIT_BYTES"])
+def test_a_unit_of_the_log_has_a_limit(monkeypatch: pytest.MonkeyPatch, most: str) -> None:
+    size = 1 if most == "UNIT_MESSAGES" else len(message("m").payload)
+    monkeypatch.setattr(forwarding, most, 3 * size)
     core, sender = a_primary(q=0), a_sender()
-    for number in range(10):
-        sender.forward(("q",), message(str(number)))
-    here = ForwardingHere(sender, ForwardReceiver(core.resources, MessageClock()))
-    portions = 0
-    while here.deliver(NOW_MS, Budget(iter(range(100)).__next__, 4)):
-        portions += 1
-        assert sender.has_unwritten
-        assert core.catalog.queues["q"].messages.count < 10
-    assert portions == 3
-    assert not sender.has_unwritten
-    assert bodies(core.catalog.queues["q"].messages) == [str(number) for number in range(10)]
-
-
-def test_at_its_own_broker_nothing_fails_when_that_ceases_to_lead() -> None:
-    core, sender = a_primary(q=0), a_sender()
-    token = sender.forward(("q",), message("m"))
-    here = ForwardingHere(sender, ForwardReceiver(core.resources, MessageClock()))
-    core.resources.replication.read_only = "gamma leads"
-    assert not here.deliver(NOW_MS, UNLIMITED)
-    assert here.is_over
-    assert (sender.is_connected, sender.has_unwritten, token.failure) == (False, True, None)
+    core.read()
+    for _ in range(7):
+        sender.forward(("q",), message("m"))
+    deliver(sender, a_receiver(core.resources))
+    assert messages_by_unit(core) == [3, 3, 1]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +252,7 @@ def test_what_is_no_answer_ends_the_sub_channel(frame: ForwardFrame) -> None:
     ],
 )
 def test_what_a_sender_cannot_say_ends_the_sub_channel(frames: list[ForwardFrame]) -> None:
-    receiver = ForwardReceiver(a_primary(q=0).resources, MessageClock())
+    receiver = a_receiver(a_primary(q=0).resources)
     for frame in frames[:-1]:
         receiver.received(frame, NOW_MS)
     with pytest.raises(FrameError):
@@ -300,7 +270,7 @@ class ManyDeaths:
         self.core = a_primary(full=2, q=0)
         self.core.commit()
         self.sender = a_sender()
-        self.receiver: ForwardReceiver | None = ForwardReceiver(self.core.resources, MessageClock())
+        self.receiver: ForwardReceiver | None = a_receiver(self.core.resources)
         self.there: deque[ForwardFrame] = deque()
         self.back: deque[ForwardFrame] = deque()
         self.tokens: dict[str, ForwardedMessage] = {}
@@ -316,11 +286,13 @@ class ManyDeaths:
 
     def carry(self) -> None:
         """A part of what is on its way, both ways."""
-        self.there += self.sender.take_frames()
+        self.there += frames_of(self.sender)
         if self.receiver is None:
             return
         for _ in range(self.random.randint(0, len(self.there))):
             self.back += self.receiver.received(self.there.popleft(), NOW_MS)
+        if self.random.random() < 0.8:
+            self.back += self.receiver.write(NOW_MS)
         self.back += self.receiver.committed()
         for _ in range(self.random.randint(0, len(self.back))):
             self.sender.received(self.back.popleft())
@@ -348,7 +320,7 @@ class ManyDeaths:
     def connect(self) -> None:
         if self.receiver is None:
             self.sender.connected()
-            self.receiver = ForwardReceiver(self.core.resources, MessageClock())
+            self.receiver = a_receiver(self.core.resources)
 
     def fail_over(self) -> None:
         self.disconnect()

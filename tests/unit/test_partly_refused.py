@@ -10,50 +10,32 @@ from typing import Any
 import proton
 import pytest
 
-from model_support import NOW_MS, Core, TextReader
+from handed_on import ToRed, a_receiver, deliver
+from model_support import Core, TextReader
 from paired_engines import PairedClient, queued_bodies
 from paired_proxy import PairedProxy
-from qpid_ha_broker.ha.forwarding import ForwardLimits, ForwardReceiver, ForwardSender
-from qpid_ha_broker.model.logs.log import Commitment
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.sets.message_clock import MessageClock
 from qpid_ha_broker.model.sets.resources import Resources
-from qpid_ha_broker.model.transactions.transaction import Message
 from several_sets import SeveralSets, fan_out
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 LARGE = "b" * 1000
 
 
-class RedBroker:
+class RedBroker(ToRed):
     """Who leads `red`, and the way there."""
 
-    is_full = False
-
     def __init__(self) -> None:
+        super().__init__()
         self.core = Core(Resources(TextReader(), "red"))
         self.queue = self.core.queue("red", max_size=900)
-        self._sender = ForwardSender("red", b"first/red", lambda _: False, ForwardLimits())
-        self._sender.connected()
-        self._receiver = ForwardReceiver(self.core.resources, MessageClock())
-
-    def has_unwritten(self, set_name: str) -> bool:
-        """See `model.publishing.Forwarder`."""
-        return set_name == "red" and self._sender.has_unwritten
-
-    def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> Commitment:
-        """See `model.publishing.Forwarder`."""
-        assert set_name == "red"
-        return self._sender.forward(queues, message)
+        self._receiver = a_receiver(self.core.resources)
 
     def take(self) -> None:
         """All that was handed on comes, and the answers."""
-        while frames := self._sender.take_frames():
-            for answer in [answer for frame in frames for answer in self._receiver.received(frame, NOW_MS)]:
-                self._sender.received(answer)
+        deliver(self.sender, self._receiver)
         self.core.commit()
-        for answer in self._receiver.committed():
-            self._sender.received(answer)
+        deliver(self.sender, self._receiver)
 
 
 class FannedOut:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
+from handed_on import ToRed, a_receiver, deliver
 from model_support import NOW_MS, Core, TextReader, bodies, message
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.ha.forwarding import ForwardingHere, ForwardLimits, ForwardReceiver, ForwardSender, SetForwarder
-from qpid_ha_broker.model.budget import UNLIMITED
+from qpid_ha_broker.ha.forwarding import ForwardReceiver
 from qpid_ha_broker.model.commands.publishing import ExchangePublisher
 from qpid_ha_broker.model.errors import ModelError, OtherSet, QueueFull
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
@@ -164,8 +164,8 @@ class TakesOver:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        forwarder = SetForwarder(lambda name: ForwardSender(name, b"alpha/red", lambda _: False, ForwardLimits()))
-        cluster.publisher.forwarder = self.forwarder = forwarder
+        cluster.publisher.forwarder = forwarder = ToRed()
+        self.sender = forwarder.sender
         self.red = cluster.led.pop("red")
         cluster.bind("r1")
         self.tokens: list[CommitToken] = []
@@ -178,10 +178,13 @@ class TakesOver:
     def lead(self) -> None:
         self.cluster.led["red"] = self.red
 
-    def hand_over(self) -> ForwardingHere:
-        here = ForwardingHere(self.forwarder.senders["red"], ForwardReceiver(self.red, self.red.catalog.clock))
-        assert not here.deliver(NOW_MS, UNLIMITED)
-        return here
+    def hand_over(self) -> ForwardReceiver:
+        """What is kept comes to this broker itself."""
+        receiver = a_receiver(self.red)
+        self.sender.connected()
+        deliver(self.sender, receiver)
+        self.sender.written(receiver.written)
+        return receiver
 
     @property
     def there(self) -> list[str]:
@@ -199,7 +202,7 @@ def test_nothing_overtakes_what_is_kept_for_the_primary_before_this_one(cluster:
 
     here = world.hand_over()
     cluster.red.commit()
-    here.tell_committed()
+    deliver(world.sender, here)
 
     assert world.there == ["1", "2", "3"]
     assert all(token.is_committed for token in world.tokens)
@@ -211,15 +214,15 @@ def test_once_all_that_was_kept_is_written_here_the_rest_is_written_at_once(clus
     world.publish("1", "2", numbered=True)
     world.lead()
     here = world.hand_over()
-    assert not world.forwarder.senders["red"].is_idle
+    assert not world.sender.is_idle
     world.publish("3", numbered=True)
     assert world.there == ["1", "2", "3"]
     assert world.tokens[2].waits_for(cluster.red.log)
 
     cluster.red.commit()
-    here.tell_committed()
+    deliver(world.sender, here)
     assert all(token.is_committed for token in world.tokens)
-    assert world.forwarder.senders["red"].is_idle
+    assert world.sender.is_idle
 
 
 def test_what_is_written_here_and_lost_with_the_set_is_in_front_of_what_comes_then(cluster: Cluster) -> None:
@@ -228,9 +231,9 @@ def test_what_is_written_here_and_lost_with_the_set_is_in_front_of_what_comes_th
     world.lead()
     world.hand_over()
     del cluster.led["red"]
-    world.forwarder.senders["red"].disconnected()
+    world.sender.disconnected()
     world.publish("2", numbered=True)
-    assert [each.frame.sequence for each in world.forwarder.senders["red"]._kept] == [1, 2]
+    assert [each.frame.sequence for each in world.sender._kept] == [1, 2]
     world.lead()
     world.publish("3", numbered=True)
     world.hand_over()

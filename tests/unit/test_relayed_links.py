@@ -577,7 +577,7 @@ def test_a_client_that_calls_itself_relayed_is_a_client() -> None:
     link.open()
     proxied.primary.settle_down()
     assert condition(link) is None
-    assert proxied.primary.container.default.relayed_publishers == {}
+    assert proxied.primary.container.default.numbered_publishers == {}
 
 
 def test_a_broker_that_does_not_know_relayed_links_is_given_up() -> None:

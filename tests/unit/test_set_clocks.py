@@ -136,7 +136,7 @@ def test_what_another_broker_hands_on_lives_as_long_as_it_was_given_by_the_clock
     queue = core.queue("q")
     core.resources.catalog.clock.go_on(NOW_MS - DAY_MS, NOW_MS)
     exchanges.go_on(NOW_MS + DAY_MS, NOW_MS)
-    receiver = ForwardReceiver(core.resources, exchanges)
+    receiver = ForwardReceiver(core.resources, exchanges, lambda: None)
     whole = message("m")
     frames: list[ForwardFrame] = [
         ForwardBegin(b"p"),
@@ -145,6 +145,7 @@ def test_what_another_broker_hands_on_lives_as_long_as_it_was_given_by_the_clock
     ]
     for frame in frames:
         assert receiver.received(frame, NOW_MS - DAY_MS) == []
+    assert receiver.write(NOW_MS - DAY_MS) == []
     assert [entry.header.expires_at_ms for entry in queue.messages] == [NOW_MS - DAY_MS + 5000, 0]
 
 

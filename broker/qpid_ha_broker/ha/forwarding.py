@@ -1,17 +1,17 @@
 """Messages that came to an exchange here, for queues of sets that other brokers lead: handed on, once each.
 
-Each process has a sender for each of these sets, which numbers what it hands on; the primary of the set has a receiver
-for each sub-channel. What is not known to be committed is kept, and sent again to the next primary. That this makes no
-copy rests on the de-duplication of numbered messages (`model.producers`), which knows one number of a producer, the
-highest. So four things must not happen. The receiver sees to the first two, `model.publishing` to the third:
+An exchange that forwards is a numbered publisher of each of these sets. Its end here is a sender, which numbers what it
+hands on; at the primary of the set it is a publisher's link like any other, with a receiver. What is not known to be
+committed is kept, and sent again to the next primary. That this makes no copy rests on the de-duplication of numbered
+messages (`model.producers`), which knows one number of a producer, the highest. So four things must not happen:
 
 1. A message is accepted after one that was refused while the sender does not know of the refusal: it would send the
    refused one again to the next primary, which would take it for a duplicate, and it would count as accepted. Behind a
    refusal the receiver therefore takes nothing before it reads a Skip; the sender sends again what came behind.
-2. What was taken counts as committed because the log of another primary has come as far: a receiver confirms nothing
-   once its set has been led by others, and its sender begins again.
-3. A message overtakes an earlier one of its publisher that is kept here, because this broker leads the set by now: see
-   `ForwardSender.has_unwritten`.
+2. What was taken counts as committed because the log of another primary has come as far: a receiver ends with all
+   links of the set when its broker leads it no more (`HostedSet.end_links`), and its sender begins again.
+3. A message overtakes an earlier one of its publisher that is kept here, because this broker leads the set by now:
+   `model.publishing` goes by `ForwardSender.has_unwritten`.
 4. Numbers come in another order than that of the first time. A sender sends what it keeps in that order.
 
 A message whose publisher numbers it keeps that number, so it is known also when another broker handed it on before.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.ha.forward_frames import (
@@ -36,12 +36,11 @@ from qpid_ha_broker.ha.forward_frames import (
     ForwardSkip,
 )
 from qpid_ha_broker.ha.frames import FrameError
-from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import ModelError, NotEnoughReplicas, NotFound, NotPrimary, OtherSet, QueueFull
 from qpid_ha_broker.model.logs.log import CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.message_clock import MessageClock
-from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.resources import UNIT_BYTES, UNIT_MESSAGES, Resources, publish_numbered
 from qpid_ha_broker.model.transactions.transaction import Message
 
 REFUSAL_CHARACTERS: Final = 1000
@@ -59,6 +58,9 @@ class ForwardLimits(NamedTuple):
 
     messages: int = 10_000
     bytes: int = 16 * 1024 * 1024
+
+
+DEFAULT_LIMITS: Final = ForwardLimits()
 
 
 class ForwardedMessage:
@@ -83,7 +85,9 @@ class ForwardSender:
     told nothing.
     """
 
-    def __init__(self, set_name: str, producer: bytes, is_gone: Callable[[str], bool], limits: ForwardLimits) -> None:
+    def __init__(
+        self, set_name: str, producer: bytes, is_gone: Callable[[str], bool], limits: ForwardLimits = DEFAULT_LIMITS
+    ) -> None:
         """`producer`: a name of this process and set alone. `is_gone`: that queue is no more, or is being deleted."""
         self.set_name = set_name
         self._producer = producer
@@ -93,7 +97,7 @@ class ForwardSender:
         self._kept: deque[ForwardedMessage] = deque()
         """By ascending numbers."""
         self._bytes = 0
-        self._frames: list[ForwardFrame] = []
+        self._frames: deque[ForwardFrame] = deque()
         self.is_connected = False
         self._written = 0
         """What has this number or a lower one is in the log of the set at this broker; 0: not known of any."""
@@ -136,22 +140,22 @@ class ForwardSender:
         """There is a new sub-channel, to who is believed to lead the set."""
         self.is_connected = True
         self._written = 0
-        self._frames = [ForwardBegin(self._producer), *(each.frame for each in self._kept)]
+        self._frames = deque([ForwardBegin(self._producer), *(each.frame for each in self._kept)])
 
     def disconnected(self) -> None:
         """It has ended; what it had answered until then was received."""
         self.is_connected = False
-        self._frames = []
+        self._frames.clear()
         self._written = 0
 
     def written(self, number: int) -> None:
-        """This broker leads the set, and has in its log what has that number or a lower one and was not refused."""
+        """This broker leads the set, and has in its log what has that number or a lower one and was not refused; 0: not
+        any more."""
         self._written = number
 
-    def take_frames(self) -> list[ForwardFrame]:
-        """What is to be sent now."""
-        frames, self._frames = self._frames, []
-        return frames
+    def take_frame(self) -> ForwardFrame | None:
+        """What is to be sent next; None: there is nothing now."""
+        return self._frames.popleft() if self._frames else None
 
     def received(self, frame: ForwardFrame) -> None:
         """An answer. Raises FrameError for what is none; the sub-channel is then to be ended."""
@@ -180,7 +184,7 @@ class ForwardSender:
             raise FrameError(f"{number} is refused, which is not on its way")
         self._settle(at, code, text)
         later = [each.frame for each in self._kept if each.frame.number >= number]
-        self._frames = [ForwardSkip(number), *later]
+        self._frames = deque([ForwardSkip(number), *later])
 
     def _settle(self, at: int, code: ForwardCode, text: str) -> None:
         """One was refused: it has failed, unless all that it lacked was a queue that is not there any more."""
@@ -208,72 +212,55 @@ class ForwardSender:
             raise AssertionError(f"{self._written} should be in the log here, and nobody takes anything")
 
 
-class SetForwarder:
-    """Hands messages on to all sets that are led elsewhere (a `model.publishing.Forwarder`); a driver has connections.
-
-    A driver looks at `senders` after each turn, sends what they have, and touches the container's set `default` when
-    one has had an answer.
-    """
-
-    def __init__(self, make_sender: Callable[[str], ForwardSender]) -> None:
-        self._make_sender = make_sender
-        self.senders: dict[str, ForwardSender] = {}
-        """By set."""
-
-    @property
-    def is_full(self) -> bool:
-        """One of them is."""
-        return any(sender.is_full for sender in self.senders.values())
-
-    def has_unwritten(self, set_name: str) -> bool:
-        """See `ForwardSender.has_unwritten`."""
-        sender = self.senders.get(set_name)
-        return sender is not None and sender.has_unwritten
-
-    def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> ForwardedMessage:
-        """Hand `message` on."""
-        sender = self.senders.get(set_name)
-        if sender is None:
-            sender = self.senders[set_name] = self._make_sender(set_name)
-        return sender.forward(queues, message)
-
-
-@dataclass
-class _Taken:
-    """What was taken, and what it waits for."""
+class _Taken(NamedTuple):
+    """What was taken up to a number, and what it waits for."""
 
     number: int
     token: CommitToken
 
 
 class ForwardReceiver:
-    """The promise: on one sub-channel nothing is taken behind what was refused, before the sender knows of that, and
-    nothing is confirmed that the broker has not committed itself, as the primary that it was when it took it."""
+    """The promise: on one sub-channel nothing is taken behind what was refused, before the sender knows of that.
 
-    def __init__(self, resources: Resources, exchanges: MessageClock) -> None:
+    What comes for one queue without a limit waits for `write`, so that all of a turn is one unit of the log.
+    """
+
+    def __init__(self, resources: Resources, exchanges: MessageClock, make_room: Callable[[], None]) -> None:
         """`resources`: of the set that the sub-channel is about. `exchanges`: the clock of `default`, by which the
-        other broker says when a message expires: both know it from the primary of `default`."""
+        other broker says when a message expires: both know it from the primary of `default`. `make_room`: carry out
+        what consumers have accepted, before it is asked how full a queue is."""
         self._resources = resources
         self._exchanges = exchanges
-        self._generation = _generation_of(resources)
+        self._make_room = make_room
         self._producer = b""
         self._last = 0
         self._refused = 0
         """The number that was refused, and the sender does not know; 0: none."""
+        self._unwritten: list[ForwardMessage] = []
+        self._unwritten_bytes = 0
         self._waiting: deque[_Taken] = deque()
 
     @property
-    def is_outdated(self) -> bool:
-        """The set is not led here, or has been led by another broker since: what was taken may be in no log."""
-        return bool(self._resources.replication.read_only) or _generation_of(self._resources) != self._generation
+    def has_unwritten(self) -> bool:
+        """Something waits for `write`."""
+        return bool(self._unwritten)
 
     @property
-    def last(self) -> int:
-        """What has this number or a lower one was taken, unless it was refused."""
-        return self._last if not self._refused else self._refused - 1
+    def is_idle(self) -> bool:
+        """All that was taken is confirmed."""
+        return not (self._unwritten or self._waiting)
+
+    @property
+    def written(self) -> int:
+        """What has this number or a lower one is in the log, unless it was refused."""
+        if self._unwritten:
+            return self._unwritten[0].number - 1
+        return self._refused - 1 if self._refused else self._last
 
     def received(self, frame: ForwardFrame, now_ms: int) -> list[ForwardFrame]:
         """What the sender says; returns answers. Raises FrameError; the sub-channel is then to be ended."""
+        if isinstance(frame, ForwardMessage):
+            return self._message(frame, now_ms)
         if isinstance(frame, ForwardBegin):
             if self._producer:
                 raise FrameError("expected one beginning")
@@ -282,16 +269,33 @@ class ForwardReceiver:
             if not frame.number or frame.number != self._refused:
                 raise FrameError(f"{frame.number} is skipped, and {self._refused} was refused last")
             self._last, self._refused = frame.number - 1, 0
-        elif isinstance(frame, ForwardMessage):
-            return self._message(frame, now_ms)
         else:
             raise FrameError(f"expected a message, found {type(frame).__name__}")
         return []
 
+    def write(self, now_ms: int) -> list[ForwardFrame]:
+        """Write what was received: all that comes for one queue together, or one by one where some of it is refused."""
+        unwritten, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
+        for queue, group in groupby(unwritten, self._queue_without_limit):
+            frames = list(group)
+            if queue is not None:
+                try:
+                    token = publish_numbered(self._resources, queue, [self._read(frame) for frame in frames], now_ms)
+                except ModelError:
+                    pass  # which of them is refused, and why, shows one by one
+                else:
+                    self._waiting.append(_Taken(frames[-1].number, token))
+                    continue
+            self._make_room()
+            for frame in frames:
+                try:
+                    self._waiting.append(_Taken(frame.number, self._publish(frame, now_ms)))
+                except ModelError as error:
+                    return [self._refuse(frame, error)]
+        return []
+
     def committed(self) -> list[ForwardFrame]:
         """What is to be told after a turn, or a commit."""
-        if self.is_outdated:
-            return []
         number = 0
         while self._waiting and self._waiting[0].token.is_committed:
             number = self._waiting.popleft().number
@@ -303,24 +307,35 @@ class ForwardReceiver:
         if self._refused:
             return []
         self._last = frame.number
-        try:
-            self._waiting.append(_Taken(frame.number, self._publish(frame, now_ms)))
-        except NotPrimary as error:
-            self._refused = frame.number
-            return [ForwardRefused(0, ForwardCode.NOT_PRIMARY, str(error)[:REFUSAL_CHARACTERS])]
-        except ModelError as error:
-            self._refused = frame.number
-            self._resources.deduplication.note_refused(frame.producer, frame.sequence)
-            code = _CODES.get(type(error), ForwardCode.REFUSED)
-            return [ForwardRefused(frame.number, code, str(error)[:REFUSAL_CHARACTERS])]
-        return []
+        self._unwritten.append(frame)
+        self._unwritten_bytes += len(frame.payload)
+        has_room = len(self._unwritten) < UNIT_MESSAGES and self._unwritten_bytes < UNIT_BYTES
+        return [] if has_room and self._queue_without_limit(frame) is not None else self.write(now_ms)
+
+    def _refuse(self, frame: ForwardMessage, error: ModelError) -> ForwardRefused:
+        """It is not taken, and neither is what came behind it."""
+        self._refused = frame.number
+        text = str(error)[:REFUSAL_CHARACTERS]
+        if isinstance(error, NotPrimary):
+            return ForwardRefused(0, ForwardCode.NOT_PRIMARY, text)
+        self._resources.deduplication.note_refused(frame.producer, frame.sequence)
+        return ForwardRefused(frame.number, _CODES.get(type(error), ForwardCode.REFUSED), text)
+
+    def _queue_without_limit(self, frame: ForwardMessage) -> Queue | None:
+        """The only one that gets a message which its publisher has not numbered; None: there is more to be decided."""
+        if frame.producer or len(frame.queues) != 1:
+            return None
+        queue = self._resources.catalog.queues.get(frame.queues[0])
+        return None if queue is None or queue.needs_care else queue
+
+    def _read(self, frame: ForwardMessage) -> Message:
+        producer, sequence = (frame.producer, frame.sequence) if frame.producer else (self._producer, frame.number)
+        expires_at_ms = self._resources.catalog.clock.converted(frame.expires_at_ms, self._exchanges)
+        return Message(frame.payload, frame.durable, frame.priority, expires_at_ms, producer, sequence)
 
     def _publish(self, frame: ForwardMessage, now_ms: int) -> CommitToken:
-        resources = self._resources
+        resources, message = self._resources, self._read(frame)
         resources.replication.check_writable()
-        producer, sequence = (frame.producer, frame.sequence) if frame.producer else (self._producer, frame.number)
-        expires_at_ms = resources.catalog.clock.converted(frame.expires_at_ms, self._exchanges)
-        message = Message(frame.payload, frame.durable, frame.priority, expires_at_ms, producer, sequence)
         known_at = resources.known_at(message)
         if known_at is not None:
             return known_at
@@ -332,50 +347,3 @@ class ForwardReceiver:
         if missing:
             raise NotFound(f"there is no queue {missing[0]}")
         return tuple([there[name] for name in names])
-
-
-def _generation_of(resources: Resources) -> int:
-    """In which the set is led, as far as its log says; 0: nobody has led it."""
-    generations = resources.replicated.state.generations
-    return generations[-1][1].generation if generations else 0
-
-
-class ForwardingHere:
-    """In place of a sub-channel, where the broker of the sender leads the set: the same frames, without their bytes."""
-
-    def __init__(self, sender: ForwardSender, receiver: ForwardReceiver) -> None:
-        self._sender = sender
-        self._receiver = receiver
-        self._frames: deque[ForwardFrame] = deque()
-        sender.connected()
-
-    @property
-    def is_over(self) -> bool:
-        """The sender has to begin again, with whoever leads the set now."""
-        return self._receiver.is_outdated or not self._sender.is_connected
-
-    def deliver(self, now_ms: int, budget: Budget) -> bool:
-        """Have taken what the sender keeps, in order; returns whether there is more of it than there was time for.
-
-        `now_ms`: by the clock of the set.
-        """
-        sender, receiver = self._sender, self._receiver
-        while sender.is_connected:
-            if not self._frames:
-                self._frames += sender.take_frames()
-            if not self._frames:
-                sender.written(receiver.last)
-                return False
-            if budget.is_spent:
-                return True
-            for answer in receiver.received(self._frames.popleft(), now_ms):
-                self._frames.clear()  # it is refused: what was behind it is sent again
-                sender.received(answer)
-        return False
-
-    def tell_committed(self) -> bool:
-        """After a turn, or a commit; returns whether the sender was told anything."""
-        answers = self._receiver.committed() if self._sender.is_connected else []
-        for answer in answers:
-            self._sender.received(answer)
-        return bool(answers)

@@ -21,7 +21,6 @@ from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
-    CONNECTION_FORCED,
     MESSAGE_SIZE,
     NOT_FOUND,
     RESOURCE_DELETED,
@@ -40,14 +39,11 @@ from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
-from qpid_ha_broker.model.sets.resources import publish_numbered
+from qpid_ha_broker.model.sets.resources import UNIT_BYTES, UNIT_MESSAGES, publish_numbered
 from qpid_ha_broker.model.transactions.producers import REFUSED_MOST, relayed_producer
 from qpid_ha_broker.model.transactions.transaction import Message, Publish
 
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
-RELAYED_MOST = 500
-RELAYED_BYTES = 256 * 1024
-"""In one unit of the log, at least one message."""
 
 Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
@@ -323,7 +319,7 @@ class IncomingLink(ReceivingLink):
         hosted.links[self] = None
         if relay is not None and relay.producer:
             self._relayed_by = relayed_producer(self._subject.user, relay.producer)
-            self._end_older(self._relayed_by)
+            hosted.numbered_publishers.began(self._relayed_by, self)
             self._producers.began(self._relayed_by)
             self._note_refused_before(relay)
 
@@ -445,15 +441,6 @@ class IncomingLink(ReceivingLink):
 
     # --- messages that another broker relays
 
-    def _end_older(self, producer: bytes) -> None:
-        """A relayed publisher has one link; what was sent on an earlier one must not come in beside what follows."""
-        relayed = self.hosted.relayed_publishers
-        older = relayed.get(producer)
-        relayed[producer] = self
-        if older is not None:
-            older.end(AmqpError(CONNECTION_FORCED, "the same publisher has another link"))
-            relayed[producer] = self
-
     def _joins_relayed(self, delivery: Delivery, message: Message, settled: bool, state: int) -> bool:
         """Whether it is written with others, under the number that the proxy gave it. What came before is, in any case.
 
@@ -465,7 +452,7 @@ class IncomingLink(ReceivingLink):
             payload, durable, priority, expires_at_ms, *_ = message
             self._relayed.append((delivery, Message(payload, durable, priority, expires_at_ms, producer, number)))
             self._relayed_bytes += len(message.payload)
-            may_wait = len(self._relayed) < RELAYED_MOST and self._relayed_bytes < RELAYED_BYTES
+            may_wait = len(self._relayed) < UNIT_MESSAGES and self._relayed_bytes < UNIT_BYTES
             if may_wait and queue is not None and not queue.needs_care:
                 self.hosted.accepting[self] = None
                 if not self.hosted.is_touched:
@@ -512,8 +499,7 @@ class IncomingLink(ReceivingLink):
         self._forget_named()
         if self._relayed_by:
             self._producers.ended(self._relayed_by)
-            if self.hosted.relayed_publishers.get(self._relayed_by) is self:
-                del self.hosted.relayed_publishers[self._relayed_by]
+            self.hosted.numbered_publishers.ended(self._relayed_by, self)
             self._relayed_by = b""
         self._container.sessions.links.forget(self)
 

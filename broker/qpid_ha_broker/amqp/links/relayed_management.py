@@ -29,7 +29,7 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
     write_request,
 )
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, WaitingAttach
-from qpid_ha_broker.amqp.relaying.relayer import Relayer, is_elsewhere
+from qpid_ha_broker.amqp.relaying.relayer import PrimaryEnd, Relayer, is_elsewhere
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import NOT_IMPLEMENTED, AmqpError
@@ -71,19 +71,14 @@ class _Asked:
         return self.answer
 
 
-class _FarEnd:
+class _FarEnd(PrimaryEnd):
     """What both far links have in common: see `upstream.UpstreamLink` and `relayer.PlacedLink`."""
 
     needed_capability = RELAY_MANAGEMENT_CAPABILITY
-    needs_sessions = False
 
     def __init__(self, management: FarManagement, request: RelayRequest) -> None:
+        super().__init__(request)
         self._management = ref(management)
-        self.set_name = request.set_name
-        self.path: tuple[str, ...] = request.path
-        self.upstream: Upstream | None = None
-        """Attached at the primary; None: not now."""
-        self._request = request
 
     @property
     def management(self) -> FarManagement:
@@ -104,13 +99,6 @@ class _FarEnd:
         self.upstream = None
         self.management.end_lost(self)
 
-    @property
-    def is_attached(self) -> bool:
-        return self.upstream is not None
-
-    def look_again(self) -> None:
-        """There is no attach of a client that would wait for this one."""
-
     def out_of_reach(self) -> None:
         self.management.out_of_reach()
 
@@ -119,11 +107,6 @@ class _FarEnd:
 
     def attached(self, upstream: Upstream, far: proton.Link) -> Consuming | Sending:
         raise NotImplementedError(f"{type(self).__name__} does not say what it is attached for")
-
-    def _opened(self, far: proton.Link) -> proton.Link:
-        far.properties = self._request._replace(path=self.path).properties()
-        far.open()
-        return far
 
 
 class _FarRequests(_FarEnd, EachDisposition):

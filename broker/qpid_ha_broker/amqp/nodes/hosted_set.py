@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Protocol
 
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint, NumberedPublishers
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
 from qpid_ha_broker.model.budget import Budget, Clock
@@ -97,9 +97,8 @@ class HostedSet:
         """Links whose peer wants its credit used or given up now."""
         self.links: dict[LinkEndpoint, None] = {}
         """All that publish to nodes of this set, or consume from them."""
-        self.relayed_publishers: dict[bytes, LinkEndpoint] = {}
-        """Those of `links` on which another broker relays a client's messages, by the name under which it numbers
-        them."""
+        self.numbered_publishers = NumberedPublishers()
+        """Those of `links` on which another broker relays a client's messages, or hands on what came to an exchange."""
         self.transactions: dict[OpenTransactions, None] = {}
         """Of connections that have, or had, something of this set in one."""
         self.garbage = resources.catalog.garbage

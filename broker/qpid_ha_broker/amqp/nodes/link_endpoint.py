@@ -9,7 +9,7 @@ import proton
 from qpid_ha_broker.access.rules import Access
 from qpid_ha_broker.amqp.nodes.link_state import LinkState
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
@@ -100,3 +100,23 @@ class LinkEndpoint:
         `handed_out`: what it was to send. Raises `error` where nobody counts bugs: see `Engine.on_fault`.
         """
         raise error
+
+
+class NumberedPublishers(dict[bytes, LinkEndpoint]):
+    """Links on which other brokers number the messages of a set, by producer. The promise: each producer has one.
+
+    What its broker believes to be lost with an earlier link must not come in beside what it sends again.
+    """
+
+    def began(self, producer: bytes, link: LinkEndpoint) -> None:
+        """`link` numbers by it; one that did before ends."""
+        older = self.get(producer)
+        self[producer] = link
+        if older is not None:
+            older.end(AmqpError(CONNECTION_FORCED, "the same publisher has another link"))
+            self[producer] = link
+
+    def ended(self, producer: bytes, link: LinkEndpoint) -> None:
+        """It does no more."""
+        if self.get(producer) is link:
+            del self[producer]

@@ -12,32 +12,27 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
-from qpid_ha_broker.amqp.relaying.relayer import Relayer, is_elsewhere, unreachable
+from qpid_ha_broker.amqp.relaying.relayer import PrimaryEnd, Relayer, is_elsewhere, unreachable
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, AmqpError
 from qpid_ha_broker.amqp.wire.engine import EachDisposition, remote_properties_of
 from qpid_ha_broker.amqp.wire.relay import RelayRequest
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, SessionAsked, read_granted
-from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
-class RelayedSession(EachDisposition):
+class RelayedSession(PrimaryEnd, EachDisposition):
     """The promise: the client's open is answered once the session is its own, and its connection ends when it is not.
 
     For the methods that are called from its far end see `upstream.UpstreamLink` and `relayer.PlacedLink`.
     """
 
-    needed_capability = ""
     needs_sessions = True
 
     def __init__(self, attachment: SessionAttachment, relayer: Relayer, container: str) -> None:
         """`container`: the client's container id."""
-        self.set_name = DEFAULT_SET
-        self.path: tuple[str, ...] = (relayer.name,)
+        super().__init__(RelayRequest((relayer.name,), f"{id(attachment):x}", container, attachment.user))
         self._attachment = attachment
         self._relayer = relayer
-        self._container = container
-        self.is_attached = False
         self._has_left = False
         self._ends = False
         """The client has closed its connection, and the session with it."""
@@ -55,17 +50,14 @@ class RelayedSession(EachDisposition):
             request.name, request.timeout_ms, request.must_resume, attachment.id, attachment.epoch,
             attachment.peer, request.attempt,
         )  # fmt: skip
-        relayed = RelayRequest(self.path, f"{id(attachment):x}", self._container, attachment.user)
         far: proton.Link = session.sender(name)
         far.target.address = SESSION_NODE
-        far.properties = relayed.properties() | asked.properties()
-        far.open()
-        return far
+        return self._opened(far, asked.properties())
 
     def attached(self, upstream: Upstream, far: proton.Link) -> RelayedSession:
         """It is the client's. Raises AmqpError for an answer that makes no sense."""
         granted = read_granted(remote_properties_of(far))
-        self.is_attached = True
+        self.upstream = upstream
         attachment = self._attachment
         if self._has_left:
             self._relayer.forget(self, closed=self._ends)
@@ -81,7 +73,7 @@ class RelayedSession(EachDisposition):
 
     def detached(self, error: AmqpError) -> None:
         """The session is not the client's, or is not any more; or somebody else leads `default`."""
-        self.is_attached = False
+        self.upstream = None
         if is_elsewhere(error) and not (self._has_left and not self._ends):
             self._relayer.attach_again(self)
             return
@@ -94,14 +86,11 @@ class RelayedSession(EachDisposition):
 
     def lost(self, reason: str) -> None:
         """The connection to the broker that leads `default` is gone: the session waits there, or is told again."""
-        self.is_attached = False
+        self.upstream = None
         if self._has_left and not self._ends:
             self._relayer.forget(self)
         else:
             self._relayer.attach_again(self)
-
-    def look_again(self) -> None:
-        """There is no attach of a client that would wait for this one."""
 
     def out_of_reach(self) -> None:
         """Who has its session goes by what becomes of its links: it keeps the session while another set has any."""

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import proton
 
-from qpid_ha_broker.amqp.relaying.relayer import Relayer, is_elsewhere
+from qpid_ha_broker.amqp.relaying.relayer import PrimaryEnd, Relayer, is_elsewhere
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -215,21 +215,14 @@ class RelayedTransaction:
                 work.ended(is_committed=is_committed)
 
 
-class FarCoordinator(EachDisposition):
+class FarCoordinator(PrimaryEnd, EachDisposition):
     """One client's coordinator at the primary of one set, attached while it has transactions there.
 
     The promise: each transaction that was begun hears once how it ended.
     """
 
-    needed_capability = ""
-    needs_sessions = False
-
     def __init__(self, request: RelayRequest, relayer: Relayer) -> None:
-        """`request`: says whose it is, and of which set."""
-        self.set_name = request.set_name
-        self.path: tuple[str, ...] = request.path
-        self.upstream: Upstream | None = None
-        self._request = request
+        super().__init__(request)
         self._relayer = relayer
         self._is_placed = False
         self._sender: Sender | None = None
@@ -276,9 +269,7 @@ class FarCoordinator(EachDisposition):
     def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         far: proton.Link = session.sender(name)
         far.target.address = COORDINATOR
-        far.properties = self._request._replace(path=self.path).properties()
-        far.open()
-        return far
+        return self._opened(far)
 
     def attached(self, upstream: Upstream, far: proton.Link) -> FarCoordinator:
         self.upstream, self._sender = upstream, Sender(far)
@@ -354,13 +345,6 @@ class FarCoordinator(EachDisposition):
             self._relayer.attach_again(self)
         else:
             self._let_go()
-
-    @property
-    def is_attached(self) -> bool:
-        return self.upstream is not None
-
-    def look_again(self) -> None:
-        """There is no attach of a client that would wait for this one."""
 
     def out_of_reach(self) -> None:
         """The links say it on which the client does something in its transactions."""

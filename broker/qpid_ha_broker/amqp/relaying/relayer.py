@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import proton
 
 from qpid_ha_broker.amqp.nodes.directory import SET_INFO
-from qpid_ha_broker.amqp.relaying.upstream import UpstreamLink
+from qpid_ha_broker.amqp.relaying.upstream import Upstream, UpstreamLink
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_REDIRECT, AmqpError
+from qpid_ha_broker.amqp.wire.relay import RelayRequest
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
 class Producer(NamedTuple):
@@ -33,6 +39,36 @@ class PlacedLink(UpstreamLink, Protocol):
 
     def out_of_reach(self) -> None:
         """Its set is: another broker may reach who leads it, so have the client go there, if it can tell it that."""
+
+
+class PrimaryEnd:
+    """A far end at the primary of a set that is no link of the client's, but of use to its links: a `PlacedLink`, but
+    for what it is attached for."""
+
+    needed_capability = ""
+    needs_sessions = False
+    upstream: Upstream | None = None
+    """Over which it is attached; None: it is not now."""
+
+    def __init__(self, request: RelayRequest) -> None:
+        """`request`: says whose it is, and of which set."""
+        self.set_name = request.set_name or DEFAULT_SET
+        self.path: tuple[str, ...] = request.path
+        self._request = request
+
+    @property
+    def is_attached(self) -> bool:
+        """The primary has answered."""
+        return self.upstream is not None
+
+    def look_again(self) -> None:
+        """There is no attach of a client that would wait for this one."""
+
+    def _opened(self, far: proton.Link, asked: Mapping[Any, Any] = MappingProxyType({})) -> proton.Link:
+        """Open it with what the primary is told of it."""
+        far.properties = {**self._request._replace(path=self.path).properties(), **asked}
+        far.open()
+        return far
 
 
 class Relayer(Protocol):

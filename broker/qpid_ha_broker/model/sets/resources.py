@@ -33,6 +33,9 @@ from qpid_ha_broker.model.transactions.producers import Deduplication
 from qpid_ha_broker.model.transactions.transaction import Message, Transaction
 from qpid_ha_broker.model.work import Task, WorkQueue
 
+UNIT_MESSAGES = 500
+UNIT_BYTES = 256 * 1024
+"""Of what one producer numbers, that is written together, at most; at least one message is."""
 RELEASED_LENGTH = 250
 """Messages that are given back together: a few milliseconds of work, should all of them be dead letters."""
 _new_tuple = tuple.__new__

@@ -47,6 +47,10 @@ class Way(Generic[AnyPooled]):
             self._pause_s = min(2 * self._pause_s, self._pause_most_s)
         return address
 
+    def was_reached(self) -> None:
+        """One of its brokers was, which may not have the nodes yet, or any more: the next pauses are short again."""
+        self._pause_s = PAUSE_S
+
     def was_open(self) -> None:
         """One of its connections is: when that is lost, another one may be had at once."""
         self._pause_s, self._retry_s = PAUSE_S, 0.0

@@ -1,264 +1,315 @@
 """Carries messages between brokers that came to an exchange at one, for queues of sets that others lead.
 
-Both ends: `ForwardLinks` has a sub-channel for each set to which something is on its way, `ForwardArrivals` takes what
-others hand on. What is kept, numbered and sent again, the cores in `ha.forwarding` decide. What is kept for a set that
-this broker has begun to lead is taken here, by a receiver like any other.
+Both ends: `SetForwarding` has a `ForwardLink` for each set to which something is on its way, and a `ForwardedPublisher`
+is the publisher's link at the primary of the set, which may be this broker itself by now. What is kept, numbered and
+sent again, the cores in `ha.forwarding` decide.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
+from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, INTERNAL_ERROR, AmqpError
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
-from qpid_ha_broker.ha.forward_frames import ForwardBegin, decode, encode
-from qpid_ha_broker.ha.forwarding import ForwardingHere, ForwardLimits, ForwardReceiver, ForwardSender, SetForwarder
+from qpid_ha_broker.cluster_map import ClusterMap
+from qpid_ha_broker.ha.bundles import Purpose
+from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardFrame, decode, encode
+from qpid_ha_broker.ha.forwarding import ForwardedMessage, ForwardReceiver, ForwardSender
 from qpid_ha_broker.ha.frames import FrameError
-from qpid_ha_broker.model.budget import Budget
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.transactions.transaction import Message
+from qpid_ha_broker.server.clients.shared_connections import SharedConnections
+from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
+from qpid_ha_broker.server.proxies.far_pool import Way
+from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.host import Host
+from qpid_ha_broker.server.sets.set_host import SetHost
 
 log = logging.getLogger("cluster")
 
-RETRY_S: Final = 0.05
-"""Between two attempts to reach a set's primary; it doubles up to RETRY_MOST_S."""
 RETRY_MOST_S: Final = 1.0
+"""Between two attempts to reach a set's primary, at most."""
 UNUSED_S: Final = 20.0
 """A sub-channel on which nothing is on its way is kept for so long."""
-DELIVERY_S: Final = 0.02
-"""In one round of the loop, for what is taken here: longer than publishers need to bring as much, so that it ends."""
-
-Dial = Callable[[str, PeerListener], Channel | None]
-"""Opens a sub-channel to the primary of a set; None: nobody is known to be it."""
-FindServed = Callable[[str], HostedSet | None]
-"""A set that is led by this broker, and serves; None: it is not."""
+SENT_MOST: Final = 1000
+"""Messages that are handed on in a turn: 10 to 20 ms of work for who takes them, and more than publishers bring."""
 
 
-class _SetLink:
-    """The sub-channel of one sender, made again as long as something is on its way, or what is in its place here."""
+class ForwardedPublisher(LinkEndpoint):
+    """A publisher of a set that is led here, whose messages come on a sub-channel. It is a `PeerListener`, too.
 
-    def __init__(self, broker: Host, sender: ForwardSender, dial: Dial, find: FindServed) -> None:
+    The promise: it says nothing more once it has ended, which it has before another broker writes the set.
+    """
+
+    def __init__(self, broker: Host, hosted: HostedSet) -> None:
+        exchanges = broker.container.default.resources.catalog.clock
+        self._receiver = ForwardReceiver(hosted.resources, exchanges, hosted.flush_accepted)
         self._broker = broker
-        self._sender = sender
-        self._dial = dial
-        self._find = find
+        self._hosted = hosted
         self._channel: Channel | None = None
-        self._here: ForwardingHere | None = None
-        self._delivers_soon = False
-        self._retry_at_s = 0.0
-        self._pause_s = RETRY_S
+        self._producer = b""
+        hosted.links[self] = None
+
+    @property
+    def is_writer(self) -> bool:
+        return True
+
+    @property
+    def has_ended(self) -> bool:
+        """It is no link of the set any more."""
+        return self not in self._hosted.links
+
+    def write(self) -> int:
+        """Write what has come. What has the number that is returned or a lower one is in the log, unless it was
+        refused; 0: the link has ended."""
+        self.flush_accepted()
+        return 0 if self.has_ended else self._receiver.written
+
+    def opened(self, channel: Channel) -> None:
+        """Frames can be sent."""
+        self._channel = channel
+        if self.has_ended:
+            channel.close(f"this broker does not lead the resource set {self._hosted.name} any more")
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """A message, or what goes before it."""
+        hosted = self._hosted
+        if hosted.read_only:
+            self.end(ServedElsewhere(self._broker.container.directory, hosted.name))
+        if self.has_ended:
+            return
+        try:
+            self._take(decode(data))
+        except FrameError as error:
+            log.error("%s: %s; the sub-channel is given up", channel.peer, error)
+            self.end(AmqpError(CONNECTION_FORCED, str(error)))
+        hosted.touch()
+        self._broker.schedule_turn()
+
+    def _take(self, frame: ForwardFrame) -> None:
+        self._tell(self._receiver.received(frame, self._hosted.now_ms))
+        if self._receiver.has_unwritten:
+            self._hosted.accepting[self] = None
+        if isinstance(frame, ForwardBegin):  # what its sender believes to be lost must not go on beside it
+            self._producer = frame.producer
+            self._broker.container.sessions.producers.began(frame.producer)
+            self._hosted.numbered_publishers.began(frame.producer, self)
+
+    def _tell(self, answers: list[ForwardFrame]) -> None:
+        if self.has_ended or self._channel is None:
+            return
+        for answer in answers:
+            self._channel.send(encode(answer))
+        if not self._receiver.is_idle:
+            self._hosted.unconfirmed[self] = None
+
+    def closed(self, channel: Channel | None = None, reason: str = "", *, lost: bool = True) -> None:
+        """The sub-channel is gone: what is not written comes again, on another one."""
+        self._hosted.forget(self)
+        producer, self._producer = self._producer, b""
+        if producer:
+            self._broker.container.sessions.producers.ended(producer)
+            self._hosted.numbered_publishers.ended(producer, self)
+
+    # --- the turn's calls
+
+    def flush_accepted(self) -> None:
+        """Write what came in this turn."""
+        if self._receiver.has_unwritten and not self.has_ended:
+            self._tell(self._receiver.write(self._hosted.now_ms))
+
+    def confirm(self) -> bool:
+        self._tell(self._receiver.committed())
+        return not self._receiver.is_idle
+
+    def end(self, error: AmqpError) -> None:
+        if not self.has_ended:
+            self.closed()
+            if self._channel is not None:
+                self._channel.close(error.description)
+
+    def bug(self, error: Exception, handed_out: Sequence[Entry] = ()) -> None:
+        self.end(AmqpError(INTERNAL_ERROR, f"a bug ({type(error).__name__})"))
+        with self._broker.notices.bugs_noted():
+            raise error
+
+
+class ForwardLink:
+    """The way from one sender to who leads its set, looked for as long as something is on its way: a sub-channel, whose
+    listener it is (see `PeerListener`), to another broker or to this one."""
+
+    def __init__(
+        self, broker: Host, sender: ForwardSender, addresses: BrokerAddresses, shared: SharedConnections
+    ) -> None:
+        self.sender = sender
+        self._broker = broker
+        self._addresses = addresses
+        self._shared = shared
+        self._address: str | None = None
+        """Of the other broker that leads the set; None: this one does, or nobody is known to."""
+        self._way: Way[Any] | None = None
+        """To that address."""
+        self._channel: Channel | None = None
+        self._is_open = False
+        self._here: ForwardedPublisher | None = None
+        """The other end, at this broker."""
         self._used_s = 0.0
+
+    @property
+    def has_unwritten(self) -> bool:
+        """See `ForwardSender.has_unwritten`."""
+        if self._here is not None and self.sender.is_connected:
+            self.sender.written(self._here.write())
+        return self.sender.has_unwritten
 
     def work(self, now_s: float) -> None:
         """Send what there is, to whoever leads the set."""
-        sender = self._sender
+        sender = self.sender
+        self._look_who_leads()
         if not sender.is_idle:
             self._used_s = now_s
-        if self._here is not None:
-            self._work_here(self._here)
-        elif not sender.is_idle and (hosted := self._find(sender.set_name)) is not None:
-            self._begin_here(hosted)
-        elif self._channel is None:
-            if not sender.is_idle and now_s >= self._retry_at_s:
-                self._retry_at_s = now_s + self._pause_s
-                self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
-                self._channel = self._dial(sender.set_name, self)
-        elif sender.is_connected:
+            if self._here is None:
+                self._begin_here()
+        if self._channel is None:
+            if not sender.is_idle and self._way is not None and (address := self._way.take_address(now_s)) is not None:
+                self._channel = self._shared.open(address, sender.set_name, Purpose.FORWARD, self)
+        elif not self._is_open:
+            pass
+        elif not sender.is_connected:
+            self.drop("the set is led by another broker")
+        elif sender.is_idle and (self._here is not None or now_s - self._used_s > UNUSED_S):
+            self.drop("not needed any more")
+        else:
             self._send(self._channel)
-            if now_s - self._used_s > UNUSED_S:
-                self.drop("not needed any more")
-        elif self._channel.is_open:  # the other one does not lead
+
+    def _look_who_leads(self) -> None:
+        """Whoever was tried in vain before says nothing about the next one."""
+        address = self._addresses.of_primary(self.sender.set_name)
+        if address == self._addresses.own():  # which does not serve it yet, or any more, unless it does
+            address = None
+        if address != self._address:
+            self._address = address
+            self._way = None if address is None else Way((address,), RETRY_MOST_S)
             self.drop("the set is led by another broker")
 
-    # --- where this broker leads the set
-
-    def _begin_here(self, hosted: HostedSet) -> None:
-        self.drop("the set is led here")
-        exchanges = self._broker.container.default.resources.catalog.clock
-        self._here = ForwardingHere(self._sender, ForwardReceiver(hosted.resources, exchanges))
-        self._deliver_soon()
-
-    def _work_here(self, here: ForwardingHere) -> None:
-        if here.is_over:
-            self.drop("the set is led by another broker")
-        elif self._sender.has_unwritten:
-            self._deliver_soon()
-        elif self._sender.is_idle:
-            self.drop("what comes next is written at once")
-
-    def _deliver_soon(self) -> None:
-        """Not in the turn that asks for it: its sets have had theirs."""
-        if not self._delivers_soon:
-            self._delivers_soon = True
-            asyncio.get_running_loop().call_soon(self._deliver)
-
-    def _deliver(self) -> None:
-        self._delivers_soon = False
-        here, hosted = self._here, self._find(self._sender.set_name)
-        if here is None or here.is_over or hosted is None:
+    def _begin_here(self) -> None:
+        try:
+            hosted = self._broker.container.led_set(self.sender.set_name)
+        except ServedElsewhere:
             return
-        hosted.flush_accepted()
-        here.deliver(hosted.now_ms, Budget(self._broker.container.clock, DELIVERY_S))
-        hosted.touch()
-        self._answered()
-
-    def tell_committed(self) -> None:
-        """The sets had their turns."""
-        if self._here is not None and self._here.tell_committed():
-            self._answered()
-
-    # --- where another one does
+        self.drop("the set is led here")
+        self._here = ForwardedPublisher(self._broker, hosted)
+        self._channel = LoopbackChannel.open(self, self._here)
 
     def _send(self, channel: Channel) -> None:
-        for frame in self._sender.take_frames():
+        for _ in range(SENT_MOST):
+            frame = self.sender.take_frame()
+            if frame is None:
+                return
             channel.send(encode(frame))
+        self._broker.schedule_turn()
 
     def drop(self, reason: str) -> None:
         """Begin again, with whoever leads then."""
-        channel, self._channel = self._channel, None
-        self._here = None
-        self._sender.disconnected()
+        channel = self._channel
         if channel is not None:
+            self.closed(channel, reason)
             channel.close(reason)
-
-    def primary_changed(self) -> None:
-        """Whoever was tried in vain before says nothing about the next one."""
-        self.drop("the set is led by another broker")
-        self._retry_at_s, self._pause_s = 0.0, RETRY_S
 
     def opened(self, channel: Channel) -> None:
         """It is there."""
         if channel is self._channel:
-            self._pause_s = RETRY_S
-            self._sender.connected()
-            self._send(channel)
+            self._is_open = True
+            if self._way is not None:
+                self._way.was_reached()
+            self.sender.connected()
+            self._broker.schedule_turn()
 
     def received(self, channel: Channel, data: bytes) -> None:
-        """An answer came."""
+        """An answer came: whoever waits for it is told in the turn of `default`, where exchanges are."""
         if channel is not self._channel:
             return
         try:
-            self._sender.received(decode(data))
+            self.sender.received(decode(data))
         except FrameError as error:
             log.error("%s: %s; the sub-channel is given up", channel.peer, error)
             self.drop(str(error))
-        self._answered()
-
-    def _answered(self) -> None:
-        """Whoever waits for it is told in the turn of `default`, where exchanges are."""
         self._broker.container.default.touch()
         self._broker.want_turn()
 
     def closed(self, channel: Channel, reason: str) -> None:
         """It is gone, or could not be opened."""
         if channel is self._channel:
-            self._channel = None
-            self._sender.disconnected()
+            self._channel = self._here = None
+            self._is_open = False
+            self.sender.disconnected()
 
 
-class ForwardLinks:
-    """The promise: what was given to `forwarder` reaches who leads its set, as soon as somebody does."""
+class SetForwarding:
+    """The promise: what was given to `forward` reaches who leads its set, as soon as somebody does.
+
+    It is a `model.publishing.Forwarder`, and has both ends at one broker.
+    """
 
     def __init__(
-        self, broker: Host, producer: str, dial: Dial, find: FindServed, is_gone: Callable[[str], bool]
+        self, broker: Host, hosts: SetHost, cluster_map: ClusterMap, addresses: BrokerAddresses, producer: str
     ) -> None:
-        """`producer`: a name of this process; `is_gone`: that queue is no more, or is being deleted."""
+        """`producer`: a name of this process."""
+        self.links: dict[str, ForwardLink] = {}
+        """By set."""
         self._broker = broker
+        self._shared = hosts.shared
+        self._map = cluster_map
+        self._addresses = addresses
         self._producer = producer
-        self._dial = dial
-        self._find = find
-        self._is_gone = is_gone
-        self._links: dict[str, _SetLink] = {}
-        self.forwarder = SetForwarder(self._make_sender)
+        hosts.arrivals = self._listener_for
+        self.map_changed()
 
-    def _make_sender(self, set_name: str) -> ForwardSender:
-        sender = ForwardSender(set_name, f"{self._producer}/{set_name}".encode(), self._is_gone, ForwardLimits())
-        self._links[set_name] = _SetLink(self._broker, sender, self._dial, self._find)
-        return sender
-
-    def primary_changed(self, set_name: str) -> None:
-        """The set has, or may have, another primary."""
-        link = self._links.get(set_name)
-        if link is not None:
-            link.primary_changed()
+    def map_changed(self) -> None:
+        """In a cluster of one set there is nobody to hand anything on to."""
+        if self._map.sets:
+            self._broker.container.publisher.forwarder = self
 
     def work(self) -> None:
         """At the end of a turn, and several times a second."""
-        if self._links:
+        if self.links:
             now_s = asyncio.get_running_loop().time()
-            for link in self._links.values():
+            for link in self.links.values():
                 link.work(now_s)
 
-    def tell_committed(self) -> None:
-        """The sets had their turns: what is taken here may be committed by now."""
-        for link in self._links.values():
-            link.tell_committed()
-
-
-class ForwardArrivals:
-    """Takes what other brokers hand on for sets that are led here. For the listener's methods see `PeerListener`."""
-
-    def __init__(self, broker: Host, set_name: str, find: FindServed) -> None:
-        self._broker = broker
-        self._set_name = set_name
-        self._find = find
-        self._receivers: dict[Channel, ForwardReceiver] = {}
-        self._producers: dict[bytes, Channel] = {}
-
-    def opened(self, channel: Channel) -> None:
-        """Another broker has opened it."""
-        hosted = self._find(self._set_name)
-        if hosted is None:
-            channel.close(f"this broker does not lead the resource set {self._set_name}")
-        else:
-            exchanges = self._broker.container.default.resources.catalog.clock
-            self._receivers[channel] = ForwardReceiver(hosted.resources, exchanges)
-
-    def received(self, channel: Channel, data: bytes) -> None:
-        """A message, or what goes before it."""
-        receiver, hosted = self._receivers.get(channel), self._find(self._set_name)
-        if receiver is None:
-            return
-        if hosted is None or receiver.is_outdated:
-            self._end(channel, f"this broker does not lead the resource set {self._set_name} any more")
-            return
+    def _listener_for(self, set_name: str) -> PeerListener | str:
+        """Who takes what another broker hands on for a set, or why nobody does."""
         try:
-            frame = decode(data)
-            if isinstance(frame, ForwardBegin):
-                self._end_older(frame.producer, channel)
-            hosted.flush_accepted()
-            for answer in receiver.received(frame, hosted.now_ms):
-                channel.send(encode(answer))
-        except FrameError as error:
-            log.error("%s: %s; the sub-channel is given up", channel.peer, error)
-            self._end(channel, str(error))
-        hosted.touch()
-        self._broker.schedule_turn()
+            return ForwardedPublisher(self._broker, self._broker.container.led_set(set_name))
+        except ServedElsewhere:
+            return f"this broker does not lead the resource set {set_name}"
 
-    def closed(self, channel: Channel, reason: str) -> None:
-        """It is gone."""
-        self._receivers.pop(channel, None)
-        self._producers = {producer: each for producer, each in self._producers.items() if each is not channel}
+    # --- see `model.publishing.Forwarder`
 
-    def tell_committed(self) -> None:
-        """At the end of a turn: what is committed by now."""
-        for channel, receiver in list(self._receivers.items()):
-            if receiver.is_outdated:
-                self._end(channel, f"this broker does not lead the resource set {self._set_name} any more")
-                continue
-            for answer in receiver.committed():
-                channel.send(encode(answer))
+    @property
+    def is_full(self) -> bool:
+        """One of the senders is."""
+        return any(link.sender.is_full for link in self.links.values())
 
-    def _end_older(self, producer: bytes, channel: Channel) -> None:
-        """A sender has one sub-channel; what it believes to be lost must not go on beside the next."""
-        older = self._producers.get(producer)
-        self._producers[producer] = channel
-        if older is not None and older is not channel:
-            self._end(older, "the same sender has another one")
-            self._producers[producer] = channel
+    def has_unwritten(self, set_name: str) -> bool:
+        """See `ForwardSender.has_unwritten`."""
+        link = self.links.get(set_name)
+        return link is not None and link.has_unwritten
 
-    def _end(self, channel: Channel, reason: str) -> None:
-        channel.close(reason)
-        self.closed(channel, reason)
+    def forward(self, set_name: str, queues: tuple[str, ...], message: Message) -> ForwardedMessage:
+        """Hand `message` on."""
+        link = self.links.get(set_name)
+        if link is None:
+            sender = ForwardSender(set_name, f"{self._producer}/{set_name}".encode(), self._is_gone)
+            link = self.links[set_name] = ForwardLink(self._broker, sender, self._addresses, self._shared)
+        return link.sender.forward(queues, message)
+
+    def _is_gone(self, queue_name: str) -> bool:
+        queue = self._map.queues.get(queue_name)
+        return queue is None or queue.deleting

@@ -47,9 +47,9 @@ from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.broker_identity import broker_uuid
 from qpid_ha_broker.server.runtime.engines import PeerEngines
+from qpid_ha_broker.server.sets.forward_links import SetForwarding
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
-from qpid_ha_broker.server.sets.set_forwarding import SetForwarding
 from qpid_ha_broker.server.sets.set_host import SetHost
 from qpid_ha_broker.server.sets.set_member import SetMember, SetMemberHost
 from qpid_ha_broker.server.stores.writer import StoreWriter
@@ -92,7 +92,6 @@ class SetCluster:
         replicas = _Replicas(broker.membership.default, hosts)
         self._reports = ReplicaReports(self._whoami, replicas, self.queues.report, self._room_bytes)
         self.client = ControllerClient(self, self, self._dial, broker.current().replicas.failure_timeout_s)
-        self.forwarding = SetForwarding(broker, hosts, self.map, identity.name, identity.instance)
         self._status: object = None
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
@@ -103,6 +102,7 @@ class SetCluster:
         self.addresses = BrokerAddresses(
             identity.name, self.map, self._member, lambda: broker.membership.clients.is_serving
         )
+        self.forwarding = SetForwarding(broker, hosts, self.map, self.addresses, identity.instance)
         self.proxying: Proxying | None = None
         """Relays links of clients to other brokers; None: clients are told where to go."""
         self._tasks = BackgroundTasks()
@@ -191,7 +191,6 @@ class SetCluster:
         self._look()
         self.forwarding.work()
         self.hosts.turn_ended(turns)
-        self.forwarding.tell_committed()
         self.service.turn_ended()
         if self._due:
             self._arrange()
@@ -249,7 +248,7 @@ class SetCluster:
                 names.append(queue.name)
                 self.directory.queue_changed(queue.name)
         self.queues.map_changed(changes, names)
-        self.forwarding.map_changed(changes)
+        self.forwarding.map_changed()
         if had_many or changes.sets:
             self._broker.membership.clients.update()
         if self.proxying is not None:

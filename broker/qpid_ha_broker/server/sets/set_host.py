@@ -79,8 +79,8 @@ class SetHost:
         """Where the records of sets are; before one of them is hosted."""
         self.control: PeerListener | None = None
         """Who listens to brokers that look for the controller here; None: this broker is not it."""
-        self.arrivals: Callable[[str], PeerListener] | None = None
-        """Who takes what other brokers hand on for a set."""
+        self.arrivals: Callable[[str], PeerListener | str] | None = None
+        """Who takes what another broker hands on for a set, or why nobody does."""
         self.changed: Callable[[SetMember], None] = lambda member: None
         """Called when there is something new to be told of a member."""
         self.absent = AbsentReplicas()
