@@ -29,8 +29,9 @@ from qpid_ha_broker.ha.forward_frames import (
     encode,
 )
 from qpid_ha_broker.ha.forwarding import ForwardedMessage, ForwardReceiver, ForwardSender
-from qpid_ha_broker.model.errors import QueueFull
+from qpid_ha_broker.model.errors import NotPrimary, QueueFull
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.runtime.logs import NoticeLog
@@ -179,6 +180,42 @@ def test_what_is_kept_for_who_led_the_set_before_is_taken_here() -> None:
         await broker.commit()
         assert broker.sender.is_idle
         assert not broker.red.links, "what comes next is written at once"
+
+    tell(story)
+
+
+def test_nothing_is_handed_on_while_another_broker_may_have_the_exchange() -> None:
+    async def story(broker: Broker) -> None:
+        default = broker.container.default
+        broker.forward("sent before")
+        await broker.work()
+        (channel,) = broker.dialled
+        default.prove_lead = lambda: LeadProof.MISSING
+        waits, _ = broker.forward("1", "2")
+        await broker.work()
+        assert [type(frame) for frame in channel.sent] == [ForwardBegin, ForwardMessage]
+        default.prove_lead = lambda: LeadProof.PROVEN
+        await broker.work()
+        assert [type(frame) for frame in channel.sent] == [ForwardBegin, *[ForwardMessage] * 3]
+        assert waits.failure is None
+
+    tell(story)
+
+
+def test_who_has_the_exchange_no_more_hands_on_what_was_sent_before_and_nothing_else() -> None:
+    async def story(broker: Broker) -> None:
+        default = broker.container.default
+        (sent,) = broker.forward("sent before")
+        await broker.work()
+        default.prove_lead = lambda: LeadProof.MISSING
+        unsent = broker.forward("1", "2")
+        await broker.work()
+        default.read_only = True  # it was replaced, and has found out
+        default.prove_lead = lambda: LeadProof.PROVEN
+        await broker.work()
+        assert [type(frame) for frame in broker.dialled[0].sent] == [ForwardBegin, ForwardMessage]
+        assert (sent.failure, [type(message.failure) for message in unsent]) == (None, [NotPrimary] * 2)
+        broker.sender.check_invariants()
 
     tell(story)
 

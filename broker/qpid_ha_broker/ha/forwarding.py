@@ -94,6 +94,8 @@ class ForwardSender:
         self._is_gone = is_gone
         self._limits = limits
         self._number = 0
+        self._sent = 0
+        """The highest number that anybody was sent."""
         self._kept: deque[ForwardedMessage] = deque()
         """By ascending numbers."""
         self._bytes = 0
@@ -155,7 +157,23 @@ class ForwardSender:
 
     def take_frame(self) -> ForwardFrame | None:
         """What is to be sent next; None: there is nothing now."""
-        return self._frames.popleft() if self._frames else None
+        if not self._frames:
+            return None
+        frame = self._frames.popleft()
+        if isinstance(frame, ForwardMessage):
+            self._sent = max(self._sent, frame.number)
+        return frame
+
+    def give_up_unsent(self) -> None:
+        """Another broker has the exchange: it is given again what nobody was told of, and may have handed on already what
+        came later."""
+        while self._kept and self._kept[-1].frame.number > self._sent:
+            handed_on = self._kept.pop()
+            self._bytes -= len(handed_on.frame.payload)
+            handed_on.failure = NotPrimary("this broker does not lead the resource set default any more")
+        self._frames = deque(
+            frame for frame in self._frames if not isinstance(frame, ForwardMessage) or frame.number <= self._sent
+        )
 
     def received(self, frame: ForwardFrame) -> None:
         """An answer. Raises FrameError for what is none; the sub-channel is then to be ended."""

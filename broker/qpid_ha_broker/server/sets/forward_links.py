@@ -22,6 +22,7 @@ from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.forward_frames import ForwardBegin, ForwardFrame, decode, encode
 from qpid_ha_broker.ha.forwarding import ForwardedMessage, ForwardReceiver, ForwardSender
 from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.clients.shared_connections import SharedConnections
@@ -171,6 +172,8 @@ class ForwardLink:
     def work(self, now_s: float) -> None:
         """Send what there is, to whoever leads the set."""
         sender = self.sender
+        if self._broker.container.default.read_only:
+            sender.give_up_unsent()
         self._look_who_leads()
         if not sender.is_idle:
             self._used_s = now_s
@@ -208,6 +211,9 @@ class ForwardLink:
         self._channel = LoopbackChannel.open(self, self._here)
 
     def _send(self, channel: Channel) -> None:
+        """Unless another broker may have the exchange by now, and what came there later was handed on already."""
+        if self._broker.container.default.prove_lead() is LeadProof.MISSING:
+            return
         for _ in range(SENT_MOST):
             frame = self.sender.take_frame()
             if frame is None:
