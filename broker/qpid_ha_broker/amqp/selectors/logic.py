@@ -153,8 +153,8 @@ def between(value: Evaluate, low: Evaluate, high: Evaluate) -> Evaluate:
 
 def among(value: Evaluate, allowed: Sequence[object]) -> Evaluate:
     """`value IN (...)`, for strings and numbers."""
-    strings = frozenset(each for each in allowed if isinstance(each, str))
-    numbers = frozenset(each for each in allowed if _is_number(each))
+    strings = frozenset(literal for literal in allowed if isinstance(literal, str))
+    numbers = frozenset(literal for literal in allowed if _is_number(literal))
 
     def evaluate(lookup: Lookup) -> bool | None:
         actual = value(lookup)
