@@ -127,9 +127,9 @@ class MetricsSource:
         for number, (name, hosted) in enumerate(list(self._broker.container.sets.items())):
             if number % SETS_STEP == SETS_STEP - 1:
                 yield ""
-            found = members.get(name)
-            if found is not None:
-                yield from self._add_set(samples, name, hosted, *found, now_s)
+            member = members.get(name)
+            if member is not None:
+                yield from self._add_set(samples, name, hosted, *member, now_s)
         yield from _texts(SETS, samples)
         yield from self._queue_pieces()
 
@@ -147,8 +147,8 @@ class MetricsSource:
         own = broker.membership
         members = {own.member.set: (own.member, broker.broker_store, own.discarded.total)}
         if broker.sets is not None:
-            for name, each in broker.sets.hosts.members.items():
-                members[name] = (each.member, each.kept, each.discarded.total)
+            for name, set_member in broker.sets.hosts.members.items():
+                members[name] = (set_member.member, set_member.kept, set_member.discarded.total)
         return members
 
     def _broker_samples(self) -> Mapping[str, Samples]:
@@ -239,8 +239,8 @@ class MetricsSource:
 
     def _never_less(self, hosted: HostedSet, enqueued: int, dequeued: int) -> tuple[int, int]:
         """Than was told before: see `QueueCounters`."""
-        told = self._told.get(hosted, (0, 0))
-        self._told[hosted] = max(enqueued, told[0]), max(dequeued, told[1])
+        exposed = self._told.get(hosted, (0, 0))
+        self._told[hosted] = max(enqueued, exposed[0]), max(dequeued, exposed[1])
         return self._told[hosted]
 
     def _store_values(self, kept: BrokerStore) -> dict[str, float]:
@@ -285,14 +285,14 @@ def _number(value: object) -> float:
 
 def _texts(families: Mapping[str, Any], samples: Mapping[str, Samples]) -> Iterator[str]:
     for name, family in families.items():
-        found = samples.get(name, {})
-        for value in list(found.values())[:1]:
+        family_samples = samples.get(name, {})
+        for value in list(family_samples.values())[:1]:
             check_kind(family, value)
-        yield family_text(family, found)
+        yield family_text(family, family_samples)
 
 
 def _states(state: State) -> Samples:
-    return {(each.value,): float(each is state) for each in State}
+    return {(possible.value,): float(possible is state) for possible in State}
 
 
 def process_pieces() -> list[str]:
