@@ -42,13 +42,13 @@ class Address(NamedTuple):
         if scheme not in ports:
             quoted = f"the scheme {scheme!r}" if scheme.isalnum() else "what stands before ://"
             raise ValueError(f"{quoted} is neither {' nor '.join(ports)}")
-        found = _ADDRESS.fullmatch(rest)
-        if found is None:
+        match = _ADDRESS.fullmatch(rest)
+        if match is None:
             is_bare = rest.count(":") > 1 and not {"[", "@"} & set(rest)
             raise ValueError(
                 "an IPv6 address stands in brackets" if is_bare else "it does not end with HOST or HOST:PORT"
             )
-        user, host, port_text = found[1] or "", found[2], found[3]
+        user, host, port_text = match[1] or "", match[2], match[3]
         if ":" in user:
             raise ValueError("an address is no place for a password; put it into a file")
         port = ports[scheme] if port_text is None else int(port_text)
