@@ -412,7 +412,7 @@ def _print_event(event: object, format_name: str) -> None:
 
 def _event_text(event: Mapping[str, object]) -> str:
     """A change of state in a few words; programs, and people who want all of it, take JSON."""
-    name, before, after = (cell(event.get(each)) for each in ("name", "before", "after"))
+    name, before, after = (cell(event.get(field)) for field in ("name", "before", "after"))
     if "before" in event and "after" in event:
         return f"{name}: {before} -> {after} ({cell(event.get('reason'))})"
     if event.get("event") == "primary":

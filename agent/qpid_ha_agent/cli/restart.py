@@ -193,9 +193,9 @@ class _Rolling:
         hand_over = " and hands over first"
         lines = [f"would {self.verb}:" if left else f"nobody is left to {self.verb}"]
         for broker in left:
-            what = f"{broker.state or 'away'}{hand_over if broker.state is State.PRIMARY else ''}"
+            standing = f"{broker.state or 'away'}{hand_over if broker.state is State.PRIMARY else ''}"
             version = f", version {broker.version}" if broker.version else ""
-            lines.append(f"  {broker.name}  ({what}{version}{_leads_text(facts, broker.name)})")
+            lines.append(f"  {broker.name}  ({standing}{version}{_leads_text(facts, broker.name)})")
         document = {"steps": steps, "now": step.kind.value, "why": step.why, "advice": step.advice}
         if self.invocation.format == "table":
             for line in lines:

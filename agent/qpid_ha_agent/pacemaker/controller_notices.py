@@ -58,8 +58,8 @@ class ControllerNotices:
                 cluster.note_drained()
             deadline_s = time.monotonic() + LEAVING_S
             while time.monotonic() < deadline_s:
-                told = _ask(client, action="leave", name=name)
-                if not isinstance(told, Mapping) or not told.get("left"):
+                answer = _ask(client, action="leave", name=name)
+                if not isinstance(answer, Mapping) or not answer.get("left"):
                     return
                 time.sleep(STEP_S)
 

@@ -43,10 +43,10 @@ class NodePosition(NamedTuple):
     @classmethod
     def read(cls, text: str) -> NodePosition | None:
         """What `str` wrote; None for anything else."""
-        found = _POSITION.fullmatch(text)
-        if found is None:
+        match = _POSITION.fullmatch(text)
+        if match is None:
             return None
-        return cls(int(found[1]), int(found[2]), int(found[3]), found[4], found[5] == "in-sync", bool(found[6]))
+        return cls(int(match[1]), int(match[2]), int(match[3]), match[4], match[5] == "in-sync", bool(match[6]))
 
 
 class HandedOver(NamedTuple):
@@ -59,8 +59,8 @@ class HandedOver(NamedTuple):
     @classmethod
     def read(cls, node: str, text: str) -> HandedOver | None:
         """From `generation:lsn`; None for anything else."""
-        found = _HANDED_OVER.fullmatch(text)
-        return cls(node, int(found[1]), int(found[2])) if found else None
+        match = _HANDED_OVER.fullmatch(text)
+        return cls(node, int(match[1]), int(match[2])) if match else None
 
 
 class Go(NamedTuple):
@@ -128,9 +128,9 @@ def compare(
     if own.is_restored and all(position.is_restored for position in rivals.values()):
         return _compare_stores(own_node, own, rivals)
     if best[:2] > own[:2]:
-        found = f"generation {best.generation}, epoch {best.epoch}"
-        return MakeWay(node, f"it knows {found}, and {own_node} only {own.generation}, {own.epoch}")
-    level = {node: each.lsn for node, each in rivals.items() if each[:2] == own[:2]}
+        position_text = f"generation {best.generation}, epoch {best.epoch}"
+        return MakeWay(node, f"it knows {position_text}, and {own_node} only {own.generation}, {own.epoch}")
+    level = {node: position.lsn for node, position in rivals.items() if position[:2] == own[:2]}
     awake = {node: lsn for node, lsn in level.items() if not rivals[node].is_restored}
     if own.is_restored and awake:
         return MakeWay(_furthest(awake), f"{own_node} was restarted, and it was not")

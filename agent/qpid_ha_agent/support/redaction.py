@@ -74,9 +74,9 @@ class Redaction:
         return self.document(value)
 
 
-def _without_user_info(found: re.Match[str]) -> str:
+def _without_user_info(match: re.Match[str]) -> str:
     """Of characters without white space: nothing between `//` and the last `@`, nor what looks like USER:PASSWORD@."""
-    run = found[0]
+    run = match[0]
     end, slashes, colon = run.rfind("@"), run.find("//"), run.find(":")
     if 0 <= slashes < end:
         return f"{run[: slashes + 2]}{TAKEN}{run[end:]}"
