@@ -97,7 +97,7 @@ def _places(offset: str | None) -> dict[str, dict[str, Any]] | None:
         return None
     if not isinstance(places, dict):
         return None
-    return places if all(isinstance(each, dict) and each.keys() & {_ID, _LSN} for each in places.values()) else None
+    return places if all(isinstance(place, dict) and place.keys() & {_ID, _LSN} for place in places.values()) else None
 
 
 def _distance(end: dict[str, Any] | None, newest: dict[str, Any]) -> int:

@@ -199,8 +199,8 @@ def _plain(name: str, column: pa.Array) -> list[Any]:
     if TimestampType in COLUMNS[name]:
         microseconds = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
         return [value if value is None else value // 1000 for value in microseconds]
-    found: list[Any] = column.to_pylist()
-    return found
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 @lru_cache(maxsize=1024)
