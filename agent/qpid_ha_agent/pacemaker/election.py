@@ -130,8 +130,8 @@ def compare(
     if best[:2] > own[:2]:
         position_text = f"generation {best.generation}, epoch {best.epoch}"
         return MakeWay(node, f"it knows {position_text}, and {own_node} only {own.generation}, {own.epoch}")
-    level = {node: position.lsn for node, position in rivals.items() if position[:2] == own[:2]}
-    awake = {node: lsn for node, lsn in level.items() if not rivals[node].is_restored}
+    level = {node: position for node, position in rivals.items() if position[:2] == own[:2]}
+    awake = {node: position for node, position in level.items() if not position.is_restored}
     if own.is_restored and awake:
         return MakeWay(_furthest(awake), f"{own_node} was restarted, and it was not")
     return _compare_lsn(own_node, own, level if own.is_restored else awake, max_lag)
@@ -139,25 +139,27 @@ def compare(
 
 def _compare_stores(own_node: str, own: NodePosition, rivals: Mapping[str, NodePosition]) -> Go | MakeWay:
     """After all were restarted only the furthest may lead; the broker judges by the same order, and would refuse."""
-    from qpid_ha_broker.ha.history import log_end  # a monitor, which imports this module, has no use for it
-
-    node, best = max(rivals.items(), key=lambda row: log_end(row[1]))
-    if log_end(best) <= log_end(own):
+    node = _furthest(rivals)
+    best = rivals[node]
+    if _furthest({own_node: own, node: best}) == own_node:  # also when they are level
         return Go(f"at {own.lsn}, the best of the others at {best.lsn}, and all were restarted")
     return MakeWay(node, f"all were restarted, it is at {best.lsn}, and {own_node} at {own.lsn}")
 
 
-def _compare_lsn(own_node: str, own: NodePosition, others: Mapping[str, int], max_lag: int) -> Go | MakeWay:
+def _compare_lsn(own_node: str, own: NodePosition, others: Mapping[str, NodePosition], max_lag: int) -> Go | MakeWay:
     """Among equals. Of those that were restarted only the furthest may lead."""
     if not others:
         return Go(f"at {own.lsn}, and nobody else is as good")
     node = _furthest(others)
-    lag = others[node] - own.lsn
-    if lag <= (0 if own.is_restored else max_lag):
-        return Go(f"at {own.lsn}, the best of the others at {others[node]}")
+    lsn = others[node].lsn
+    if lsn - own.lsn <= (0 if own.is_restored else max_lag):
+        return Go(f"at {own.lsn}, the best of the others at {lsn}")
     why = "restarted as it was" if own.is_restored else f"more than max_lag={max_lag} behind"
-    return MakeWay(node, f"it is at {others[node]}, and {own_node} at {own.lsn}, {why}")
+    return MakeWay(node, f"it is at {lsn}, and {own_node} at {own.lsn}, {why}")
 
 
-def _furthest(lsns: Mapping[str, int]) -> str:
-    return max(lsns, key=lambda node: lsns[node])
+def _furthest(positions: Mapping[str, NodePosition]) -> str:
+    """The node whose log goes furthest, by the one order of logs."""
+    from qpid_ha_broker.ha.history import log_end  # a monitor, which imports this module, has no use for it
+
+    return max(positions, key=lambda node: log_end(positions[node]))
