@@ -201,13 +201,13 @@ def _print_verdict(verdict: Verdict | Nothing) -> None:
     help="permissive: what is good of damaged journals, as a new table to which nothing can be added.",
 )  # fmt: skip
 @click.option("--output", required=True, type=click.Path(file_okay=False), help="Where snapshots and rows go.")
-@click.option("--what", type=click.Choice(["both", "snapshots", "rows"]), default="both", show_default=True)
+@click.option("--what", "parts", type=click.Choice(["both", "snapshots", "rows"]), default="both", show_default=True)
 @click.option(
     "--fail-on-data-loss/--no-fail-on-data-loss", default=True, show_default=True,
     help="Whether it ends when events are gone that no run before this one has read.",
 )  # fmt: skip
 def consolidate(
-    journals: Journals, where: Where, form: str, mode: str, output: str, what: str, fail_on_data_loss: bool
+    journals: Journals, where: Where, form: str, mode: str, output: str, parts: str, fail_on_data_loss: bool
 ) -> None:
     """Fold journals into snapshots that brokers load, and add what is new to Parquet by cluster, set and day.
 
@@ -221,10 +221,10 @@ def consolidate(
     with _job("consolidating", where) as spark:
         check_apart(spark, journals.stores, output)
         check_directory(spark, output)
-        if what != "snapshots":
+        if parts != "snapshots":
             check_rows(spark, events, is_new=mode == "permissive")
-        folded = snapshots(spark, journals.stores, joined(output, "stores"), journals.sets) if what != "rows" else []
-        if what == "snapshots":
+        folded = snapshots(spark, journals.stores, joined(output, "stores"), journals.sets) if parts != "rows" else []
+        if parts == "snapshots":
             count = 0
         elif mode == "permissive":
             count = good_rows(spark, journals.stores, events, journals.sets)
