@@ -424,7 +424,7 @@ def _objection_of_broker(broker: RunningBroker, wanted: ClusterRecord) -> str:
 
 
 def with_record(facts: ActivationFacts, record: ClusterRecord) -> ActivationFacts:
-    """The same, once that is the record; what a broker said of the one before does not count any more."""
+    """The facts once `record` is the record; what a broker said of the one before does not count any more."""
     return replace(
         facts, record=record, problem="", brokers=tuple(broker._replace(problem="") for broker in facts.brokers)
     )

@@ -134,7 +134,8 @@ def _only_one(environment: Mapping[str, str]) -> Path:
 
 
 def _safe_directories(environment: Mapping[str, str]) -> list[Path]:
-    """Those that exist, without any under /tmp that somebody else made: what listens there is not ours."""
+    """The socket directories that exist, without any under /tmp that somebody else made: what listens there is not
+    ours."""
     safe = []
     for directory in socket_directories(environment):
         try:

@@ -179,7 +179,7 @@ class Replay:
 
 
 def read_all(paths: list[Path], queue: str | None) -> Iterator[DiscardedFile]:
-    """Those of `queue`, or all. Raises DiscardedError."""
+    """The files of `queue`, or all. Raises DiscardedError."""
     for path in paths:
         file = read_discarded(path)
         if queue in (None, file.queue):

@@ -59,7 +59,7 @@ class LocalAddress(NamedTuple):
 
     @property
     def is_permanent(self) -> bool:
-        """It does not expire."""
+        """Whether the address does not expire."""
         return bool(self.flags & _PERMANENT)
 
 

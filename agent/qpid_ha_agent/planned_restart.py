@@ -146,7 +146,7 @@ class PlannedRestart:
             self._is_answering = False
 
     def give_up(self, reason: str) -> None:
-        """It comes to nothing, and the broker goes on; the next answer says so."""
+        """The restart comes to nothing, and the broker goes on; the next answer says so."""
         self.cause, self._reason = "", reason
 
     def forget(self) -> None:

@@ -52,7 +52,7 @@ class Sight(NamedTuple):
 
     @property
     def is_loading(self) -> bool:
-        """It answers, and has not loaded its store yet."""
+        """The broker answers, and has not loaded its store yet."""
         return self.state is State.LOADING
 
     @property

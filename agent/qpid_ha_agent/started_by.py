@@ -47,5 +47,5 @@ class StartedByFile:
         temporary.replace(self._path)
 
     def forget(self) -> None:
-        """It was stopped. Raises OSError."""
+        """The broker was stopped. Raises OSError."""
         self._path.unlink(missing_ok=True)

@@ -39,7 +39,7 @@ class SourceError(Exception):
 
 
 class SourceForbidden(SourceError):
-    """It is there, or may be, and the system does not let us at it."""
+    """The store is there, or may be, and the system does not let us at it."""
 
 
 class StoreBusy(Exception):

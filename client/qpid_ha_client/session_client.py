@@ -112,7 +112,7 @@ class Received:
         return self.message.body
 
     def accept(self, *, wait: bool = False, timeout_s: float | None = None) -> None:
-        """It is done. `wait`: until that counts, whatever fails; then it raises as `wait_settled`."""
+        """The message is done with. `wait`: until that counts, whatever fails; then it raises as `wait_settled`."""
         self._answer(ev.ConsumerVerdict.ACCEPT, wait, timeout_s)
 
     def reject(self, *, wait: bool = False, timeout_s: float | None = None) -> None:

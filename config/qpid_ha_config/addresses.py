@@ -81,7 +81,7 @@ class Address(NamedTuple):
         return self.place == other.place and self.is_tls == other.is_tls
 
     def as_user(self, user: str) -> Address:
-        """The same place, for `user`."""
+        """The address, for `user`."""
         return self._replace(user=user)
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ def parse_listeners(value: object) -> tuple[Address, ...]:
 
 
 def parse_admin_listeners(value: object) -> tuple[Address, ...]:
-    """Those for HTTP, each with its scheme: `http://127.0.0.1:8672,https://[::1]`; none for an empty list.
+    """Listeners for HTTP, each with its scheme: `http://127.0.0.1:8672,https://[::1]`; none for an empty list.
 
     Raises ValueError.
     """

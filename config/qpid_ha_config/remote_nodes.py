@@ -66,7 +66,7 @@ class RemoteLogin(NamedTuple):
     """PEM, for amqps; None: that of `tls.ca`, or the system's."""
 
     def show(self) -> dict[str, object]:
-        """As it is written."""
+        """The login as it is written in a file."""
         written = {"user": self.user or None, "password-file": self.password_file, "ca": self.ca}
         return {key: str(value) for key, value in written.items() if value is not None}
 

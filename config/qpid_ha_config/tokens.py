@@ -36,7 +36,7 @@ class TokenRole(StrEnum):
     """All: settings, what may lose something, the end of a broker."""
 
     def includes(self, other: TokenRole) -> bool:
-        """Whether it may do all that `other` may."""
+        """Whether the role may do all that `other` may."""
         order = list(TokenRole)
         return order.index(self) >= order.index(other)
 

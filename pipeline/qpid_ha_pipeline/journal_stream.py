@@ -154,8 +154,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return missing
 
     def _has_moved(self, name: StoreId, directories: Iterable[StoreId]) -> bool:
-        """Whether it was a replica of a set that moves from broker to broker, which nobody keeps events of his own in,
-        and another replica is here."""
+        """Whether the store was a replica of a set that moves from broker to broker, which nobody keeps events of his
+        own in, and another replica is here."""
         if self._options.replicas is Replicas.ALL or name.endswith(f"/{DEFAULT_SET}"):
             return False
         return any(log_of(other) == log_of(name) for other in directories)
@@ -197,7 +197,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return logs
 
     def _is_alone(self, name: StoreId, directory: Directory) -> bool:
-        """Whether it is no replica of others, or is not to be taken for one."""
+        """Whether the store is no replica of others, or is not to be taken for one."""
         return name == directory.path or self._options.replicas is Replicas.ALL
 
     def _look(self, name: StoreId, directory: Directory, begin: JournalPlace, wanted: Wanted) -> FollowedReplica:

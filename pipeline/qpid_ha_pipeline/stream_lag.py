@@ -90,7 +90,7 @@ def lag_of(progress: StreamingQueryProgress) -> QueryLag | None:
 
 
 def _places(offset: str | None) -> dict[str, dict[str, Any]] | None:
-    """Those of one of our sources."""
+    """The places of an offset of one of our sources."""
     try:
         places = json.loads(offset or "")
     except ValueError:

@@ -207,7 +207,7 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
 
 
 def _ask_brokers(invocation: Invocation) -> list[RunningBroker]:
-    """Those that answer, the one of this machine or of its configuration being asked; none: none does."""
+    """The brokers that answer, the one of this machine or of its configuration being asked; none: none does."""
     from qpid_ha_agent.activation import RunningBroker
 
     try:
@@ -233,7 +233,7 @@ def _await_primary(invocation: Invocation, before: tuple[RunningBroker, ...]) ->
 
 @contextmanager
 def _coordinator(config: WrittenSettings | None) -> Iterator[Coordinator | None]:
-    """That of this machine's configuration; None: there is none. Raises SettingsError."""
+    """The coordinator of this machine's configuration; None: there is none. Raises SettingsError."""
     from qpid_ha_broker.coordination.registry import open_coordinator
 
     settings = None if config is None else config.coordinator_settings()

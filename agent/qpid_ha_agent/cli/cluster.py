@@ -128,7 +128,7 @@ def _print_set_problems(facts: Mapping[str, Any]) -> None:
 
 
 def _print_sets(invocation: Invocation, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Those beside `default`, if there are any, and a controller that tells of them in time; else why not."""
+    """Sets beside `default`, if there are any, and a controller that tells of them in time; else why not."""
     asked = replace(invocation, timeout_s=invocation.timeout_s or SETS_TIMEOUT_S)
     try:
         print_sets(rows_of(asked.call("sets", action="list")))

@@ -163,7 +163,7 @@ def _settings(config: Path | None, url: str | None) -> CoordinatorSettings:
 
 
 def _is_over(name: str, note: str) -> bool:
-    """Whether it is a pause or a restart that has ended by itself. Nobody heeds it; the next one takes its place."""
+    """Whether the note is a pause or a restart that has ended by itself. Nobody heeds it; the next one replaces it."""
     now = datetime.now(UTC)
     if name == RESTART_NOTE:
         request = decode_request(note)

@@ -200,7 +200,7 @@ class Script:
                 self._say(f"ended as the primary: {failure}")
 
     def status(self) -> int:
-        """Whether it runs and answers, as a backup or as the primary."""
+        """Whether the broker runs and answers, as a backup or as the primary."""
         sight = self._look()
         if sight.life is Life.ANSWERS:
             return self._yes(f"the broker runs ({sight.state})")
@@ -259,7 +259,7 @@ class Script:
         return self._yes(f"not primary: {sight.state or sight.how}")
 
     def primary_status(self) -> int:
-        """Whether it is primary."""
+        """Whether the broker is primary."""
         sight = self._look()
         if sight.is_primary:
             return self._yes("the broker is primary")

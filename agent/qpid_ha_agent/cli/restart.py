@@ -290,7 +290,7 @@ class _Rolling:
     # --- asking an agent
 
     def _ask(self, node: str, note: str) -> bool:
-        """Whether it is asked now; not if somebody has asked for something since we looked."""
+        """Whether the node is asked now; not if somebody has asked for something since we looked."""
         until = datetime.now(UTC) + timedelta(seconds=TAKEN_WITHIN_S)
         request = RestartRequest(secrets.token_hex(8), node, operator_text(), until, self.plan.version)
         if not self.coordinator.replace_note(RESTART_NOTE, note, encode_request(request)):

@@ -35,7 +35,7 @@ def set_rows(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def in_need(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are not as they should be."""
+    """The sets that are not as they should be."""
     return [row for row in sets if row.get("state") != WHOLE]
 
 

@@ -144,7 +144,7 @@ class _Gathering:
         return lambda: ask_broker(lambda: self._make_client(broker, CALL_SHARE * self._timeout_s), reply)
 
     def _asking_listed(self, is_here: bool) -> dict[str, Callable[[], None]]:
-        """Those of `ha.brokers-url` but the one of this machine, for whoever asks here."""
+        """Calls to the brokers of `ha.brokers-url` but the one of this machine, for whoever asks here."""
         written = self._gathered.machine.written
         if written is None or not is_here:
             return {}
@@ -356,7 +356,7 @@ def _quietly(call: Callable[[], None]) -> None:
 
 
 def _brokers(answers: list[BrokerAnswers]) -> list[BrokerState]:
-    """Those that answer here, then those that others see."""
+    """The brokers that answer here, then those that others see."""
     brokers: dict[str, BrokerState] = {}
     figures = {
         str(row.get("name")): BrokerFigures.from_answer(row) for reply in answers for row in reply.rows("query-all")
@@ -382,7 +382,7 @@ def _brokers(answers: list[BrokerAnswers]) -> list[BrokerState]:
 
 
 def _leading_answers(answers: list[BrokerAnswers]) -> BrokerAnswers | None:
-    """Those of the primary of the newest generation, or of a standalone broker."""
+    """The answers of the primary of the newest generation, or of a standalone broker."""
     leading = [
         reply
         for reply in answers

@@ -56,12 +56,12 @@ class BrokerAnswers:
         return status if isinstance(status, dict) and isinstance(status.get("state"), str) else None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """That answer, as an object; empty: there is none."""
+        """The answer `name`, as an object; empty: there is none."""
         answer = self.answers.get(name)
         return answer if isinstance(answer, dict) else {}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """That answer, as a list of objects."""
+        """The answer `name`, as a list of objects."""
         answer = self.answers.get(name)
         return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 

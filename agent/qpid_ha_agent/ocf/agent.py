@@ -438,12 +438,12 @@ class OcfAgent:
         self._tell(lambda: self._scores.refresh(sight))
 
     def note_failure(self, problem: str) -> None:
-        """It has ended, or hangs. Raises OSError."""
+        """The broker has ended, or hangs. Raises OSError."""
         with self._memory.changed() as memory:
             memory.failure = f"{problem}{self._last_words()}"
 
     def note_hang(self) -> None:
-        """It was waited for. Raises OSError."""
+        """A broker that hangs was waited for. Raises OSError."""
         with self._memory.changed() as memory:
             memory.is_hanging = True
 

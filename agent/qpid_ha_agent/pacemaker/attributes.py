@@ -78,11 +78,11 @@ class ClusterAttributes:
         self._own(self._drained, "forever", "--update=true")
 
     def forget_drained(self) -> None:
-        """It is not drained any more."""
+        """The broker is not drained any more."""
         self._own(self._drained, "forever", "--delete")
 
     def is_noted_drained(self) -> bool:
-        """Whether it was noted."""
+        """Whether it was noted that the broker was drained because of the standby."""
         return self._own(self._drained, "forever", "--query", "--quiet") == "true"
 
     @property

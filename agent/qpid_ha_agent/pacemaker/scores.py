@@ -41,12 +41,12 @@ def is_chosen(sight: Sight) -> bool:
 
 
 def is_held_back(sight: Sight, memory: Memory) -> bool:
-    """Whether it came back from its store, and was refused just now: one more attempt would be the same."""
+    """Whether the broker came back from its store, and was refused just now: one more attempt would be the same."""
     return sight.state is State.CONNECTING and bool(sight.text("restored")) and memory.is_held_back
 
 
 def needs_company(sight: Sight) -> bool:
-    """Whether it can lead only after others were asked: its store was not closed in order, or it has nothing."""
+    """Whether the broker may lead only once others were asked: its store was not closed in order, or it has nothing."""
     return sight.state is State.CONNECTING and (sight.text("restored") == "dirty" or not has_data(sight))
 
 

@@ -55,7 +55,7 @@ class BundleFiles:
         self.files[path] = content
 
     def lack(self, subject: str, why: str) -> None:
-        """That could not be had."""
+        """Say in the archive that `subject` could not be had."""
         self.missing[self.redaction.text(subject)] = self.redaction.text(why)
 
 

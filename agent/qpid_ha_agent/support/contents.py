@@ -66,7 +66,7 @@ def collect(bundle: BundleFiles, gathered: Gathered, environment: Mapping[str, s
 def known_secrets(
     written: WrittenSettings | None, environment: Mapping[str, str], password_file: str | None
 ) -> Iterator[str]:
-    """Those that this machine has, to be taken out wherever they stand; without those that we may not read."""
+    """The secrets that this machine has, to be taken out wherever they stand; without those that we may not read."""
     for name in ("QPID_HA_PASSWORD", "QPID_HA_TOKEN"):
         if environment.get(name):
             yield environment[name]

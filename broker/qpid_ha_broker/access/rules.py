@@ -199,14 +199,14 @@ class AccessRule(NamedTuple):
     """Where: a file with the line, or a setting with the number of the entry."""
 
     def matches(self, user: str, in_nodes: str, action: Permission, node: str, *, by_name: bool) -> bool:
-        """Whether it decides. `in_nodes`: see `user_in_nodes`. `by_name`: only if it names the user."""
+        """Whether the rule decides. `in_nodes`: see `user_in_nodes`. `by_name`: only if it names the user."""
         if by_name and isinstance(self.users, Who):
             return False
         return action in self.actions and is_for(self.users, user) and self.node.matches(node, in_nodes)
 
 
 class AccessDecision(NamedTuple):
-    """Whether it is allowed, and what decides."""
+    """Whether an action is allowed, and what decides."""
 
     is_allowed: bool
     reason: str

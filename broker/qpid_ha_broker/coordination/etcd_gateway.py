@@ -208,7 +208,7 @@ _LOGINS_MUTEX: Final = threading.Lock()
 
 
 def _login_of(settings: CoordinatorSettings) -> EtcdLogin:
-    """The same for all who log in as the same user with the same password, at the same servers in the same way."""
+    """One login for all who log in as the same user with the same password, at the same servers in the same way."""
     servers, file = tuple(sorted(map(str, settings.url.servers))), settings.password_file
     password = b""
     if file is not None:
@@ -403,7 +403,7 @@ class EtcdGateway:
             stream.shut_down()
 
     def forget(self, stream: WatchStream) -> None:
-        """It is closed."""
+        """The stream is closed."""
         with self._mutex:
             self._streams.discard(stream)
 

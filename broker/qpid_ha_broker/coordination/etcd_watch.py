@@ -103,7 +103,7 @@ class _Follower(threading.Thread):
         self._problem = ""
 
     def stop(self) -> None:
-        """It ends soon."""
+        """End the watch, soon."""
         self._ended.set()
         with self._mutex:
             if self._stream is not None:

@@ -211,7 +211,7 @@ class Lock:
         return False
 
     def is_held(self) -> bool:
-        """Whether it is ours, and the file is still the one that we locked."""
+        """Whether the lock is ours, and the file is still the one that we locked."""
         return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
 
     def renew(self) -> None:

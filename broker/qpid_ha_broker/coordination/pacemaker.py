@@ -166,7 +166,7 @@ def _is_older(record: ClusterRecord, than: ClusterRecord) -> bool:
 
 
 def _holds(record: ClusterRecord, wanted: ClusterRecord) -> bool:
-    """It is that, or a later change of the same primary.
+    """Whether `record` is `wanted`, or a later change of the same primary.
 
     A newer generation does not show that `wanted` was ever there: it may have begun on the other side of a cut.
     """

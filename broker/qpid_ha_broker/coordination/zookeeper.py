@@ -172,7 +172,7 @@ class ZooKeeperCoordinator:
     # --- nodes
 
     def _read(self, path: str, deadline_s: float) -> _Seen:
-        """As it is. Raises CoordinatorError."""
+        """The node at `path` as it is. Raises CoordinatorError."""
         while True:
             seen = self._known(path) or self._look(path, deadline_s)
             if self._is_still(path, seen, deadline_s):

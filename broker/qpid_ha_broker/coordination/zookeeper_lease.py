@@ -200,7 +200,7 @@ class ZooKeeperLease:
         return [name for name in queue if name.startswith(f"{self._mark}-")]
 
     def _advance(self, woken: threading.Event, until_s: float) -> bool:
-        """Whether it is ours now. If not, `woken` is set when it may be. Raises CoordinatorError."""
+        """Whether the lease is ours now. If not, `woken` is set when it may be. Raises CoordinatorError."""
         session, asked_at_s = self._session.number, boot_time_s()
         queue = self._queue(until_s)
         prefix = f"{self._mark}-{session}-"

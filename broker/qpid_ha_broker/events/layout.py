@@ -107,7 +107,7 @@ class Layout:
         return Layout({name: self.fields[name] for name in chosen}, self.offsets[first])
 
     def joined(self, name: str, part: Layout) -> Layout:
-        """The same bytes, with those of `part` read as one unsigned number, which is faster than field by field."""
+        """A layout of the same bytes, with those of `part` as one unsigned number: faster than field by field."""
         fields: dict[str, str] = {}
         for field, form in self.fields.items():
             if field in part.fields:

@@ -59,7 +59,7 @@ class _Level:
         self.has_begun = False
 
     def remaining(self, entries: Iterable[Entry], dropped: Set[int] = frozenset()) -> list[Entry]:
-        """Those that are still somebody's: neither dropped nor consumed meanwhile."""
+        """The entries that are still somebody's: neither dropped nor consumed meanwhile."""
         here = [entry for entry in entries if entry.id not in dropped] if dropped else list(entries)
         tombstones = self.tombstones
         return [entry for entry in here if entry.id not in tombstones] if tombstones else here

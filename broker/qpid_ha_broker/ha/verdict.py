@@ -430,7 +430,7 @@ def _is_mere_claim(record: ClusterRecord, here: Sequence[Answer]) -> bool:
 
 
 def _has_claimed(answer: Answer, record: ClusterRecord) -> bool:
-    """Whether it is the recorded primary, by a claim that it has on disk, and has nothing of that generation."""
+    """Whether the broker is the recorded primary, by a claim that it has on disk, with nothing of that generation."""
     return answer.name == record.primary and answer.generation < record.generation in answer.claims
 
 
@@ -449,7 +449,7 @@ def _who_cannot_be_asked(evidence: PromotionEvidence) -> str:
 
 
 def _is_record_deleted(evidence: PromotionEvidence) -> bool:
-    """Whether it is certain that it was, and that what these brokers know is enough."""
+    """Whether the record was deleted for certain, and what these brokers know is enough."""
     confirmed = 0 if evidence.own_record is None else evidence.own_record.generation
     return (
         evidence.keeper == COORDINATOR
@@ -512,7 +512,7 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
 
 
 def _is_awake(answer: Answer, record: ClusterRecord | None) -> bool:
-    """It was not restarted since it was in sync, and its own log says that it was."""
+    """Whether the broker was not restarted since it was in sync, and its own log says that it was."""
     followed_record = record is not None and 0 < record.generation <= answer.generation
     is_memory = answer.store is StoreOrigin.MEMORY or (answer.store is StoreOrigin.UNVERIFIED and followed_record)
     return is_memory and bool(answer.generation) and _was_in_sync(answer)

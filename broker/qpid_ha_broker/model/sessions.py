@@ -61,7 +61,7 @@ class Session(NamedTuple):
     """When its client came, or was lost."""
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether it has waited for its client for as long as it may."""
+        """Whether the session has waited for its client for as long as it may."""
         return not self.is_attached and now_ms - self.since_ms >= self.timeout_ms
 
 

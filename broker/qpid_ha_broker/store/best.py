@@ -70,7 +70,7 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True)
 class Winner:
-    """This one. `is_safe`: it holds all that was ever confirmed; else an operator answers for it."""
+    """The store to begin with. `is_safe`: it holds all that was ever confirmed; else an operator answers for it."""
 
     store: StoreFacts
     text: str
@@ -133,7 +133,7 @@ def leading(stores: Sequence[StoreFacts]) -> StoreFacts:
 
 
 def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts]) -> Verdict:
-    """The same, unless the promotion verdict (`ha.verdict`) would refuse what was found because of the record."""
+    """The verdict, unless the promotion verdict (`ha.verdict`) would refuse its store because of the record."""
     if isinstance(verdict, Admin):
         return verdict
     chosen = verdict.store if isinstance(verdict, Winner) else verdict.stores[0]
@@ -272,7 +272,7 @@ class _Case:
         self.missing = tuple(name for name in self.asked if not self._speaks_for(name))
 
     def _is_forked(self, store: StoreFacts) -> bool:
-        """It says that something was confirmed which the best one does not have, or calls another set by the name."""
+        """The store says that something was confirmed which the best one lacks, or calls another set by the name."""
         shared = common_lsn(store.history, store.last_lsn, self.best.history, self.best.last_lsn)
         has_same_name = (store.generation, store.epoch) == self.key and store.is_readable
         return store.confirmed_lsn > shared or (has_same_name and self._names_another(store))

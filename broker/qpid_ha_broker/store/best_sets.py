@@ -82,7 +82,7 @@ def best_of_sets(
 
 
 def map_records(stores: Sequence[StoreFacts], verdict: Verdict) -> MapRecords | None:
-    """Those of the store of `default` whose log counts; None: it tells of no other set."""
+    """The records of sets in the store of `default` whose log counts; None: it tells of no other set."""
     chosen = _chosen(verdict, stores)
     if chosen is None or not chosen.set_records:
         return None
@@ -122,7 +122,7 @@ def _of_set(name: str, stores: Sequence[StoreFacts], known: MapRecords | None) -
 
 
 def _by_cluster(stores: Sequence[StoreFacts], record: SetRecorded) -> tuple[list[StoreFacts], list[StoreFacts]]:
-    """Those that may be of the set with that record, and those of another one that had its name."""
+    """The stores that may be of the set with that record, and the stores of another one that had its name."""
     of_set = [store for store in stores if not store.cluster or not record.cluster or store.cluster == record.cluster]
     return of_set, [store for store in stores if store not in of_set]
 

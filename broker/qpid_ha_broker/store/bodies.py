@@ -90,7 +90,7 @@ class Bodies:
         return [*map(snapshot_path, snapshots), *map(segment_path, segments)]
 
     def hold(self, names: Iterable[str]) -> None:
-        """These are about to be deleted: open those that are still pointed to. Raises OSError."""
+        """Files are about to be deleted: open those that are still pointed to. Raises OSError."""
         with self._lock:
             held = [file for name in names if (file := self._files.get(name)) is not None]
         for file in held:
@@ -169,6 +169,6 @@ def _none() -> PlacedRecords:
 
 
 def is_before(name: str, number: int) -> bool:
-    """Whether it is a segment or a snapshot that snapshot `number` replaces: their names have numbers of one length."""
+    """Whether the file is a segment or snapshot that snapshot `number` replaces: numbers in names have one length."""
     last = snapshot_path(number) if name.startswith(SNAPSHOTS) else segment_path(number)
     return name < last

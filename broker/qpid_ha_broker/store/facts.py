@@ -113,7 +113,7 @@ class StoreFacts:
         return self.broker or self.where
 
     def seen_from(self, host: str) -> StoreFacts:
-        """The same, as another machine names it."""
+        """These facts, with the place as another machine names it."""
         return replace(self, where=f"{host}:{self.where}")
 
     def to_json(self) -> dict[str, Any]:

@@ -312,7 +312,7 @@ class Journal:
         self._closed = [closed for closed in self._closed if closed.number >= number]
 
     def _reuse(self, number: int) -> File | None:
-        """That segment as the spare, if it is of the usual size. Not to be written to before the names are synced."""
+        """The segment as the spare, if it is of the usual size. Not to be written to before the names are synced."""
         file = self._disk.open(segment_path(number), writable=True)
         if file.size != self._segment_bytes:
             file.close()

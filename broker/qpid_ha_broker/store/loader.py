@@ -61,7 +61,7 @@ class Contents:
         self.was_emptied = False
 
     def clear(self) -> None:
-        """It was emptied."""
+        """The queue was emptied."""
         self.was_emptied = True
         self.messages.clear()
         self.failures.clear()

@@ -40,7 +40,7 @@ class Part(NamedTuple):
         return records
 
     def _counting(self) -> bytes:
-        """Those that count, without the parts of a unit that is cut in two."""
+        """The records that count, without the parts of a unit that is cut in two."""
         block, after, limit = self.block, self.after, self.limit
         if block.first_lsn > after and block.last_lsn <= limit:
             return block.data
@@ -71,7 +71,7 @@ class JournalReader:
         self._limit_of = limits_of(surveyed.taken_back)
 
     def blocks(self) -> Iterator[Part]:
-        """Those with records, and the END of the snapshot. Raises StoreDamaged, OSError."""
+        """The blocks with records, and the END of the snapshot. Raises StoreDamaged, OSError."""
         if self._survey.snapshot is not None:
             yield from self._snapshot(self._survey.snapshot)
         for segment in self._survey.segments:

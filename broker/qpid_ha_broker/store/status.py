@@ -188,8 +188,8 @@ def read_status(disk: Disk) -> Status | None:
 
 
 def holds_store_of(disk: Disk, set_name: str) -> bool:
-    """Whether it is the store of that resource set, whole or not. A copy that an operator put beside it under another
-    name is of another set. Raises OSError."""
+    """Whether the disk has the store of that resource set, whole or not. A copy that an operator put beside it under
+    another name is of another set. Raises OSError."""
     try:
         status = read_status(disk)
     except StoreError:

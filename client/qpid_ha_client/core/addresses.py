@@ -141,7 +141,7 @@ class BrokerList:
                     self._vouched |= {trusted}
 
     def refused(self, broker: BrokerAddress) -> bool:
-        """It does not accept our login. False: it was given, and so it is the login that is wrong."""
+        """The broker does not accept our login. False: it was given, and so it is the login that is wrong."""
         if broker in self._given:
             return False
         self._refused.add(broker)

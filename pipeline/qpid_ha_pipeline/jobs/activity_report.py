@@ -86,7 +86,7 @@ def _section(title: str, activity: Activity | None, timeline: Timeline | None) -
 
 
 def _axis(activity: Activity | None, timeline: Timeline | None) -> Axis | None:
-    """That of the queues, if something went through them, so that all drawings lie one below the other."""
+    """The time axis of the queues, if something went through them, so that all drawings lie one below the other."""
     if activity is not None:
         return Axis(activity.buckets.begin_s, activity.buckets.end_s)
     if timeline is not None and timeline.span_s:

@@ -227,7 +227,7 @@ class WindowView:
         return _MAKERS[name](self)
 
     def constant(self, value: str, count: int | None = None) -> pa.Array:
-        """The same for all."""
+        """A column with one value for all."""
         return pa.repeat(pa.scalar(value or None, pa.string()), len(self.rows) if count is None else count)
 
     @cached_property

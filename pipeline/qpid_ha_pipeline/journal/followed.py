@@ -53,7 +53,7 @@ class FollowedReplica(NamedTuple):
         return ReplicaStore(self.store, self.history).has_own_log
 
     def lacks(self, delivered: Position) -> bool:
-        """Whether it has not all events behind those that were delivered, although the stream has begun."""
+        """Whether the replica has not all events behind those that were delivered, although the stream has begun."""
         base = self.store.base
         is_ahead = base is not None and self.begin[:2] <= (base.file.number, 0)
         if self.lost is not None and base is None:
@@ -109,7 +109,7 @@ class FollowedLog:
         )
 
     def new_lsns(self, reader: FollowedReplica) -> LsnRange:
-        """Those of the reader's events that were not delivered."""
+        """The LSNs of the reader's events that were not delivered."""
         return LsnRange(min(self.delivered[1], self._agreed_lsn(reader)) + 1)
 
     def discarded(self, reader: FollowedReplica) -> LsnRange:

@@ -95,7 +95,7 @@ class Messages:
 
     @cached_property
     def _properties(self) -> tuple[Iterator[Values], list[Values]]:
-        """Those fields that nobody has asked for yet, and the others."""
+        """The fields that nobody has asked for yet, and the others."""
         return self._payloads.fields(PROPERTIES), []
 
     def _property(self, place: int) -> Values:

@@ -41,7 +41,7 @@ class QueueNames:
         self._headers: list[FileHeader] | None = None
 
     def learn(self, lsn: int, event: Naming) -> None:
-        """It was just read."""
+        """The event with that LSN was just read."""
         self._names[lsn] = event.name
 
     def name(self, queue_id: int) -> str | None:

@@ -36,7 +36,7 @@ class JournalPlace(NamedTuple):
     skip: int = 0
 
     def to_json(self) -> dict[str, int]:
-        """As it lies in a checkpoint."""
+        """The place as it lies in a checkpoint."""
         return {name: value for name, value in self._asdict().items() if value or name != "skip"}
 
     @property

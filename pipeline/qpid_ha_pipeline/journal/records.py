@@ -100,7 +100,7 @@ def find_records(data: bytes, begin: int = 0, end: int | None = None) -> Ints:
 
 
 def find_in_blocks(data: bytes, begins: Ints, ends: Ints) -> Ints:
-    """The same for many pieces, which ascend: one step in each of them at a time, for as long as there are enough.
+    """`find_records` for many pieces, which ascend: one step in each of them at a time, as long as there are enough.
 
     Within a piece each record says only where the next one is, but pieces do not wait for each other. What does not add
     up is left to who goes through a piece alone, and says where it is.

@@ -20,7 +20,7 @@ _HERE: Final = re.compile(r"^file:/+")
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is for fsspec: `SCHEME://...`, or several such with `::` between them."""
+    """Whether the path is for fsspec: `SCHEME://...`, or several such with `::` between them."""
     return _REMOTE.match(path) is not None
 
 
@@ -69,7 +69,7 @@ class RemoteDisk:
             return bool(self._system.exists(self._path(path)))
 
     def open(self, path: str, *, writable: bool = False) -> RemoteFile:
-        """As it is now. Raises FileNotFoundError."""
+        """The file as it is now. Raises FileNotFoundError."""
         if writable:
             self._refuse(path)
         return RemoteFile(self, path)
@@ -89,7 +89,7 @@ class RemoteDisk:
             return int(self._system.size(self._path(path)) or 0)
 
     def part(self, path: str, begin: int, end: int) -> bytes:
-        """Those bytes. Raises FileNotFoundError."""
+        """The bytes of a file from `begin` to `end`. Raises FileNotFoundError."""
         with self._told(f"{path} cannot be read"):
             return bytes(self._system.cat_file(self._path(path), start=begin, end=end))
 

@@ -235,7 +235,7 @@ def history_of(store: SurveyedStore) -> tuple[GenerationEntry, ...]:
 
 
 def _generations(store: SurveyedStore, *, whole: bool) -> Iterator[tuple[int, ev.GenerationStarted]]:
-    """Those that begin at the end of the journal, or anywhere in it."""
+    """The generations that begin at the end of the journal, or anywhere in it."""
     origin, left, chosen = origin_of(store, ()), TAIL_BYTES, list[JournalPart]()
     files = (store.base.file, *store.segments) if store.base is not None and whole else store.segments
     for segment in reversed(files):

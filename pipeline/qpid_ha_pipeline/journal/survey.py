@@ -76,7 +76,7 @@ class SurveyedSegment(NamedTuple):
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it is one."""
+        """Whether the file is a snapshot."""
         return self.header.kind == "snapshot"
 
     @property
@@ -128,7 +128,7 @@ class SurveyedStore(NamedTuple):
 
     @property
     def counting_segments(self) -> tuple[SurveyedSegment, ...]:
-        """Those of which the state and the events follow: older ones than the snapshot are about to be deleted."""
+        """The segments from which state and events follow: older ones than the snapshot are about to be deleted."""
         first = self.base.file.number if self.base is not None else 0
         return tuple(segment for segment in self.segments if segment.number >= first)
 

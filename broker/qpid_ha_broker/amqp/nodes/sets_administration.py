@@ -53,7 +53,7 @@ class SetsAdministration(Administration):
         self._hosted = hosted
 
     def of_queue(self, name: object, *, leads: bool = False) -> Administration:
-        """That of the queue's set, of `default` where there is none of that name. Raises ServedElsewhere.
+        """The administration of the queue's set, of `default` where there is none of that name. Raises ServedElsewhere.
 
         See `Administration`.
         """
@@ -87,8 +87,8 @@ class SetsAdministration(Administration):
         return chain.from_iterable(listings)
 
     def _all_known(self, set_name: str, start: int) -> Iterator[Facts]:
-        """Those of a set that another broker leads, of which the first `start` are left out. A change of the map while
-        they are told is not seen."""
+        """The queues of a set that another broker leads, of which the first `start` are left out. A change of the map
+        while they are told is not seen."""
         queues = list(islice(self._catalog.map.queues_of(set_name).values(), start, None))
         return (self._facts_known(queue.name, set_name, queue.declared) for queue in queues)
 

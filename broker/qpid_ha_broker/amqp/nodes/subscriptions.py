@@ -41,7 +41,7 @@ class Subscriber(NamedTuple):
 
     @property
     def identity_of_nobody(self) -> str:
-        """The same as releases wrote it in which a subscription belonged to no user."""
+        """The identity as releases wrote it in which a subscription belonged to no user."""
         return _SEPARATOR.join(_ESCAPED.sub(_percent, part) for part in self[:2])
 
     @property

@@ -206,7 +206,7 @@ def _not_too_deep(expression: Expression) -> Expression:
 
 
 def condition(expression: Expression) -> Expression:
-    """The same, if it can be true or false."""
+    """The expression as it is, if it can be true or false."""
     if expression.kind not in (SelectorKind.CONDITION, SelectorKind.PROPERTY):
         raise SelectorError(f"{expression.kind.value} stands where a condition belongs", expression.column)
     return expression

@@ -120,7 +120,7 @@ def comparison_with_number(symbol: str, name: str, number: int | float) -> Evalu
 
 
 def comparison_with_string(symbol: str, name: str, text: str) -> Evaluate:
-    """The same for a string literal."""
+    """A comparison with a string literal."""
     if symbol not in _ANY_TYPE_SYMBOLS:
         return comparison(symbol, identifier(name), constant(text))
     compare = _COMPARISONS[symbol]

@@ -1,8 +1,8 @@
 """Proton's engine, called directly: the one module that knows `cproton_ffi`.
 
-Proton's Python classes are a comfortable reception desk; for each parcel they fetch a form, fill it in and file it.
-On the message path we walk straight to the counter: one C call per step, no object per event. What happens once per
-connection or link (open, attach, conditions, filters) goes through the classes, handed out as `proton` objects.
+Proton's Python classes make an object for each event and each delivery. On the message path there are none: one C call
+per step. What happens once per connection or link (open, attach, conditions, filters) goes through the classes, handed
+out as `proton` objects.
 
 An `Engine` is one connection, without a socket: bytes in by `push`, bytes out by `take_output`, and in between
 `process`, which tells a `Handler` what the peer did.

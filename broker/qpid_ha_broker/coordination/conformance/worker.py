@@ -34,7 +34,7 @@ Interval = tuple[float, float]
 
 
 class WorkerFailed(Exception):
-    """It did not answer, or with an error that no coordinator should raise; the text says which."""
+    """The worker did not answer, or with an error that no coordinator should raise; the text says which."""
 
 
 class Worker:

@@ -42,7 +42,7 @@ class Done(NamedTuple, Generic[Result]):
         return self
 
     def then(self, change: Callable[[Result], Other]) -> Done[Other]:
-        """The same with another form of its result."""
+        """The command, done, with another form of its result."""
         return Done(change(self.result), self.written)
 
     def is_of(self, log: Log) -> bool:
@@ -101,7 +101,7 @@ class Pending(Generic[Result]):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is for others to do: what comes after it does not wait for it."""
+        """Whether the command is for other brokers to do: what comes after it does not wait for it."""
         return self._log is None
 
 
@@ -195,7 +195,7 @@ class Administration:
         return map(self._exchange_facts, self._exchanges_from(0))
 
     def exchange_outlines(self, start: int) -> Iterator[Facts]:
-        """Those of `exchanges` from number `start` on, with the number of their bindings only."""
+        """The facts of `exchanges` from number `start` on, with the number of their bindings only."""
         return map(self._exchange_outline, self._exchanges_from(start))
 
     def _exchanges_from(self, start: int) -> Iterator[Exchange]:

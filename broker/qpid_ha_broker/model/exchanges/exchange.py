@@ -1,4 +1,4 @@
-"""Where a message goes: exchanges sort like a post office, by the address, a pattern, the stamps, or not at all.
+"""Exchanges: to which queues a message goes, by its key, by a pattern that the key fits, by its properties, or to all.
 
 Queues are named by their ids, so an exchange knows nothing of queues, and a backup that applies the same events routes
 alike. The order of a route is that of the earliest binding that matched. It follows from `bindings()` alone: an
@@ -176,7 +176,7 @@ class Exchange(ABC):
         return self._select(queues, key, payload) if self._selected else queues
 
     def _select(self, queues: tuple[int, ...], key: str, payload: bytes) -> tuple[int, ...]:
-        """Those of a route that a binding without a selector leads to, or one whose selector matches."""
+        """The queues of a route that a binding without a selector leads to, or one whose selector matches."""
         lookup: Lookup | None = None
         verdicts: dict[_Selector, bool] = {}
 

@@ -101,7 +101,7 @@ class QueueArguments:
 
     @property
     def transient(self) -> bool:
-        """It is gone when its only user is: there is nothing to fail over."""
+        """The queue is gone when its only user is: there is nothing to fail over."""
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
 
     def means_the_same_as(self, other: QueueArguments) -> bool:

@@ -208,7 +208,7 @@ class QueuedMessages:
         entry.holder = holder
 
     def give_back(self, entry: Entry, failed: bool) -> None:
-        """It is available again, in its old place; `failed` counts one failed delivery."""
+        """Make the entry available again, in its old place; `failed` counts one failed delivery."""
         if entry.holder is not None:
             self.acquired -= 1
             entry.acquired_before |= entry.holder is not DISPLACED

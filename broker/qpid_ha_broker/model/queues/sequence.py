@@ -461,7 +461,7 @@ class HistoryCursor(Cursor):
             block, index = following, 0
 
     def ahead(self) -> Iterator[Entry]:
-        """Those that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
+        """The entries that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
         block: SequenceBlock | None = self._block
         index = self._index
         while block is not None:

@@ -173,7 +173,7 @@ class Catalog:
         return None if is_for_notices(name) else self.exchanges.get(name)
 
     def takes_notices_alone(self, queue: Queue | PlacedQueue) -> bool:
-        """Whether it is the queue of who listens to the broker's notices: nothing else may come into it."""
+        """Whether the queue is of a client that listens to the broker's notices: nothing else may come into it."""
         notices = self.exchanges.get(NOTICE_EXCHANGE)
         is_subscription = queue.name.startswith((TEMPORARY_SUBSCRIPTION, DURABLE_SUBSCRIPTION))
         return is_subscription and notices is not None and bool(notices.count_of(queue.id))

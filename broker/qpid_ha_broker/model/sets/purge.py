@@ -54,7 +54,7 @@ class Purge:
         return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in free]
 
     def give_up(self, kind: type[ModelError], why: str) -> None:
-        """It comes to no end, because of `why`."""
+        """The purge comes to no end, because of `why`."""
         done = f"{self.count} messages of queue {self.queue.name} had gone before"
         self.failure = kind(f"it was not finished: {why}; {done}")
 

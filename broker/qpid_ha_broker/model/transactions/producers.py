@@ -113,7 +113,7 @@ class RefusedNumbers:
         return producers.get(producer, ()) if producers else ()
 
     def put(self, producer: bytes, numbers: tuple[int, ...]) -> None:
-        """They are all that there are of it, and noted last; the first of more than `REFUSED_MOST` are forgotten."""
+        """Note all numbers of a producer, as the last; the first of more than `REFUSED_MOST` are forgotten."""
         self.take(producer)
         if not numbers:
             return
@@ -304,7 +304,7 @@ class Deduplication:
         self.dropped_total = 0
 
     def knows(self, message: Message) -> bool:
-        """Whether it was accepted before. Raises RefusedBefore; for one that is new NumberTooHigh and LimitReached."""
+        """Whether the message was accepted before. Raises RefusedBefore; of a new one NumberTooHigh, LimitReached."""
         sequence, producer = message.sequence, message.producer
         if not producer or not self.producers:
             return False

@@ -99,7 +99,7 @@ class Admission(Generic[Key]):
 
     @property
     def unopened(self) -> list[Key]:
-        """Those that are not served, in no certain order."""
+        """The connections that are not served, in no certain order."""
         return list(self._unopened)
 
     @property
@@ -148,7 +148,7 @@ class Admission(Generic[Key]):
         return None
 
     def ended(self, key: Key, now_s: float) -> None:
-        """It is served no more; its socket is still there."""
+        """The connection is served no more; its socket is still there."""
         served = self._served.get(key)
         if served is not None:
             self.gone(key)

@@ -121,7 +121,7 @@ def _told(method: str, params: Mapping[str, object], names: AuditedParameters) -
 
 
 def _may_be_told(key: object) -> bool:
-    """Whether it is a setting whose value is no secret."""
+    """Whether `key` is a setting whose value is no secret."""
     try:
         return isinstance(key, str) and find(key).setting.key not in SECRETS
     except SettingsError:

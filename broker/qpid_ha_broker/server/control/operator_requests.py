@@ -45,7 +45,7 @@ class OperatorRequests:
             self._waiting.pop(number, None)
 
     def answered(self, effect: fx.Answered) -> None:
-        """That is the outcome."""
+        """The member says what came of a request."""
         if effect.text != self._member.status.problem:  # that is in the log already, perhaps for the hundredth attempt
             log.log(logging.INFO if effect.done else logging.WARNING, "%s%s", self._log_prefix, effect.text)
         done = self._told.pop(effect.request, None)

@@ -75,12 +75,12 @@ class HttpConnection(web.RequestHandler):
         self.quiet_since_s = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there, and TLS is spoken where it has to be."""
+        """The connection is there, and TLS is spoken where it has to be."""
         super().connection_made(transport)
         self.owner.opened(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It is gone."""
+        """The connection is gone."""
         self.owner.open.pop(self, None)
         super().connection_lost(exc)
 
@@ -241,7 +241,7 @@ class HttpConnections:
             raise
 
     def opened(self, connection: HttpConnection) -> None:
-        """It can ask."""
+        """The connection can send requests."""
         coming, connection.coming = connection.coming, None
         if coming is not None:
             self._coming.pop(coming, None)
