@@ -47,7 +47,7 @@ class RunningBroker(NamedTuple):
             return None
         restored = row.get("restored")
         store = StoreOrigin(restored) if restored in list(StoreOrigin) else StoreOrigin.MEMORY
-        members = tuple(str(each) for each in row.get("members") or ())
+        members = tuple(str(member) for member in row.get("members") or ())
         problem = str(row.get("problem") or "")
         return cls(name, State(state), row["generation"], int(row.get("epoch") or 0), int(row.get("lsn") or 0),
                    members, store, problem)  # fmt: skip
@@ -111,15 +111,15 @@ class Assessment:
     @property
     def leaders(self) -> tuple[str, ...]:
         """Who may lead."""
-        return tuple(each.name for each in self.standpoints if each.may_lead)
+        return tuple(standpoint.name for standpoint in self.standpoints if standpoint.may_lead)
 
 
 def assess(facts: ActivationFacts) -> Assessment:
     """Ask the promotion verdict about each broker."""
     case = _Activation(facts)
-    standpoints = tuple(sorted((*case.members(), *case.outsiders()), key=lambda each: each.name))
-    is_nobody = not any(each.may_lead for each in standpoints)
-    primary = next((each.name for each in facts.brokers if each.state is State.PRIMARY), "")
+    standpoints = tuple(sorted((*case.members(), *case.outsiders()), key=lambda standpoint: standpoint.name))
+    is_nobody = not any(standpoint.may_lead for standpoint in standpoints)
+    primary = next((broker.name for broker in facts.brokers if broker.state is State.PRIMARY), "")
     return Assessment(standpoints, case.missing, case.next_step() if is_nobody else None, primary)
 
 
@@ -130,13 +130,13 @@ class _Activation:
         self.facts = facts
         verdict = best(facts.stores, facts.record) if facts.stores else None
         self._left_out = {
-            each.where: each.text
-            for each in (verdict.reasons if verdict is not None else ())
-            if each.standing in (Standing.COPY, Standing.STRANGER)
+            reason.where: reason.text
+            for reason in (verdict.reasons if verdict is not None else ())
+            if reason.standing in (Standing.COPY, Standing.STRANGER)
         }
-        self.stores = {each.label: each for each in facts.stores if each.where not in self._left_out}
-        self.brokers = {each.name: each for each in facts.brokers if each.state is not State.LOADING}
-        self.loading = {each.name for each in facts.brokers} - set(self.brokers)
+        self.stores = {store.label: store for store in facts.stores if store.where not in self._left_out}
+        self.brokers = {broker.name: broker for broker in facts.brokers if broker.state is not State.LOADING}
+        self.loading = {broker.name for broker in facts.brokers} - set(self.brokers)
         names = [*self.brokers, *(name for name, store in self.stores.items() if store.is_readable)]
         self.answers = {name: self._answer_of(name) for name in dict.fromkeys(names)}
         self.missing = tuple(sorted(self._wanted() - set(self.answers)))
@@ -144,7 +144,7 @@ class _Activation:
     def _wanted(self) -> set[str]:
         """Whom the record and the newest in-sync set that is known name."""
         record = self.facts.record or ClusterRecord()
-        newest = max(self.answers.values(), key=lambda each: (each.generation, each.epoch), default=None)
+        newest = max(self.answers.values(), key=lambda answer: (answer.generation, answer.epoch), default=None)
         named = {record.primary} if record.claimed else set()
         return named | set(record.members) | set(newest.members if newest is not None else ())
 
@@ -190,7 +190,7 @@ class _Activation:
     @property
     def _cluster(self) -> str:
         """The UUID that most of the stores have; of a broker that answers nothing else is known."""
-        return next((each.cluster for each in self.stores.values() if each.cluster), "")
+        return next((store.cluster for store in self.stores.values() if store.cluster), "")
 
     def _evidence(self, name: str) -> PromotionEvidence:
         facts, store = self.facts, self.stores.get(name, StoreFacts(""))
@@ -223,18 +223,18 @@ class _Activation:
     def outsiders(self) -> list[Standpoint]:
         """Stores that are copies, or another cluster's."""
         return [
-            _standpoint_of(each, each.label, self.facts.record, False, self._left_out[each.where])
-            for each in self.facts.stores
-            if each.where in self._left_out
+            _standpoint_of(store, store.label, self.facts.record, False, self._left_out[store.where])
+            for store in self.facts.stores
+            if store.where in self._left_out
         ]
 
     def _standpoint(self, name: str, may_lead: bool, why: str) -> Standpoint:
         store = self.stores.get(name, StoreFacts(""))
-        found = _standpoint_of(store, name, self.facts.record, may_lead, why)
+        standpoint = _standpoint_of(store, name, self.facts.record, may_lead, why)
         broker = self.brokers.get(name)
         if broker is None:
-            return found._replace(state=State.LOADING.value) if name in self.loading else found
-        return found._replace(
+            return standpoint._replace(state=State.LOADING.value) if name in self.loading else standpoint
+        return standpoint._replace(
             state=broker.state.value,
             generation=broker.generation,
             epoch=broker.epoch,
@@ -252,7 +252,7 @@ class _Activation:
         if isinstance(verdict, Refusal):
             hint = COORDINATOR.look_around
             return False, verdict.text.removesuffix(f"; {hint}").removesuffix(f", and {hint}")
-        primary = next((each.name for each in self.brokers.values() if each.state is State.PRIMARY), "")
+        primary = next((broker.name for broker in self.brokers.values() if broker.state is State.PRIMARY), "")
         if primary:
             return True, f"in sync, and {primary} leads"
         said = f"; when it was asked last it said: {broker.problem}" if broker is not None and broker.problem else ""
@@ -270,18 +270,18 @@ class _Activation:
     @property
     def damaged(self) -> list[StoreFacts]:
         """Stores of this cluster that no broker loads."""
-        return [each for each in self.stores.values() if not each.is_readable]
+        return [store for store in self.stores.values() if not store.is_readable]
 
     @property
     def furthest(self) -> StoreFacts | None:
         """The store to go on with if all others are given up, of the recorded set if it can be; None: nobody has
         anything here."""
-        filled = [each for each in self.stores.values() if each.is_readable and not each.is_empty]
+        filled = [store for store in self.stores.values() if store.is_readable and not store.is_empty]
         if not filled:
             return None
         first = leading(filled)
         recorded = self.facts.record.members if self.facts.record is not None else ()
-        level = [each for each in filled if each.broker in recorded and each.position == first.position]
+        level = [store for store in filled if store.broker in recorded and store.position == first.position]
         return level[0] if level else first
 
     def set_commands(self) -> tuple[str, ...]:
@@ -292,7 +292,7 @@ class _Activation:
         wanted = record_of(store)
         is_forced = bool(objections(wanted, self.facts))
         command = f"qpid-ha activation set --from-store {quote(store.where)}{' --force' if is_forced else ''}"
-        others = [quote(each.where) for each in self.facts.stores if each is not store]
+        others = [quote(other_store.where) for other_store in self.facts.stores if other_store is not store]
         return " ".join([command, *others]), promote_command(store)
 
 
@@ -310,7 +310,7 @@ def _bring_missing(case: _Activation) -> NextStep:
 
 def _mend_damaged(case: _Activation) -> NextStep:
     text = "A store is damaged, and the others do not know as much as was confirmed."
-    return NextStep(text, tuple(f"qpid-ha store check {quote(each.where)}" for each in case.damaged),
+    return NextStep(text, tuple(f"qpid-ha store check {quote(store.where)}" for store in case.damaged),
                     case.set_commands())  # fmt: skip
 
 
@@ -378,35 +378,35 @@ def promote_command(store: StoreFacts) -> str:
 def objections(wanted: ClusterRecord, facts: ActivationFacts) -> list[str]:
     """Why something that was confirmed could be lost if the record became `wanted`; empty: for no reason."""
     record = facts.record or ClusterRecord()
-    stores = [each for each in facts.stores if not each.is_empty]
-    found = [
-        f"{each.name} leads generation {each.generation}: it keeps the record itself"
-        for each in facts.brokers
-        if each.state is State.PRIMARY
+    stores = [store for store in facts.stores if not store.is_empty]
+    texts = [
+        f"{broker.name} leads generation {broker.generation}: it keeps the record itself"
+        for broker in facts.brokers
+        if broker.state is State.PRIMARY
     ]
-    found += [
-        f"a broker works on {each.where} and does not answer: ask it for its state, or stop it"
-        for each in stores
-        if each.is_running and each.broker not in {broker.name for broker in facts.brokers}
+    texts += [
+        f"a broker works on {store.where} and does not answer: ask it for its state, or stop it"
+        for store in stores
+        if store.is_running and store.broker not in {broker.name for broker in facts.brokers}
     ]
     if record.cluster not in ("", wanted.cluster):
-        found.append(f"the record is of the cluster {record.cluster}, not of {wanted.cluster}")
+        texts.append(f"the record is of the cluster {record.cluster}, not of {wanted.cluster}")
     elif wanted.position < record.position:
-        found.append(
+        texts.append(
             f"the record says generation {record.generation}, epoch {record.epoch}: what was confirmed since generation"
             f" {wanted.generation}, epoch {wanted.epoch} is given up"
         )
-    found += [_objection_of_store(each, wanted) for each in stores]
-    found += [_objection_of_broker(each, wanted) for each in facts.brokers]
+    texts += [_objection_of_store(store, wanted) for store in stores]
+    texts += [_objection_of_broker(broker, wanted) for broker in facts.brokers]
     verdict = best(stores) if stores else None
     if verdict is None:
-        found.append("no store is here that shows who was in sync last")
+        texts.append("no store is here that shows who was in sync last")
     elif isinstance(verdict, Admin):
-        found.append(f"these stores alone do not show who was in sync last: {verdict.question}")
+        texts.append(f"these stores alone do not show who was in sync last: {verdict.question}")
     elif not set(wanted.members) <= set(leading(stores).members):
         strangers = ", ".join(sorted(set(wanted.members) - set(leading(stores).members)))
-        found.append(f"{strangers} is not in the last in-sync set of these stores, and may lack what was confirmed")
-    return [each for each in found if each]
+        texts.append(f"{strangers} is not in the last in-sync set of these stores, and may lack what was confirmed")
+    return [text for text in texts if text]
 
 
 def _objection_of_store(store: StoreFacts, wanted: ClusterRecord) -> str:
@@ -424,5 +424,7 @@ def _objection_of_broker(broker: RunningBroker, wanted: ClusterRecord) -> str:
 
 
 def with_record(facts: ActivationFacts, record: ClusterRecord) -> ActivationFacts:
-    """The same, once that is the record; what a broker said of the one before does not count any more."""
-    return replace(facts, record=record, problem="", brokers=tuple(each._replace(problem="") for each in facts.brokers))
+    """The facts once `record` is the record; what a broker said of the one before does not count any more."""
+    return replace(
+        facts, record=record, problem="", brokers=tuple(broker._replace(problem="") for broker in facts.brokers)
+    )

@@ -125,16 +125,17 @@ def _from_config(environment: Mapping[str, str]) -> Path | None:
 
 
 def _only_one(environment: Mapping[str, str]) -> Path:
-    found = [path for directory in _safe_directories(environment) for path in sorted(directory.glob("*.sock"))]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise AddressError(f"there is more than one broker here: say which with -b ({_listed(found)})")
+    sockets = [path for directory in _safe_directories(environment) for path in sorted(directory.glob("*.sock"))]
+    if len(sockets) == 1:
+        return sockets[0]
+    if sockets:
+        raise AddressError(f"there is more than one broker here: say which with -b ({_listed(sockets)})")
     raise Unreachable(f"no broker found: no control socket in {_listed(socket_directories(environment))}")
 
 
 def _safe_directories(environment: Mapping[str, str]) -> list[Path]:
-    """Those that exist, without any under /tmp that somebody else made: what listens there is not ours."""
+    """The socket directories that exist, without any under /tmp that somebody else made: what listens there is not
+    ours."""
     safe = []
     for directory in socket_directories(environment):
         try:

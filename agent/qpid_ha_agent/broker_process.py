@@ -26,7 +26,7 @@ class BrokerProcessError(Exception):
 
 
 class BrokerProcessForbidden(BrokerProcessError):
-    """It is another user's process."""
+    """The process is another user's."""
 
 
 class BrokerProcess:
@@ -39,7 +39,7 @@ class BrokerProcess:
 
     @property
     def is_adopted(self) -> bool:
-        """It ran before we came."""
+        """Whether the process ran before this agent came."""
         return self._child is None
 
     @classmethod
@@ -100,11 +100,11 @@ class BrokerProcess:
             raise BrokerProcessError(f"cannot watch process {pid}: {error.strerror or error}") from None
 
     def is_alive(self) -> bool:
-        """Whether it still runs; a stopped process does."""
+        """Whether the process still runs; a stopped process does."""
         return not self.wait(0)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is dead within `timeout_s`."""
+        """Whether the process is dead within `timeout_s`."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0, int(timeout_s * 1000))))

@@ -59,8 +59,8 @@ class BrokerTalk:
             rows = await self.request("backups", self.answer_timeout_s)
         except ControlFailure:
             return frozenset()
-        found = rows if isinstance(rows, list) else []
-        ready = [row for row in found if isinstance(row, dict) and row.get("in_sync") is True]
+        backups = rows if isinstance(rows, list) else []
+        ready = [row for row in backups if isinstance(row, dict) and row.get("in_sync") is True]
         return frozenset(str(row.get("name")) for row in ready if row.get("state") == State.READY)
 
     def _call(self, method: str, timeout_s: float, params: dict[str, object]) -> object:

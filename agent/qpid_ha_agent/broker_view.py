@@ -63,8 +63,8 @@ class BrokerView:
             self._unanswered_since_s = now_s
 
     def answer_otherwise(self) -> None:
-        """It said something, though not how it is: its process has its turns, and is not to be taken for one that
-        hangs."""
+        """The broker said something, though not how it is: its process has its turns, and is not to be taken for one
+        that hangs."""
         self._unanswered_since_s = None
 
     def note_work(self, worked_s: float) -> None:

@@ -70,8 +70,8 @@ def _prepare(source: Place, target: Place) -> Iterator[str]:
         yield f"{target.url} was prepared before"
         return
     if there != ClusterRecord():
-        what = f"leads to {pointer.url}" if pointer is not None else f"holds the record of the cluster {there.cluster}"
-        raise CannotMigrate(f"{target.url} {what} (this cluster is {record.cluster}): give it a namespace of its own")
+        why = f"leads to {pointer.url}" if pointer is not None else f"holds the record of the cluster {there.cluster}"
+        raise CannotMigrate(f"{target.url} {why} (this cluster is {record.cluster}): give it a namespace of its own")
     done, _ = target.coordinator.compare_and_set(there, encode_pointer(source.url, ClusterRecord()))
     if not done:
         raise CannotMigrate(f"somebody else has written to {target.url} just now: look at it, and try again")

@@ -130,38 +130,38 @@ class CoordinatorTalk:
             self.lock.declare_lost()
             self._failed(CoordinatorError(f"{self.url} does not answer"))
             await asyncio.wait([asked])
-        told = asked.result()
-        if isinstance(told, CoordinatorError):
-            self._failed(told)
+        answer = asked.result()
+        if isinstance(answer, CoordinatorError):
+            self._failed(answer)
         else:
             self.is_fresh = naps == self._naps
-            self._answered(told, time.monotonic())
+            self._answered(answer, time.monotonic())
 
     def _ask(self, loop: asyncio.AbstractEventLoop, asked: asyncio.Future[Coordination | CoordinatorError]) -> None:
         """In a thread of its own: it may block for as long as it likes, and keeps nobody from ending.
 
         A lock that is ours is renewed each time; the rest is read when it may have changed, to spare the coordinator.
         """
-        told: Coordination | CoordinatorError
+        answer: Coordination | CoordinatorError
         try:
             self.lock.check()
-            told = self._look()
+            answer = self._look()
         except CoordinatorError as error:
             self._is_look_due = True
-            told = error
+            answer = error
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(_answer, asked, told)
+            loop.call_soon_threadsafe(_answer, asked, answer)
 
     def _look(self) -> Coordination:
         """Raises CoordinatorError."""
-        told, now_s = self._told, time.monotonic()
-        if told is None or self._is_look_due or now_s - self._looked_at_s >= self.coordinator.look_interval_s:
+        coordination, now_s = self._told, time.monotonic()
+        if coordination is None or self._is_look_due or now_s - self._looked_at_s >= self.coordinator.look_interval_s:
             self._is_look_due = False  # what changes from now on is for the next look
             self._looked_at_s = now_s
             read = self.coordinator.read(), self.lock.last_renewal()
             notes = self.coordinator.read_note(PAUSE_NOTE), self.coordinator.read_note(RESTART_NOTE)
-            self._told = told = Coordination(*read, *notes, self._look_at_priorities(told))
-        return told
+            self._told = coordination = Coordination(*read, *notes, self._look_at_priorities(coordination))
+        return coordination
 
     def _look_at_priorities(self, before: Coordination | None) -> str:
         """The note, once ours is in it; who neither has a priority nor heeds others' looks once. Raises
@@ -176,13 +176,13 @@ class CoordinatorTalk:
             self._is_look_due = True
         return note
 
-    def _answered(self, told: Coordination, now_s: float) -> None:
-        self.record, self._lost_at_s = told.record, None
-        self._pause.note(told.pause, now_s)
-        self.restart = told.restart
-        self.priorities = read_priorities(told.priorities)
-        if told.renewal and (self.lock.view is LockView.WAITING or self.is_shut_out):
-            self.lease_watch.note(told.renewal, now_s)
+    def _answered(self, coordination: Coordination, now_s: float) -> None:
+        self.record, self._lost_at_s = coordination.record, None
+        self._pause.note(coordination.pause, now_s)
+        self.restart = coordination.restart
+        self.priorities = read_priorities(coordination.priorities)
+        if coordination.renewal and (self.lock.view is LockView.WAITING or self.is_shut_out):
+            self.lease_watch.note(coordination.renewal, now_s)
         else:
             self.lease_watch.forget()
         self.heard(None)
@@ -194,7 +194,7 @@ class CoordinatorTalk:
         self.heard(error)
 
 
-def _answer(asked: asyncio.Future[Coordination | CoordinatorError], told: Coordination | CoordinatorError) -> None:
+def _answer(asked: asyncio.Future[Coordination | CoordinatorError], answer: Coordination | CoordinatorError) -> None:
     """Nobody waits any more when the agent ends."""
     if not asked.done():
-        asked.set_result(told)
+        asked.set_result(answer)

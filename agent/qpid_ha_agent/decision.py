@@ -140,7 +140,7 @@ class Known:
 
     @property
     def may_be_primary(self) -> bool:
-        """Whether it could confirm something if it woke up now."""
+        """Whether the broker could confirm something if it woke up now."""
         if self.state is None:
             return self.adopted
         return self.state is State.PRIMARY
@@ -227,8 +227,9 @@ def _waits_for_new_primary(known: Known, limits: Limits) -> bool:
 
 
 def _follows_soon(known: Known, limits: Limits) -> bool:
-    """It has handed over, and is about to be in sync with the new primary, which commits nothing before it is, or was
-    given up: 2 s that all publishers would wait if it stopped now. Once it follows, its stop costs nobody anything."""
+    """The broker has handed over, and is about to be in sync with the new primary, which commits nothing before it is,
+    or was given up: 2 s that all publishers would wait if it stopped now. Once it follows, its stop costs nobody
+    anything."""
     if known.lock is not LockView.HELD or known.demoted_for_s is None:
         return False
     return known.state in (State.CONNECTING, State.CATCHUP) and known.demoted_for_s < limits.rejoin_s

@@ -73,7 +73,7 @@ def discarded_paths(data_directory: Path) -> list[Path]:
     directory = data_directory / DIRECTORY
     try:
         of_sets = [path for path in directory.iterdir() if path.is_dir() and set_name_problem(path.name) is None]
-        files = [path for each in (directory, *of_sets) for path in each.iterdir() if path.is_file()]
+        files = [path for place in (directory, *of_sets) for path in place.iterdir() if path.is_file()]
         paths = [path for path in files if path.suffix in (".log", REPLAYED)]
         return sorted(paths, key=lambda path: (path.stat().st_mtime, path.name))
     except FileNotFoundError:
@@ -155,12 +155,12 @@ class Replay:
         """Send all of `file`, then rename it; returns its new path. Raises DiscardedError: some may have been sent."""
         with self._explained():
             sender: Any = self._connection.create_sender(to or file.queue)
-            for each in file.messages:
+            for discarded in file.messages:
                 message = proton.Message()
-                message.decode(each.payload)
+                message.decode(discarded.payload)
                 delivery = sender.send(message)
                 if delivery.remote_state != proton.Delivery.ACCEPTED:
-                    raise DiscardedError(f"{self._broker} did not accept message {each.id} of {file.path}")
+                    raise DiscardedError(f"{self._broker} did not accept message {discarded.id} of {file.path}")
                 done()
             sender.close()
         target = file.path.with_name(file.path.name + REPLAYED)
@@ -179,7 +179,7 @@ class Replay:
 
 
 def read_all(paths: list[Path], queue: str | None) -> Iterator[DiscardedFile]:
-    """Those of `queue`, or all. Raises DiscardedError."""
+    """The files of `queue`, or all. Raises DiscardedError."""
     for path in paths:
         file = read_discarded(path)
         if queue in (None, file.queue):

@@ -23,25 +23,25 @@ LOOKED_MOST_S: Final = 5.0
 def read_priorities(note: str) -> dict[str, int]:
     """{broker: priority} of a note; what cannot be understood is none: their agents put it right."""
     try:
-        found = json.loads(note)
+        priorities = json.loads(note)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(priorities, dict):
         return {}
     return {
         name: priority
-        for name, priority in found.items()
+        for name, priority in priorities.items()
         if isinstance(priority, int) and not isinstance(priority, bool) and 0 < priority <= PRIORITY_MAX
     }
 
 
 def with_priority(note: str, name: str, priority: int) -> str:
     """The note with the priority of `name`; the same note when it has it already. Who has none is not in it."""
-    found = read_priorities(note)
-    if found.get(name, 0) == priority:
+    priorities = read_priorities(note)
+    if priorities.get(name, 0) == priority:
         return note
-    wanted = {**found, name: priority}
-    return json.dumps(dict(sorted((each, number) for each, number in wanted.items() if number)))
+    wanted = {**priorities, name: priority}
+    return json.dumps(dict(sorted((broker, number) for broker, number in wanted.items() if number)))
 
 
 class Failback:

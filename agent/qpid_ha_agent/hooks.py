@@ -40,19 +40,19 @@ class RoleChange(NamedTuple):
 class RoleHistory:
     """The promise: of each generation that a broker leads, its beginning is told once, and then its end. Pure.
 
-    `told` is the generation whose beginning was told and whose end was not; 0: none.
+    `announced` is the generation whose beginning was told and whose end was not; 0: none.
     """
 
-    def __init__(self, told: int = 0) -> None:
-        self.told = told
+    def __init__(self, announced: int = 0) -> None:
+        self.announced = announced
 
     def note(self, is_primary: bool | None, generation: int | None) -> list[RoleChange]:
         """How it is now, None: not known; what has to be told of it."""
-        if is_primary is None or (is_primary and generation in (None, 0, self.told)):
+        if is_primary is None or (is_primary and generation in (None, 0, self.announced)):
             return []
-        changes = [RoleChange(HookEvent.DEMOTED, self.told)] if self.told else []
-        self.told = generation or 0 if is_primary else 0
-        return [*changes, RoleChange(HookEvent.PROMOTED, self.told)] if is_primary else changes
+        changes = [RoleChange(HookEvent.DEMOTED, self.announced)] if self.announced else []
+        self.announced = generation or 0 if is_primary else 0
+        return [*changes, RoleChange(HookEvent.PROMOTED, self.announced)] if is_primary else changes
 
 
 class Hooks:
@@ -77,7 +77,7 @@ class Hooks:
             return
         changes = self._history.note(is_primary, generation)
         if changes:
-            self._remember(self._history.told)
+            self._remember(self._history.announced)
         for change in changes:
             self._changes.put_nowait(change)
 
@@ -139,9 +139,9 @@ class Hooks:
             log.warning("%s does not say what hooks were told: %s", self._memory, error)
             return 0
 
-    def _remember(self, told: int) -> None:
+    def _remember(self, generation: int) -> None:
         try:
-            self._memory.write_text(f"{told}\n", encoding="ascii")
+            self._memory.write_text(f"{generation}\n", encoding="ascii")
         except OSError as error:
             log.warning("cannot write %s: a new agent may run a hook again: %s", self._memory, error.strerror)
 

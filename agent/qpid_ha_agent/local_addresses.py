@@ -59,7 +59,7 @@ class LocalAddress(NamedTuple):
 
     @property
     def is_permanent(self) -> bool:
-        """It does not expire."""
+        """Whether the address does not expire."""
         return bool(self.flags & _PERMANENT)
 
 
@@ -109,12 +109,12 @@ def link(nic: str) -> NetworkInterface:
 
 def own_macs() -> frozenset[bytes]:
     """Of every interface of this machine."""
-    found = set()
+    macs = set()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, nic in socket.if_nameindex():
             with suppress(OSError):  # it went away meanwhile
-                found.add(_hardware_address(asking, nic)[1])
-    return frozenset(found)
+                macs.add(_hardware_address(asking, nic)[1])
+    return frozenset(macs)
 
 
 def _hardware_address(asking: socket.socket, nic: str) -> tuple[int, bytes]:
@@ -141,15 +141,15 @@ def _ask(kind: int, flags: int, body: bytes) -> Iterator[bytes]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.sendto(_MESSAGE.pack(_MESSAGE.size + len(body), kind, _REQUEST | flags, 1, 0) + body, (0, 0))
         while True:
-            for answer, answer_flags, found in _messages(kernel.recv(_BUFFER_BYTES)):
+            for answer, answer_flags, answer_body in _messages(kernel.recv(_BUFFER_BYTES)):
                 if answer == _ERROR:
-                    code = -int.from_bytes(found[:4], sys.byteorder, signed=True)
+                    code = -int.from_bytes(answer_body[:4], sys.byteorder, signed=True)
                     raise OSError(code, os.strerror(code))
                 if answer_flags & _INTERRUPTED:
                     raise InterruptedError
                 if answer == _DONE:
                     return
-                yield found
+                yield answer_body
             if not flags & _DUMP:
                 return
 
@@ -163,12 +163,12 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
-    found, at = {}, 0
+    attributes, at = {}, 0
     while at + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, at)
-        found[kind] = data[at + _ATTRIBUTE.size : at + length]
+        attributes[kind] = data[at + _ATTRIBUTE.size : at + length]
         at += max(_padded(length), _ATTRIBUTE.size)
-    return found
+    return attributes
 
 
 def _padded(length: int) -> int:

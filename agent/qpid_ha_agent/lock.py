@@ -86,7 +86,7 @@ class PrimaryLock:
         return self._make_lease().last_renewal()
 
     def declare_lost(self, lease: Lease | None = None) -> None:
-        """It cannot be relied on any more."""
+        """The lease cannot be relied on any more."""
         with self._mutex:
             if self._lease is not None and lease in (None, self._lease):
                 self._is_lost = True

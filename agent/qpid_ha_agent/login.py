@@ -42,7 +42,7 @@ class Login(NamedTuple):
 def resolve(host: str) -> frozenset[str]:
     """The addresses of a host; none if it has no name or the name service is silent."""
     try:
-        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        return frozenset(str(resolved[4][0]) for resolved in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
         return frozenset()
 

@@ -47,8 +47,8 @@ def numbered(payload: bytes, producer: str, number: int) -> bytes:
         elif code == MESSAGE_ANNOTATIONS:
             data = proton.Data()
             data.decode(payload[value_end(payload, at + 1) : end])
-            found = value_of(data)
-            annotations = dict(found) if isinstance(found, dict) else {}
+            annotations_value = value_of(data)
+            annotations = dict(annotations_value) if isinstance(annotations_value, dict) else {}
             return payload[:at] + _section(annotations, producer, number) + payload[end:]
         else:
             break

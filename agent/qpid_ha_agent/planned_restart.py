@@ -80,12 +80,12 @@ def encode_request(request: RestartRequest) -> str:
 def decode_request(note: str) -> RestartRequest | None:
     """The request in a note; None: there is none that we understand, and nobody acts on what he does not understand."""
     try:
-        found = json.loads(note)
-        texts = {name: found[name] for name in ("identity", "node", "by", "version", "text")}
-        until = datetime.fromisoformat(found["until"])
+        fields = json.loads(note)
+        texts = {name: fields[name] for name in ("identity", "node", "by", "version", "text")}
+        until = datetime.fromisoformat(fields["until"])
         if not all(isinstance(text, str) for text in texts.values()) or until.tzinfo is None:
             return None
-        return RestartRequest(until=until, stage=Stage(found["stage"]), **texts)
+        return RestartRequest(until=until, stage=Stage(fields["stage"]), **texts)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -146,7 +146,7 @@ class PlannedRestart:
             self._is_answering = False
 
     def give_up(self, reason: str) -> None:
-        """It comes to nothing, and the broker goes on; the next answer says so."""
+        """The restart comes to nothing, and the broker goes on; the next answer says so."""
         self.cause, self._reason = "", reason
 
     def forget(self) -> None:

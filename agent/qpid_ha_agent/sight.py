@@ -42,8 +42,8 @@ class Sight(NamedTuple):
     @property
     def state(self) -> State | None:
         """The broker's own word."""
-        told = self.status.get("state")
-        return State(told) if isinstance(told, str) and told in list(State) else None
+        state = self.status.get("state")
+        return State(state) if isinstance(state, str) and state in list(State) else None
 
     @property
     def is_primary(self) -> bool:
@@ -52,7 +52,7 @@ class Sight(NamedTuple):
 
     @property
     def is_loading(self) -> bool:
-        """It answers, and has not loaded its store yet."""
+        """The broker answers, and has not loaded its store yet."""
         return self.state is State.LOADING
 
     @property
@@ -62,18 +62,18 @@ class Sight(NamedTuple):
 
     def text(self, name: str) -> str:
         """The status as text; empty when it was not told."""
-        told = self.status.get(name)
-        return told if isinstance(told, str) else ""
+        text = self.status.get(name)
+        return text if isinstance(text, str) else ""
 
     def number(self, name: str) -> int:
         """The status as a number; 0 when it was not told."""
-        told = self.status.get(name)
-        return told if isinstance(told, int) else 0
+        number = self.status.get(name)
+        return number if isinstance(number, int) else 0
 
     def names(self, name: str) -> tuple[str, ...]:
         """The status as a list of names."""
-        told = self.status.get(name)
-        return tuple(each for each in told if isinstance(each, str)) if isinstance(told, list) else ()
+        names = self.status.get(name)
+        return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def look(control_socket: Path, timeout_s: float) -> Sight:

@@ -34,8 +34,8 @@ class StartedByFile:
     def read(self) -> StartedBy | None:
         """None: it was not started since the machine was, or was stopped."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            return StartedBy(str(found["service"]), str(found["control_socket"]))
+            document = json.loads(self._path.read_text(encoding="utf-8"))
+            return StartedBy(str(document["service"]), str(document["control_socket"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -47,5 +47,5 @@ class StartedByFile:
         temporary.replace(self._path)
 
     def forget(self) -> None:
-        """It was stopped. Raises OSError."""
+        """The broker was stopped. Raises OSError."""
         self._path.unlink(missing_ok=True)

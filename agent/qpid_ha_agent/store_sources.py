@@ -39,7 +39,7 @@ class SourceError(Exception):
 
 
 class SourceForbidden(SourceError):
-    """It is there, or may be, and the system does not let us at it."""
+    """The store is there, or may be, and the system does not let us at it."""
 
 
 class StoreBusy(Exception):
@@ -141,7 +141,7 @@ def _store_directories(text: str, set_name: str | None) -> list[Path]:
 def is_store(source: str, stores: Sequence[StoreFacts]) -> bool:
     """Whether `source` names one store, and not a data directory, by what was found there: then others are not."""
     name = Path(host_of(source)[1]).name
-    return name.partition(".")[0] == DEFAULT_SET or any(Path(host_of(each.where)[1]).name == name for each in stores)
+    return name.partition(".")[0] == DEFAULT_SET or any(Path(host_of(store.where)[1]).name == name for store in stores)
 
 
 def _is_store(path: Path) -> bool:
@@ -150,14 +150,14 @@ def _is_store(path: Path) -> bool:
 
 def facts_of_source(text: str, set_name: str | None = None, progress: Progress = nobody_watches) -> list[StoreFacts]:
     """What is in each of `store_directories`. Raises SourceError."""
-    found = []
+    stores = []
     for path in store_directories(text, set_name):
         facts = facts_of_directory(path, progress)
         if not facts.set and path.name != DEFAULT_SET and set_name_problem(path.name) is None:
             facts = replace(facts, set=path.name)
         if set_name in (None, set_of(facts)):
-            found.append(facts)
-    return found
+            stores.append(facts)
+    return stores
 
 
 def facts_of_directory(store: Path, progress: Progress = nobody_watches) -> StoreFacts:
@@ -215,7 +215,7 @@ def locked(store: Path) -> Iterator[None]:
 def mark_chosen(store: Path, facts: StoreFacts, reason: str) -> None:
     """Write into STATUS that this one may be promoted as it is. Hold the lock. Raises SourceError."""
     disk = LocalDisk(store)
-    history = tuple((each.generation, each.primary, each.first_lsn) for each in facts.history)
+    history = tuple((entry.generation, entry.primary, entry.first_lsn) for entry in facts.history)
     try:
         status = read_status(disk)
         if status is None:

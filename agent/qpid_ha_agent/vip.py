@@ -1,8 +1,7 @@
 """The virtual IP: the address at which clients find the primary, wherever it is.
 
-It is like the one telephone number of an emergency desk, which is put through to whoever is on duty. Two who answer
-the same number are worse than none, so whoever takes it asks first whether it is answered; and the neighbours, who
-remember where the last call went, are told.
+Two machines that have the address are worse than none, so whoever takes it asks the network first whether another
+one answers for it; and the neighbours, which remember the machine that had it before, are told.
 
 Everything raises AddressProblem, whose text says what to do. Not to be called from within a running event loop.
 """

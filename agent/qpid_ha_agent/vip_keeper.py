@@ -47,7 +47,7 @@ class VirtualIpKeeper:
         self._problem, self._problem_times = "", 0
 
     def want(self, is_up: bool) -> None:
-        """Whether it shall be here; it will be in a moment."""
+        """Whether the address shall be here; it will be in a moment."""
         if self._address is None or self._wanted is is_up:
             return
         self._wanted = is_up

@@ -76,12 +76,12 @@ def ready_link(address: VirtualAddress, here: Sequence[LocalAddress]) -> Network
     """
     nic = _wanted_nic(address, here)
     with told_as_problems(address, nic):
-        found = link(nic)
-    if not found.is_up:
+        nic_link = link(nic)
+    if not nic_link.is_up:
         raise AddressProblem(f"{nic}, where {address} belongs, is down: `ip link set {nic} up`, or set virtual_ip_nic")
-    if not found.has_carrier:
+    if not nic_link.has_carrier:
         raise AddressProblem(f"{nic}, where {address} belongs, has no carrier: look at its cable and its switch")
-    return found
+    return nic_link
 
 
 @contextmanager

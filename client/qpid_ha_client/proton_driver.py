@@ -338,7 +338,7 @@ class DriverConnection(Handler):
         connection = event.connection
         facts = ev.OpenFacts(
             str(connection.remote_container or ""),
-            frozenset(str(each) for each in _listed(connection.remote_offered_capabilities)),
+            frozenset(str(capability) for capability in _listed(connection.remote_offered_capabilities)),
             _plain(connection.remote_properties),
         )
         self._feed(ev.BrokerOpened(self.attempt, facts))
@@ -436,8 +436,8 @@ def _key(message: Any) -> object:
     annotations = message.annotations or {}
     if annotations.get(PRODUCER) is not None and annotations.get(SEQUENCE) is not None:
         return str(annotations[PRODUCER]), int(annotations[SEQUENCE])
-    found = message.id
-    return bytes(found) if isinstance(found, memoryview) else found
+    message_id = message.id
+    return bytes(message_id) if isinstance(message_id, memoryview) else message_id
 
 
 def _reason(condition: Any) -> ev.EndReason:

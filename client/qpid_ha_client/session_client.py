@@ -112,7 +112,7 @@ class Received:
         return self.message.body
 
     def accept(self, *, wait: bool = False, timeout_s: float | None = None) -> None:
-        """It is done. `wait`: until that counts, whatever fails; then it raises as `wait_settled`."""
+        """The message is done with. `wait`: until that counts, whatever fails; then it raises as `wait_settled`."""
         self._answer(ev.ConsumerVerdict.ACCEPT, wait, timeout_s)
 
     def reject(self, *, wait: bool = False, timeout_s: float | None = None) -> None:
@@ -148,15 +148,15 @@ class BlockingReceiver:
 
     def receive(self, timeout_s: float | None = None) -> Received:
         """The next message. Raises TimeoutError, and what `SessionClient` does."""
-        found: list[Received] = []
+        received: list[Received] = []
 
         def take() -> bool:
             if self.waiting:
-                found.append(self.waiting.popleft())
-            return bool(found)
+                received.append(self.waiting.popleft())
+            return bool(received)
 
         self.client.wait(take, timeout_s, self.name)
-        return found[0]
+        return received[0]
 
     def __iter__(self) -> Iterator[Received]:
         while True:
@@ -297,8 +297,8 @@ class SessionClient:
             self._senders[sender.name] = sender
             return sender
 
-        found: BlockingSender = self._call(made)
-        return found
+        sender: BlockingSender = self._call(made)
+        return sender
 
     def receiver(
         self, address: str, name: str = "", *, prefetch: int = PREFETCH, options: Iterable[Any] = ()
@@ -311,8 +311,8 @@ class SessionClient:
             self._receivers[receiver.name] = receiver
             return receiver
 
-        found: BlockingReceiver = self._call(made)
-        return found
+        receiver: BlockingReceiver = self._call(made)
+        return receiver
 
     def begin_anew(self, *, resend: bool = True) -> None:
         """After SessionLost: go on with a new session. `resend`: what may not be queued is sent again."""

@@ -66,7 +66,7 @@ class ReceivedMessage:
         return self.message.body
 
     def accept(self) -> None:
-        """It is done."""
+        """The message is done with."""
         self._answer(ev.ConsumerVerdict.ACCEPT)
 
     def reject(self) -> None:
@@ -157,7 +157,7 @@ class SessionHandler(Handler):
         """The connection is gone; the next broker is tried."""
 
     def on_link_ready(self, link: ClientLink, confirmed: int) -> None:
-        """It is attached, again. `confirmed`: in a session, the highest number of this sender that brokers have."""
+        """The link is attached, again. `confirmed`: in a session, the sender's highest number that brokers have."""
 
     def on_message(self, received: ReceivedMessage) -> None:
         """A message came, for the first time."""
@@ -184,7 +184,7 @@ class SessionHandler(Handler):
         """A link cannot be used any more."""
 
     def on_session_lost(self, error: SessionLost) -> None:
-        """It is gone; the error says what is in doubt. Nothing goes on before `begin_anew`. By default: the end."""
+        """The session is gone; the error says what is in doubt. All waits for `begin_anew`. By default: the end."""
         self.close()
 
     def on_end(self, error: ClientError | None) -> None:

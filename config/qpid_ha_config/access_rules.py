@@ -119,10 +119,10 @@ def _read_group(words: list[str], groups: dict[str, frozenset[str]]) -> None:
         raise ValueError(f"{name!r:.80} is no name for a group: use letters, digits and . _ -")
     if name in groups:
         raise ValueError(f"the group {name} is there twice; write all members in one line")
-    found: set[str] = set()
+    users: set[str] = set()
     for member in members:
-        found |= _group(member, groups) if member.startswith("@") else {_user(member)}
-    groups[name] = frozenset(found)
+        users |= _group(member, groups) if member.startswith("@") else {_user(member)}
+    groups[name] = frozenset(users)
 
 
 def _group(word: str, groups: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -190,10 +190,10 @@ def _limit(kind: LimitKind, text: str) -> float | None:
 
 def _rate(text: str) -> float:
     """Messages a second. Raises ValueError."""
-    found = _RATE.fullmatch(text)
-    if found is None:
+    match = _RATE.fullmatch(text)
+    if match is None:
         raise ValueError
-    return float(found[1]) / _RATE_UNITS_S[found[2] or "s"]
+    return float(match[1]) / _RATE_UNITS_S[match[2] or "s"]
 
 
 _VALUES: Final[Mapping[LimitKind, tuple[str, Callable[[str], float]]]] = {
@@ -204,15 +204,15 @@ _VALUES: Final[Mapping[LimitKind, tuple[str, Callable[[str], float]]]] = {
 
 def _actions(word: str, *, allows: bool) -> frozenset[Permission]:
     """`all` allows what an application does with its nodes, and denies everything."""
-    names, found = [action.value for action in Permission], set[Permission]()
+    names, actions = [action.value for action in Permission], set[Permission]()
     for name in word.split(","):
         if name == _ALL:
-            found |= APPLICATION if allows else set(Permission)
+            actions |= APPLICATION if allows else set(Permission)
         elif name in names:
-            found.add(Permission(name))
+            actions.add(Permission(name))
         else:
             raise ValueError(f"there is no action {name!r:.80}; {nearest(name, [*names, _ALL])}")
-    return frozenset(found)
+    return frozenset(actions)
 
 
 def _pattern(word: str) -> NodePattern:

@@ -42,13 +42,13 @@ class Address(NamedTuple):
         if scheme not in ports:
             quoted = f"the scheme {scheme!r}" if scheme.isalnum() else "what stands before ://"
             raise ValueError(f"{quoted} is neither {' nor '.join(ports)}")
-        found = _ADDRESS.fullmatch(rest)
-        if found is None:
+        match = _ADDRESS.fullmatch(rest)
+        if match is None:
             is_bare = rest.count(":") > 1 and not {"[", "@"} & set(rest)
             raise ValueError(
                 "an IPv6 address stands in brackets" if is_bare else "it does not end with HOST or HOST:PORT"
             )
-        user, host, port_text = found[1] or "", found[2], found[3]
+        user, host, port_text = match[1] or "", match[2], match[3]
         if ":" in user:
             raise ValueError("an address is no place for a password; put it into a file")
         port = ports[scheme] if port_text is None else int(port_text)
@@ -81,7 +81,7 @@ class Address(NamedTuple):
         return self.place == other.place and self.is_tls == other.is_tls
 
     def as_user(self, user: str) -> Address:
-        """The same place, for `user`."""
+        """The address, for `user`."""
         return self._replace(user=user)
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ def parse_listeners(value: object) -> tuple[Address, ...]:
 
 
 def parse_admin_listeners(value: object) -> tuple[Address, ...]:
-    """Those for HTTP, each with its scheme: `http://127.0.0.1:8672,https://[::1]`; none for an empty list.
+    """Listeners for HTTP, each with its scheme: `http://127.0.0.1:8672,https://[::1]`; none for an empty list.
 
     Raises ValueError.
     """

@@ -38,12 +38,12 @@ class Validity(NamedTuple):
 def validities(pem: str) -> list[Validity]:
     """Of each certificate in it. Raises CertificateError."""
     try:
-        found = [_validity(base64.b64decode("".join(block.split()), validate=True)) for block in _BLOCK.findall(pem)]
+        periods = [_validity(base64.b64decode("".join(block.split()), validate=True)) for block in _BLOCK.findall(pem)]
     except (ValueError, IndexError, binascii.Error) as error:
         raise CertificateError(f"it holds a certificate that cannot be read: {error}") from None
-    if not found:
+    if not periods:
         raise CertificateError("it holds no certificate in PEM form")
-    return found
+    return periods
 
 
 def _shown(at_s: float) -> str:

@@ -133,10 +133,10 @@ def _parse_ensemble(rest: str, default_port: int) -> str:
 
 
 def _parse_server(text: str, default_port: int) -> Server:
-    found = _HOST.fullmatch(text)
-    if found is None:
+    match = _HOST.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r:.80} is no HOST or HOST:PORT; an IPv6 address stands in brackets")
-    port = int(found[3]) if found[3] else default_port
+    port = int(match[3]) if match[3] else default_port
     if not 0 < port < 65_536:
         raise ValueError(f"{port} of {text!r:.80} is no port")
-    return Server(found[1] or found[2], port)
+    return Server(match[1] or match[2], port)

@@ -16,7 +16,7 @@ class SettingsError(Exception):
 
 
 class ConfigError(SettingsError):
-    """The same with the `source` it was read from: a path, with the line if it is known, or `command line`."""
+    """A wrong setting with the `source` it was read from: a path, with the line if it is known, or `command line`."""
 
     def __init__(self, source: Path | str, key: str, problem: str) -> None:
         super().__init__(key, problem)
@@ -31,7 +31,7 @@ class UnreadableConfig(ConfigError):
 
 
 class ForbiddenConfig(UnreadableConfig):
-    """It is there, and this user may not read it."""
+    """The file is there, and this user may not read it."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -368,12 +368,12 @@ SIZE_OR_AUTO = Kind(
 LISTENERS = Kind(
     "a list of amqp://HOST[:PORT] or amqps://HOST[:PORT] (0.0.0.0 or [::]: every interface)",
     parse_listeners,
-    lambda listed: [str(each) for each in listed],
+    lambda listed: [str(listener) for listener in listed],
 )
 ADMIN_LISTENERS = Kind(
     "a list of http://HOST[:PORT] or https://HOST[:PORT] (0.0.0.0 or [::]: every interface)",
     parse_admin_listeners,
-    lambda listed: [str(each) for each in listed],
+    lambda listed: [str(listener) for listener in listed],
 )
 PEERS = Kind("a URL such as amqp://node1:5672,node2:5672", parse_peers, show_addresses)
 COORDINATOR = Kind(coordinator.EXPECTED, coordinator.CoordinatorUrl.parse, str)

@@ -163,8 +163,8 @@ def check_private(key: str, file: Path) -> None:
     """Raise SettingsError for a secret that every user of this machine may read or replace; its group may."""
     check_place(key, file)
     with contextlib.suppress(OSError):
-        found = file.stat()
-        if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IRWXO:
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IRWXO:
             raise SettingsError(key, f"{file} is a secret and open to all users: chmod o-rwx {file}")
 
 
@@ -172,8 +172,8 @@ def check_unchangeable(key: str, file: Path) -> None:
     """Raise SettingsError for a file that every user of this machine may change or replace."""
     check_place(key, file)
     with contextlib.suppress(OSError):
-        found = file.stat().st_mode
-        if stat.S_ISREG(found) and found & stat.S_IWOTH:
+        mode = file.stat().st_mode
+        if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
             raise SettingsError(key, f"every user may change {file}: chmod o-w {file}")
 
 
@@ -201,8 +201,8 @@ def certificate_problems(settings: BrokerSettings, now_s: float) -> list[Setting
     """Certificates that are not valid now: with them no TLS connection comes about. Of a file with authorities one has
     to be valid, of the others all. What cannot be read is not looked at."""
     tls, coordinator, remote = settings.tls, settings.coordinator, settings.remote
-    elsewhere = [*(("remote-nodes", each.login.ca) for each in remote.nodes),
-                 *(("remote-brokers", each.login.ca) for each in remote.brokers)]  # fmt: skip
+    elsewhere = [*(("remote-nodes", node.login.ca) for node in remote.nodes),
+                 *(("remote-brokers", broker.login.ca) for broker in remote.brokers)]  # fmt: skip
     files = [
         ("tls.certificate", tls.certificate, False),
         ("tls.ca", tls.ca, True),
@@ -210,17 +210,17 @@ def certificate_problems(settings: BrokerSettings, now_s: float) -> list[Setting
         ("ha.coordinator-ca", coordinator.ca, True),
         *((key, file, True) for key, file in elsewhere),
     ]
-    found = []
+    errors = []
     for key, file, is_of_authorities in files:
         if file is None:
             continue
         with contextlib.suppress(OSError, CertificateError):
             text = file.read_text(encoding="ascii", errors="replace")
-            problems = [each.problem(now_s) for each in validities(text)]
+            problems = [validity.problem(now_s) for validity in validities(text)]
             wrong = [problem for problem in problems if problem]
             if wrong and (not is_of_authorities or len(wrong) == len(problems)):
-                found.append(SettingsError(key, f"{file}: {wrong[0]}"))
-    return found
+                errors.append(SettingsError(key, f"{file}: {wrong[0]}"))
+    return errors
 
 
 def _check_tls(tls: TlsSettings) -> None:

@@ -66,7 +66,7 @@ class RemoteLogin(NamedTuple):
     """PEM, for amqps; None: that of `tls.ca`, or the system's."""
 
     def show(self) -> dict[str, object]:
-        """As it is written."""
+        """The login as it is written in a file."""
         written = {"user": self.user or None, "password-file": self.password_file, "ca": self.ca}
         return {key: str(value) for key, value in written.items() if value is not None}
 
@@ -88,7 +88,7 @@ class RemoteBroker(NamedTuple):
 
 def parse_remote_nodes(value: object) -> tuple[RemoteNode, ...]:
     """A mapping of names to {url, user, password-file, ca}. Raises ValueError."""
-    if isinstance(value, tuple) and all(isinstance(each, RemoteNode) for each in value):
+    if isinstance(value, tuple) and all(isinstance(node, RemoteNode) for node in value):
         return value
     if not isinstance(value, Mapping):
         raise ValueError
@@ -117,7 +117,9 @@ def parse_remote_brokers(value: object) -> tuple[RemoteBroker, ...]:
             if isinstance(url, str) and "@" in url:
                 raise ValueError("url is no place for a user or a password; see user and password-file")
             addresses = parse_brokers(url)
-            twice = {each.place for each in addresses} & {each.place for found in brokers for each in found.addresses}
+            twice = {address.place for address in addresses} & {
+                address.place for broker in brokers for address in broker.addresses
+            }
             if not addresses or twice:
                 shown = ", ".join(f"{host}:{port}" for host, port in sorted(twice))
                 raise ValueError(f"{shown} is there twice; take one out" if twice else "url names no broker")

@@ -108,11 +108,11 @@ def _split(value: object) -> tuple[float, str]:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("it is not a number with a unit")
     if isinstance(value, str):
-        found = _QUANTITY.fullmatch(value.strip())
-        if found is None:
+        match = _QUANTITY.fullmatch(value.strip())
+        if match is None:
             raise ValueError("it is not a number with a unit")
-        number = found[1]
-        return (float(number) if "." in number else int(number)), found[2]
+        number = match[1]
+        return (float(number) if "." in number else int(number)), match[2]
     if not 0 <= value < LARGEST:
         raise ValueError("it is negative, or larger than anything that is meant")
     return value, ""

@@ -256,7 +256,7 @@ class RemoteSettings:
     def names(self, address: Address) -> bool:
         """Whether a broker is one of those that the configuration gives a login for."""
         named = [*(node.url.addresses for node in self.nodes), *(broker.addresses for broker in self.brokers)]
-        return any(each.is_same_listener(address) for addresses in named for each in addresses)
+        return any(listener.is_same_listener(address) for addresses in named for listener in addresses)
 
 
 @dataclass(frozen=True)
@@ -433,15 +433,15 @@ class BrokerSettings:
         """Settings from {dotted key: value as YAML or a command line gives it}. Raises SettingsError."""
         sections: dict[str, dict[str, Any]] = {section: {} for section in ("", *_SECTIONS)}
         for key, value in values.items():
-            found = find(key)
-            sections[found.section][found.name] = found.setting.read(value)
+            row = find(key)
+            sections[row.section][row.name] = row.setting.read(value)
         own = {name: make(**sections[name]) for name, make in _SECTIONS.items()}
         return cls(**sections[""], **own)
 
     def get(self, key: str) -> object:
         """The setting `key` as JSON can carry it and as `with_change` takes it. Raises SettingsError."""
-        found = find(key)
-        return found.setting.show(getattr(getattr(self, found.section) if found.section else self, found.name))
+        row = find(key)
+        return row.setting.show(getattr(getattr(self, row.section) if row.section else self, row.name))
 
     def as_mapping(self) -> dict[str, object]:
         """Every setting, by key."""
@@ -451,7 +451,7 @@ class BrokerSettings:
         """These settings with `key` changed, as `qpid-ha set` does. Raises SettingsError."""
         section, name, row, _default = find(key)
         if not row.changeable:
-            can_change = ", ".join(key for key, found in TABLE.items() if found.setting.changeable)
+            can_change = ", ".join(key for key, row in TABLE.items() if row.setting.changeable)
             problem = "cannot change while the broker runs: change the configuration file and restart"
             raise SettingsError(row.key, f"{problem} (can change: {can_change})")
         changed: dict[str, Any] = {name: row.read(value)}
@@ -509,10 +509,10 @@ def canonical_key(key: str) -> str:
 
 def find(key: str) -> SettingRow:
     """Raises SettingsError for a key that does not exist, with the nearest one."""
-    found = TABLE.get(canonical_key(key))
-    if found is None:
+    row = TABLE.get(canonical_key(key))
+    if row is None:
         raise SettingsError(key, f"unknown key; {nearest(key, TABLE)}")
-    return found
+    return row
 
 
 def read_password_file(path: Path) -> str:

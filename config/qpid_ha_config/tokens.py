@@ -36,7 +36,7 @@ class TokenRole(StrEnum):
     """All: settings, what may lose something, the end of a broker."""
 
     def includes(self, other: TokenRole) -> bool:
-        """Whether it may do all that `other` may."""
+        """Whether the role may do all that `other` may."""
         order = list(TokenRole)
         return order.index(self) >= order.index(other)
 
@@ -68,11 +68,11 @@ def token_digest(token: str) -> str:
 def find_entry(entries: Iterable[TokenEntry], token: str) -> TokenEntry | None:
     """Whose token it is. Takes the same time whoever's it is, and if it is nobody's."""
     digest = token_digest(token)
-    found = None
+    matching = None
     for entry in entries:
         if hmac.compare_digest(entry.digest, digest):
-            found = entry
-    return found
+            matching = entry
+    return matching
 
 
 def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
@@ -109,7 +109,7 @@ def _read_entry(words: list[str]) -> TokenEntry:
     if not _NAME.fullmatch(name):
         raise ValueError("the name has 1 to 64 letters, digits and . _ -, the first a letter or digit")
     if role not in list(TokenRole):
-        raise ValueError(f"there is no role {role!r:.40}; {nearest(role[:40], [each.value for each in TokenRole])}")
+        raise ValueError(f"there is no role {role!r:.40}; {nearest(role[:40], [role.value for role in TokenRole])}")
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"the SHA-256 of {name} is not 64 lower-case hexadecimal digits")
     return TokenEntry(name, TokenRole(role), digest)

@@ -53,9 +53,9 @@ def settings_in(path: Path, text: str) -> list[tuple[str, object, int]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else str(path)
-        ours = isinstance(error, yaml.constructor.ConstructorError)
+        is_constructor_error = isinstance(error, yaml.constructor.ConstructorError)
         problem = error.problem or error.context or "it cannot be parsed"
-        raise ConfigError(place, "", problem if ours else f"it is not YAML: {problem}") from None
+        raise ConfigError(place, "", problem if is_constructor_error else f"it is not YAML: {problem}") from None
     except yaml.reader.ReaderError as error:
         line, column = text.count("\n", 0, error.position) + 1, error.position - text.rfind("\n", 0, error.position)
         problem = f"the character U+{ord(text[error.position]):04X} is not allowed"

@@ -33,7 +33,7 @@ def register(spark: SparkSession) -> None:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """It is Spark's active session meanwhile: there Spark looks whether a source of that name exists already."""
+    """Make `spark` the active session meanwhile: there Spark looks whether a source of that name exists already."""
     jvm, session = getattr(spark, "_jvm", None), getattr(spark, "_jsparkSession", None)
     if jvm is None or session is None:  # of Spark Connect: its server sees to it
         yield

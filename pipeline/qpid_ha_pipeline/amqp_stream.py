@@ -112,8 +112,8 @@ class _LiveReader:
 
     def _first(self, name: str, begin: QueuePlace) -> QueuePlace:
         """Before the first message that there is: tasks share what lies behind it."""
-        found = self._queue(name).first_after(begin) if self._options.partitions > 1 else None
-        return begin if found is None else begin._replace(message_id=found - 1)
+        first_id = self._queue(name).first_after(begin) if self._options.partitions > 1 else None
+        return begin if first_id is None else begin._replace(message_id=first_id - 1)
 
     def _split(self, spans: Sequence[Span]) -> list[Spans]:
         """Into `numPartitions` tasks: each reads a range of ids of each queue.

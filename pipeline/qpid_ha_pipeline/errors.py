@@ -86,11 +86,11 @@ def reason_of(error: BaseException) -> str | None:
     if isinstance(error, PipelineError):
         return error.reason
     text = str(error)
-    if found := _REASON.search(text):
-        return found.group(1).strip()
+    if match := _REASON.search(text):
+        return match.group(1).strip()
     for pattern, reason in _OF_SPARK:
-        if found := pattern.search(text):
-            return reason.format(*found.groups())
+        if match := pattern.search(text):
+            return reason.format(*match.groups())
     return None
 
 

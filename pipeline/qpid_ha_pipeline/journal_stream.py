@@ -77,12 +77,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:
         """As `startingOffsets` says."""
         given = self._options.starting_offsets
-        stores = {name: look_from(each, NOWHERE) for name, each in self._directories().items()}
+        stores = {name: look_from(directory, NOWHERE) for name, directory in self._directories().items()}
         if given == "earliest":
             return _offsets({name: first_place(store) for name, store in stores.items()})
         if given == "latest":
             isolation = self._options.isolation
-            return _offsets({name: _frontier(each, first_place(each), isolation) for name, each in stores.items()})
+            return _offsets({name: _frontier(store, first_place(store), isolation) for name, store in stores.items()})
         return _offsets(_asked_places(given, stores))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -102,7 +102,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = {**self._missing(start, directories), **_places(start, directories)}
         wanted = _enough(limit)
         logs = list(self._logs(start, directories, lambda _name: wanted).values())
-        ways = {each.name: self._way(log, each) for log in logs for each in log.replicas}
+        ways = {replica.name: self._way(log, replica) for log in logs for replica in log.replicas}
         readers = []
         for log in logs:
             reader, last = log.furthest(ways)
@@ -114,30 +114,30 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             way = ways[reader.name]
             share = _share(limit, sum(_size(step, limit) for step in way), total)
             places[reader.name] = _end(reader.begin, way, log.delivered, limit, share)
-            for each in log.replicas:
-                if each is not reader:  # it is read for its own log
-                    bound = log.bound(each, reader, places[reader.name])
-                    places[each.name] = _last_place(each, ways[each.name], bound)
+            for replica in log.replicas:
+                if replica is not reader:  # it is read for its own log
+                    bound = log.bound(replica, reader, places[reader.name])
+                    places[replica.name] = _last_place(replica, ways[replica.name], bound)
         return _offsets(places)
 
     @told_plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """What is written from now on is not of this run. What of the rest was committed, another replica may know."""
-        self._target = {name: self._end_of(each, Isolation.ALL) for name, each in self._directories().items()}
+        self._target = {name: self._end_of(directory, Isolation.ALL) for name, directory in self._directories().items()}
 
     @told_plainly
     def reportLatestOffset(self) -> Offsets | None:
         """How far the journals go, for the query's progress."""
         isolation = self._options.isolation
-        return _offsets({name: self._end_of(each, isolation) for name, each in self._directories().items()})
+        return _offsets({name: self._end_of(directory, isolation) for name, directory in self._directories().items()})
 
     def _end_of(self, directory: Directory, isolation: Isolation | None) -> JournalPlace:
         """Seldom before the last segment: so that is looked at first."""
         for number in reversed(segment_numbers(directory.disk)):
             begin = JournalPlace(number, FILE_HEADER_BYTES, 0, 0)
-            found = _frontier(look_from(directory, begin), begin, isolation)
-            if found != begin:
-                return found
+            frontier = _frontier(look_from(directory, begin), begin, isolation)
+            if frontier != begin:
+                return frontier
         store = look_from(directory, NOWHERE)
         return _frontier(store, first_place(store), isolation)
 
@@ -154,8 +154,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return missing
 
     def _has_moved(self, name: StoreId, directories: Iterable[StoreId]) -> bool:
-        """Whether it was a replica of a set that moves from broker to broker, which nobody keeps events of his own in,
-        and another replica is here."""
+        """Whether the store was a replica of a set that moves from broker to broker, which nobody keeps events of his
+        own in, and another replica is here."""
         if self._options.replicas is Replicas.ALL or name.endswith(f"/{DEFAULT_SET}"):
             return False
         return any(log_of(other) == log_of(name) for other in directories)
@@ -197,7 +197,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return logs
 
     def _is_alone(self, name: StoreId, directory: Directory) -> bool:
-        """Whether it is no replica of others, or is not to be taken for one."""
+        """Whether the store is no replica of others, or is not to be taken for one."""
         return name == directory.path or self._options.replicas is Replicas.ALL
 
     def _look(self, name: StoreId, directory: Directory, begin: JournalPlace, wanted: Wanted) -> FollowedReplica:
@@ -244,7 +244,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts: list[JournalPart] = []
         for key, log in logs.items():
             its_ends = {name: JournalPlace.from_json(place) for name, place in end.items() if log_of(name) == key}
-            its_ends |= {each.name: ends[each.name] for each in log.replicas}
+            its_ends |= {replica.name: ends[replica.name] for replica in log.replicas}
             parts += self._parts(log, its_ends)
         return grouped(parts, self._options.partition_bytes)
 
@@ -324,8 +324,8 @@ def _place(offsets: Offsets, name: StoreId, directory: Directory) -> JournalPlac
 
     It goes by its path in a checkpoint of an older release, and as long as nobody had written in it.
     """
-    found = offsets.get(name, offsets.get(directory.path))
-    return NOWHERE if found is None else JournalPlace.from_json(found)
+    place = offsets.get(name, offsets.get(directory.path))
+    return NOWHERE if place is None else JournalPlace.from_json(place)
 
 
 def _end(

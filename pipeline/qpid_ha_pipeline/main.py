@@ -166,8 +166,10 @@ def stores(journals: Journals, where: Where, form: str, output: Path | None) -> 
     from .jobs.stores import verdicts
 
     with _job("looking at stores", where) as spark:
-        found = verdicts(spark, journals.stores, journals.sets)
-    documents = {name: {"verdict": type(each).__name__.lower(), **_plain(each)} for name, each in found.items()}
+        set_verdicts = verdicts(spark, journals.stores, journals.sets)
+    documents = {
+        name: {"verdict": type(verdict).__name__.lower(), **_plain(verdict)} for name, verdict in set_verdicts.items()
+    }
     document = json.dumps(
         *documents.values() if len(documents) == 1 else [{"sets": documents}], indent=2, default=str
     )  # fmt: skip
@@ -176,11 +178,11 @@ def stores(journals: Journals, where: Where, form: str, output: Path | None) -> 
     if form == "json":
         click.echo(document)
     else:
-        for name, verdict in found.items():
-            if len(found) > 1:
+        for name, verdict in set_verdicts.items():
+            if len(set_verdicts) > 1:
                 click.echo(f"set {name}")
             _print_verdict(verdict)
-    sys.exit(NO if any(isinstance(verdict, Admin) for verdict in found.values()) else 0)
+    sys.exit(NO if any(isinstance(verdict, Admin) for verdict in set_verdicts.values()) else 0)
 
 
 def _print_verdict(verdict: Verdict | Nothing) -> None:
@@ -199,13 +201,13 @@ def _print_verdict(verdict: Verdict | Nothing) -> None:
     help="permissive: what is good of damaged journals, as a new table to which nothing can be added.",
 )  # fmt: skip
 @click.option("--output", required=True, type=click.Path(file_okay=False), help="Where snapshots and rows go.")
-@click.option("--what", type=click.Choice(["both", "snapshots", "rows"]), default="both", show_default=True)
+@click.option("--what", "parts", type=click.Choice(["both", "snapshots", "rows"]), default="both", show_default=True)
 @click.option(
     "--fail-on-data-loss/--no-fail-on-data-loss", default=True, show_default=True,
     help="Whether it ends when events are gone that no run before this one has read.",
 )  # fmt: skip
 def consolidate(
-    journals: Journals, where: Where, form: str, mode: str, output: str, what: str, fail_on_data_loss: bool
+    journals: Journals, where: Where, form: str, mode: str, output: str, parts: str, fail_on_data_loss: bool
 ) -> None:
     """Fold journals into snapshots that brokers load, and add what is new to Parquet by cluster, set and day.
 
@@ -219,21 +221,21 @@ def consolidate(
     with _job("consolidating", where) as spark:
         check_apart(spark, journals.stores, output)
         check_directory(spark, output)
-        if what != "snapshots":
+        if parts != "snapshots":
             check_rows(spark, events, is_new=mode == "permissive")
-        folded = snapshots(spark, journals.stores, joined(output, "stores"), journals.sets) if what != "rows" else []
-        if what == "snapshots":
+        folded = snapshots(spark, journals.stores, joined(output, "stores"), journals.sets) if parts != "rows" else []
+        if parts == "snapshots":
             count = 0
         elif mode == "permissive":
             count = good_rows(spark, journals.stores, events, journals.sets)
         else:
             count = rows(spark, journals.stores, events, journals.sets, fail_on_data_loss=fail_on_data_loss)
     if form == "json":
-        click.echo(json.dumps({"snapshots": [each._asdict() for each in folded], "rows": count}, indent=2))
+        click.echo(json.dumps({"snapshots": [store._asdict() for store in folded], "rows": count}, indent=2))
     else:
-        _print_rows([each._asdict() for each in folded], Consolidated._fields)
+        _print_rows([store._asdict() for store in folded], Consolidated._fields)
         click.echo(f"{count} rows added to {events}")
-    sys.exit(NO if any(each.why_not for each in folded) else 0)
+    sys.exit(NO if any(store.why_not for store in folded) else 0)
 
 
 @main.command()
@@ -251,15 +253,19 @@ def failovers(
 
     with _job("reading journals", where) as spark:
         changes, gaps = _seen(spark, **seen)
-        found = timelines(_journal(spark, journals, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
+        clusters = timelines(_journal(spark, journals, mode, COLUMNS, replicas="all"), changes, seen["link_timeout"])
     if output is not None:
-        _write(output, page(found, gaps))
-    sets = overview(found)
+        _write(output, page(clusters, gaps))
+    sets = overview(clusters)
     if form == "json":
-        told = {"clusters": _plain(found), "client_gaps": _plain(gaps), **({"sets": _plain(sets)} if sets else {})}
-        click.echo(json.dumps(told, indent=2))
+        document = {
+            "clusters": _plain(clusters),
+            "client_gaps": _plain(gaps),
+            **({"sets": _plain(sets)} if sets else {}),
+        }
+        click.echo(json.dumps(document, indent=2))
         return
-    for timeline in found:
+    for timeline in clusters:
         _print_timeline(timeline)
     _print_sets(sets)
     if gaps is not None:
@@ -294,8 +300,8 @@ def report(
     _write(output, page(activities, led, gaps))
     sets = overview(led, activities)
     if form == "json":
-        told = {"activities": _plain(activities), "clusters": _plain(led), "client_gaps": _plain(gaps)}
-        click.echo(json.dumps({**told, **({"sets": _plain(sets)} if sets else {})}))
+        document = {"activities": _plain(activities), "clusters": _plain(led), "client_gaps": _plain(gaps)}
+        click.echo(json.dumps({**document, **({"sets": _plain(sets)} if sets else {})}))
     else:
         _print_sets(sets)
         click.echo(f"report: {output.absolute()}")
@@ -374,18 +380,20 @@ def audit(
         counting, discarded = (
             _journal(spark, journals, mode, JOURNAL_COLUMNS, replicas=which) for which in ("one", "discarded")
         )
-        found = judge(read_history(spark, history, history_format), counting, discarded)
-        shown = [row.asDict() for row in found.evidence.limit(20).collect()] if not found.is_flawless else []
+        judgement = judge(read_history(spark, history, history_format), counting, discarded)
+        shown = [row.asDict() for row in judgement.evidence.limit(20).collect()] if not judgement.is_flawless else []
         if output:
-            found.evidence.write.mode("overwrite").parquet(output)
+            judgement.evidence.write.mode("overwrite").parquet(output)
     if form == "json":
-        click.echo(json.dumps({**found.counts(), "evidence": shown}, indent=2, default=str))
+        click.echo(json.dumps({**judgement.counts(), "evidence": shown}, indent=2, default=str))
     else:
-        _print_rows([{"what": name, "messages": count} for name, count in found.counts().items()], ("what", "messages"))
+        _print_rows(
+            [{"what": name, "messages": count} for name, count in judgement.counts().items()], ("what", "messages")
+        )
         if shown:
             _print_rows(shown, tuple(shown[0]))
-        click.echo("flawless" if found.is_flawless else "A PROMISE WAS BROKEN")
-    sys.exit(0 if found.is_flawless else NO)
+        click.echo("flawless" if judgement.is_flawless else "A PROMISE WAS BROKEN")
+    sys.exit(0 if judgement.is_flawless else NO)
 
 
 @main.command()
@@ -473,9 +481,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(element) for name, element in value.items()}
     return value
 
 
@@ -493,7 +501,7 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     if isinstance(value, tuple | list):
-        return ", ".join(_cell(each) for each in value)
+        return ", ".join(_cell(element) for element in value)
     return "" if value is None else str(value)
 
 

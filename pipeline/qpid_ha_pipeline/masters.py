@@ -63,7 +63,7 @@ def names_local(master: str) -> bool:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether it is a session of a Spark Connect server."""
+    """Whether `spark` is a session of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

@@ -138,7 +138,7 @@ class JournalOptions:
             fail_on_data_loss=truth_in("failOnDataLoss", options.get("failOnDataLoss", "true")),
             queues=words_in(options.get("queue", "")),
             events=words_in(options.get("event", "")),
-            generations=tuple(_whole("generation", each) for each in words_in(options.get("generation", ""))),
+            generations=tuple(_whole("generation", word) for word in words_in(options.get("generation", ""))),
             from_lsn=_whole("fromLsn", options["fromLsn"]) if "fromLsn" in options else None,
             to_lsn=_whole("toLsn", options["toLsn"]) if "toLsn" in options else None,
             checksums=truth_in("checksums", options.get("checksums", "true")),

@@ -73,14 +73,14 @@ def _version_of(java: Path) -> int | None:
     """The major version: of the file that comes with it, which is faster than to ask. None: nobody can tell."""
     try:
         text = (java.parent.parent / "release").read_text(encoding="utf-8", errors="replace")
-        found = re.search(r"^JAVA_VERSION=(.*)", text, re.MULTILINE)
+        match = re.search(r"^JAVA_VERSION=(.*)", text, re.MULTILINE)
     except OSError:
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         try:
             done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LOOK_S, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found = re.search(r"version (.*)", done.stderr)
-    number = _VERSION.match(found.group(1)) if found else None
+        match = re.search(r"version (.*)", done.stderr)
+    number = _VERSION.match(match.group(1)) if match else None
     return int(number.group(1)) if number else None

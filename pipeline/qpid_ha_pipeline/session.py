@@ -135,13 +135,13 @@ def _is_unconfigured() -> bool:
 
 def quiet_start() -> dict[str, str]:
     """What keeps Java quiet that starts where Spark is not configured, if nobody has said what Spark shall log."""
-    ours = Path(__file__).with_name(_LOGGING)
+    logging_file = Path(__file__).with_name(_LOGGING)
     is_said = Path(_configuration(), _LOGGING).exists() or any(
         "log4j" in f"{name}={os.environ.get(name, '')}".lower() for name in _SAYS_OPTIONS if name in os.environ
     )
-    if is_said or not ours.is_file():  # in an archive it is no file
+    if is_said or not logging_file.is_file():  # in an archive it is no file
         return {}
-    return {_JAVA_OPTIONS: f"-Dlog4j2.configurationFile={ours.as_uri()}"}
+    return {_JAVA_OPTIONS: f"-Dlog4j2.configurationFile={logging_file.as_uri()}"}
 
 
 def _configuration() -> str:

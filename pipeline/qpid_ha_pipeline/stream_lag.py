@@ -90,14 +90,14 @@ def lag_of(progress: StreamingQueryProgress) -> QueryLag | None:
 
 
 def _places(offset: str | None) -> dict[str, dict[str, Any]] | None:
-    """Those of one of our sources."""
+    """The places of an offset of one of our sources."""
     try:
         places = json.loads(offset or "")
     except ValueError:
         return None
     if not isinstance(places, dict):
         return None
-    return places if all(isinstance(each, dict) and each.keys() & {_ID, _LSN} for each in places.values()) else None
+    return places if all(isinstance(place, dict) and place.keys() & {_ID, _LSN} for place in places.values()) else None
 
 
 def _distance(end: dict[str, Any] | None, newest: dict[str, Any]) -> int:

@@ -213,12 +213,12 @@ def _array_at(data: bytes, at: int, count: int, depth: int) -> tuple[Json, int]:
 
 def _named(pairs: list[tuple[Json, Json]], key: str) -> Json:
     """An object where all keys are of that type and differ, else a list of pairs."""
-    found = {}
+    named = {}
     for name, value in pairs:
         if not isinstance(name, dict) or key not in name:
             break
-        found[name[key]] = value
-    return found if len(found) == len(pairs) else [list(pair) for pair in pairs]
+        named[name[key]] = value
+    return named if len(named) == len(pairs) else [list(pair) for pair in pairs]
 
 
 def _pairs(entries: Json, key: str) -> Iterator[tuple[Json, Json]]:

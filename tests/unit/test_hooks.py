@@ -36,9 +36,9 @@ def test_who_leads_anew_between_two_looks_has_ended_before() -> None:
 
 
 def test_a_new_agent_goes_on_where_the_old_one_was() -> None:
-    assert told(RoleHistory(told=3), (None, None), (True, 3)) == []
-    assert told(RoleHistory(told=3), (False, 0)) == [demoted(3)]
-    assert told(RoleHistory(told=3), (True, 4)) == [demoted(3), promoted(4)]
+    assert told(RoleHistory(announced=3), (None, None), (True, 3)) == []
+    assert told(RoleHistory(announced=3), (False, 0)) == [demoted(3)]
+    assert told(RoleHistory(announced=3), (True, 4)) == [demoted(3), promoted(4)]
 
 
 @pytest.mark.parametrize("text", ["", "three", "3\n4"])

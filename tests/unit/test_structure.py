@@ -2,7 +2,8 @@
 
 A class name occurs once, so whoever searches for it finds the one. No modules import each other in a circle. Classes
 with more than 25 fields or 30 methods are listed here as they were when this was written; a new one fails, and one that
-is gone has to leave the list.
+is gone has to leave the list. A second list has the sizes of those that are larger with what they inherit and with
+functions that were put beside them: there each figure may only fall.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {part: f"qpid_ha_{part}" for part in ("broker", "agent", "client", "config", "pipeline")}
+from product_source import modules
+
 FIELDS_MAX, METHODS_MAX = 25, 30
 
 TOO_LARGE = {
@@ -23,16 +22,53 @@ TOO_LARGE = {
     "qpid_ha_config.settings.BrokerSettings",
 }
 
-
-@cache
-def modules() -> dict[str, ast.Module]:
-    """Each module of the product by its name."""
-    found = {}
-    for part, package in PACKAGES.items():
-        for path in sorted((ROOT / part / package).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT / part).with_suffix("").parts)
-            found[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
+LARGE_IN_ALL: dict[str, tuple[int, int]] = {
+    "qpid_ha_agent.ocf.agent.OcfAgent": (7, 61),
+    "qpid_ha_agent.runner.Runner": (29, 46),
+    "qpid_ha_broker.amqp.connections.connection.Connection": (25, 32),
+    "qpid_ha_broker.amqp.links.anonymous_relay.AnonymousRelay": (34, 56),
+    "qpid_ha_broker.amqp.links.anonymous_relay.SetPublisher": (40, 77),
+    "qpid_ha_broker.amqp.links.bridges.InboundBridge": (23, 41),
+    "qpid_ha_broker.amqp.links.bridges.OutboundBridge": (26, 39),
+    "qpid_ha_broker.amqp.links.consumer_credit.CreditedConsumer": (14, 38),
+    "qpid_ha_broker.amqp.links.coordinator.CoordinatorLink": (16, 35),
+    "qpid_ha_broker.amqp.links.far_link.FarConsumer": (18, 56),
+    "qpid_ha_broker.amqp.links.far_link.FarPublisher": (19, 50),
+    "qpid_ha_broker.amqp.links.incoming.IncomingLink": (30, 46),
+    "qpid_ha_broker.amqp.links.incoming.ReceivingLink": (13, 33),
+    "qpid_ha_broker.amqp.links.management_link.ManagementLink": (21, 40),
+    "qpid_ha_broker.amqp.links.outgoing.OutgoingLink": (36, 45),
+    "qpid_ha_broker.amqp.links.paced_consumer.PacedConsumer": (25, 32),
+    "qpid_ha_broker.amqp.links.relayed_links.RelayedConsumer": (35, 78),
+    "qpid_ha_broker.amqp.links.relayed_links.RelayedLink": (16, 39),
+    "qpid_ha_broker.amqp.links.relayed_links.RelayedPublisher": (39, 74),
+    "qpid_ha_broker.amqp.links.remote_connection.RemoteConnection": (16, 35),
+    "qpid_ha_broker.amqp.links.remote_links.RemoteConsumer": (27, 73),
+    "qpid_ha_broker.amqp.links.remote_links.RemoteLink": (12, 35),
+    "qpid_ha_broker.amqp.links.remote_links.RemotePublisher": (26, 63),
+    "qpid_ha_broker.amqp.links.session_consumer.SessionConsumer": (41, 50),
+    "qpid_ha_broker.amqp.nodes.sets_administration.SetsAdministration": (4, 37),
+    "qpid_ha_broker.amqp.relaying.far_connection.FarConnection": (12, 32),
+    "qpid_ha_broker.amqp.relaying.peer_client.PeerClient": (14, 31),
+    "qpid_ha_broker.amqp.relaying.upstream.Upstream": (17, 33),
+    "qpid_ha_broker.amqp.wire.engine.Engine": (18, 32),
+    "qpid_ha_broker.ha.roles.Candidate": (8, 34),
+    "qpid_ha_broker.ha.roles.Connecting": (6, 44),
+    "qpid_ha_broker.ha.roles.Following": (16, 49),
+    "qpid_ha_broker.ha.roles.Leader": (9, 43),
+    "qpid_ha_broker.ha.roles.StandaloneLeader": (9, 44),
+    "qpid_ha_broker.ha.roles.Standby": (6, 35),
+    "qpid_ha_broker.model.sets.resources.Resources": (18, 35),
+    "qpid_ha_broker.model.sets.state.SetState": (13, 31),
+    "qpid_ha_broker.server.broker.Broker": (25, 31),
+    "qpid_ha_broker.server.proxies.proxying.Proxying": (18, 38),
+    "qpid_ha_broker.server.proxies.remote_nodes.RemoteNodes": (14, 37),
+    "qpid_ha_client.session_client._Thread": (8, 36),
+    "qpid_ha_client.session_handler.SessionHandler": (6, 35),
+    "qpid_ha_config.settings.BrokerSettings": (38, 18),
+}
+"""(fields, methods) of the classes that are larger than that with what they inherit, and with the functions of their
+module that take one of their objects first."""
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
@@ -101,6 +137,63 @@ def test_no_other_class_becomes_too_large() -> None:
         if len(fields(node)) > FIELDS_MAX or len(methods(node)) > METHODS_MAX
     }
     assert large == TOO_LARGE
+
+
+def lineage(node: ast.ClassDef, named: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """The class, and those of the product that it inherits from."""
+    line = [node]
+    for base in node.bases:
+        parent = named.get(ast.unparse(base).partition("[")[0].rpartition(".")[2])
+        if parent is not None and parent is not node:
+            line += lineage(parent, named)
+    return line
+
+
+def exiles(tree: ast.Module) -> dict[str, set[str]]:
+    """Functions beside a class of their module that take one of its objects first: methods in all but name."""
+    put_beside = defaultdict[str, set[str]](set)
+    for function in tree.body:
+        match function:
+            case ast.FunctionDef(name=name, args=ast.arguments(args=[ast.arg(annotation=ast.expr() as of), *_])):
+                put_beside[ast.unparse(of).strip("'\"")].add(name)
+    return put_beside
+
+
+def sizes(trees: dict[str, ast.Module]) -> dict[str, tuple[int, int]]:
+    """(fields, methods) of each class, with what it inherits from our own ones and what was put beside it."""
+    places = [
+        (module, node) for module, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    ]
+    named = {node.name: node for _, node in places}
+    own = {node: (fields(node), {method.name for method in methods(node)}) for _, node in places}
+    beside = {module: exiles(tree) for module, tree in trees.items()}
+    counts = {}
+    for module, node in places:
+        line = lineage(node, named)
+        all_fields = set[str]().union(*(own[part][0] for part in line))
+        all_methods = set[str]().union(*(own[part][1] for part in line), beside[module].get(node.name, set()))
+        counts[f"{module}.{node.name}"] = len(all_fields), len(all_methods)
+    return counts
+
+
+def test_no_class_grows_by_what_it_inherits_or_what_is_put_beside_it() -> None:
+    """Filling the limit of fields and methods is seen here, and so is going around it. The table is to be looked at
+    rather than filled up: whoever makes a class smaller writes the smaller figures here, and none becomes larger."""
+    large = {name: size for name, size in sizes(modules()).items() if size[0] > FIELDS_MAX or size[1] > METHODS_MAX}
+    assert large == LARGE_IN_ALL
+
+
+def test_what_is_inherited_and_what_is_put_beside_a_class_counts() -> None:
+    source = """
+class Base:
+    def __init__(self): self.own = 1
+class Heir(Base):
+    more: int
+    def go(self): pass
+def stop(heir: Heir): pass
+def other(base: list[Heir]): pass
+"""
+    assert sizes({"module": ast.parse(source)}) == {"module.Base": (1, 1), "module.Heir": (2, 3)}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

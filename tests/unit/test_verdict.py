@@ -137,17 +137,17 @@ WHO_MAY_LEAD: dict[str, tuple[Answer, tuple[Answer, ...], dict[str, Any], str]] 
     # `b` led 4 with `c`, lost its disk, and was filled by the stale primary `a`: it does not look forgetful.
     "who was told of a newer generation waits for all who may have been in it": (
         broker("a", members=("a",)), (broker("b", members=("a",)),),
-        {**OF_TWO, "own_primary": "a", "told": ToldGeneration(4, "c"), "unreachable": ("c:5672",)},
+        {**OF_TWO, "own_primary": "a", "newest_told": ToldGeneration(4, "c"), "unreachable": ("c:5672",)},
         "c said before that its log knows generation 4"),
     "and they are here": (
         broker("a", members=("a",)), (broker("b", members=("a",)), broker("c", members=("a",))),
-        {**OF_TWO, "own_primary": "a", "told": ToldGeneration(4, "c"), "unreachable": ()}, ""),
+        {**OF_TWO, "own_primary": "a", "newest_told": ToldGeneration(4, "c"), "unreachable": ()}, ""),
     "what this one knows is none to wait for": (
         broker("b", generation=4, members=("b", "c")), (broker("c", members=("b", "c")),),
-        {**OF_TWO, "told": ToldGeneration(4, "a")}, ""),
+        {**OF_TWO, "newest_told": ToldGeneration(4, "a")}, ""),
     "nor what another one here knows": (
         broker("b", members=("b", "c")), (broker("c", generation=4, members=("b", "c")),),
-        {**OF_TWO, "told": ToldGeneration(4, "a")}, ""),
+        {**OF_TWO, "newest_told": ToldGeneration(4, "a")}, ""),
     "an empty one may have gone on with one that cannot be asked": (
         B, (fresh("c"),), OF_TWO, "a:5672, c cannot be asked"),
     "so may one that is halfway": (B, (broker("c", complete=False),), OF_TWO, "a:5672, c cannot be asked"),

@@ -61,13 +61,13 @@ def list_activation(context: click.Context, sources: tuple[str, ...]) -> None:
 
     invocation: Invocation = context.obj
     config = _config()
-    found = _gather(invocation, config, sources)
-    for problem in found.problems:
+    gathered = _gather(invocation, config, sources)
+    for problem in gathered.problems:
         click.echo(problem, err=True)
-    if not found.facts.stores and not found.facts.brokers:
-        raise source_failure(found.refused, "no store could be looked at, and no broker answers")
-    assessment = assess(found.facts)
-    print_assessment(found.url, found.facts, assessment, found.changes[-SHOWN_CHANGES:], invocation.format)
+    if not gathered.facts.stores and not gathered.facts.brokers:
+        raise source_failure(gathered.refused, "no store could be looked at, and no broker answers")
+    assessment = assess(gathered.facts)
+    print_assessment(gathered.url, gathered.facts, assessment, gathered.changes[-SHOWN_CHANGES:], invocation.format)
     context.exit(0 if assessment.leaders else NO)
 
 
@@ -98,14 +98,14 @@ def set_activation(
     from qpid_ha_agent.cli.activation_tables import SetOutcome, print_set
 
     explicit = (generation, epoch, primary, members)
-    if (from_store is None) == all(each is None for each in explicit):
+    if (from_store is None) == all(option is None for option in explicit):
         raise CliFailure("give either --from-store, or --generation, --epoch, --primary and --members", USAGE)
     config = _config()
     given = sources if from_store is None else (from_store, *sources)
-    found = _gather(invocation, config, given)
-    for problem in found.problems:
+    gathered = _gather(invocation, config, given)
+    for problem in gathered.problems:
         click.echo(problem, err=True)
-    facts, record = found.facts, found.facts.record
+    facts, record = gathered.facts, gathered.facts.record
     if not facts.has_coordinator:
         raise CliFailure(
             "there is no coordinator (ha.coordinator) in this machine's configuration, so no record to set:"
@@ -184,9 +184,9 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
         auto_recover = config is None or config.get("ha.auto-recover")
     except ConfigError as error:
         raise CliFailure(str(error), USAGE) from None
-    found, refused = find_all(wanted, invocation.timeout_s)
+    stores_there, refused = find_all(wanted, invocation.timeout_s)
     problems = [str(error) for error in refused]
-    stores = by_set(found).get(DEFAULT_SET, [])  # the records of other sets are in its log
+    stores = by_set(stores_there).get(DEFAULT_SET, [])  # the records of other sets are in its log
     record: ClusterRecord | None = None
     changes: list[RecordChange] = []
     url, problem, has_coordinator = "none", "", False
@@ -207,7 +207,7 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
 
 
 def _ask_brokers(invocation: Invocation) -> list[RunningBroker]:
-    """Those that answer, the one of this machine or of its configuration being asked; none: none does."""
+    """The brokers that answer, the one of this machine or of its configuration being asked; none: none does."""
     from qpid_ha_agent.activation import RunningBroker
 
     try:
@@ -225,7 +225,7 @@ def _await_primary(invocation: Invocation, before: tuple[RunningBroker, ...]) ->
     brokers = before
     while time.monotonic() < deadline_s:
         brokers = tuple(_ask_brokers(invocation)) or brokers
-        if any(each.state == "primary" for each in brokers):
+        if any(broker.state == "primary" for broker in brokers):
             break
         time.sleep(_ASK_AGAIN_S)
     return brokers
@@ -233,7 +233,7 @@ def _await_primary(invocation: Invocation, before: tuple[RunningBroker, ...]) ->
 
 @contextmanager
 def _coordinator(config: WrittenSettings | None) -> Iterator[Coordinator | None]:
-    """That of this machine's configuration; None: there is none. Raises SettingsError."""
+    """The coordinator of this machine's configuration; None: there is none. Raises SettingsError."""
     from qpid_ha_broker.coordination.registry import open_coordinator
 
     settings = None if config is None else config.coordinator_settings()
@@ -257,13 +257,15 @@ def _store_at(stores: Sequence[StoreFacts], source: str) -> StoreFacts:
         where = source if host else str(store_directory(source))
     except SourceError as error:
         raise source_failure([error]) from None
-    found = [each for each in stores if each.where == where or (host and each.where.startswith(f"{host}:{directory}"))]
-    if not found:
+    candidates = [
+        store for store in stores if store.where == where or (host and store.where.startswith(f"{host}:{directory}"))
+    ]
+    if not candidates:
         raise CliFailure(f"{source}: there is nothing to set the record from", UNREACHABLE)
-    store = found[0]
+    store = candidates[0]
     if not store.is_readable or not store.generation or not store.broker:
-        what = f"is {store.integrity}: {store.detail}" if not store.is_readable else "was in no generation of a cluster"
-        raise CliFailure(f"{store.where} {what}", NO)
+        flaw = f"is {store.integrity}: {store.detail}" if not store.is_readable else "was in no generation of a cluster"
+        raise CliFailure(f"{store.where} {flaw}", NO)
     return store
 
 
@@ -279,7 +281,7 @@ def _written_record(
     if not names or not primary:
         raise CliFailure("--primary and --members: name at least one broker", USAGE)
     recorded = facts.record.cluster if facts.record is not None else ""
-    known = cluster or next((each.cluster for each in facts.stores if each.cluster), "") or recorded
+    known = cluster or next((store.cluster for store in facts.stores if store.cluster), "") or recorded
     if not known:
         raise CliFailure("of which cluster? Give --cluster UUID, or a store that has it", USAGE)
     return ClusterRecord(known, generation, primary, epoch, names)
@@ -302,15 +304,15 @@ def _replace_record(config: WrittenSettings | None, change: RecordChange) -> Non
         with _coordinator(config) as opened:
             if opened is None:
                 raise CliFailure("there is no coordinator", USAGE)
-            is_set, found = opened.compare_and_set(change.before, change.after)
+            is_set, recorded = opened.compare_and_set(change.before, change.after)
             if not is_set:
-                text = f"generation {found.generation}, epoch {found.epoch} of {found.primary or 'nobody'}"
+                text = f"generation {recorded.generation}, epoch {recorded.epoch} of {recorded.primary or 'nobody'}"
                 raise CliFailure(f"the record was changed meanwhile, to {text}: look again", NO)
             for _ in range(_NOTE_ATTEMPTS):
                 note = opened.read_note(HISTORY_NOTE)
                 if opened.replace_note(HISTORY_NOTE, note, with_change(note, change)):
                     return
     except (SettingsError, CoordinatorError) as error:
-        what = "the record is set, but its history could not be written" if is_set else "whether it is set is not known"
-        raise CliFailure(f"{what}: {error}", UNREACHABLE) from None
+        text = "the record is set, but its history could not be written" if is_set else "whether it is set is not known"
+        raise CliFailure(f"{text}: {error}", UNREACHABLE) from None
     raise CliFailure("the record is set, but others wrote its history at the same time: it lacks this change", NO)

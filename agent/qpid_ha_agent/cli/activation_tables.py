@@ -39,10 +39,10 @@ def print_assessment(
         return
     _say(f"coordinator {url}: {_coordinator_text(facts)}")
     click.echo("")
-    print_rows([_row_of(each) for each in assessment.standpoints], COLUMNS, "table")
+    print_rows([_row_of(standpoint) for standpoint in assessment.standpoints], COLUMNS, "table")
     click.echo("")
-    for each in assessment.standpoints:
-        _say(f"{each.name} may {'' if each.may_lead else 'not '}lead: {each.why}")
+    for standpoint in assessment.standpoints:
+        _say(f"{standpoint.name} may {'' if standpoint.may_lead else 'not '}lead: {standpoint.why}")
     if assessment.next_step is not None:
         click.echo("")
         _print_next(assessment.next_step)
@@ -83,9 +83,9 @@ def _then(outcome: SetOutcome) -> tuple[str, ...]:
     if outcome.after.primary:
         return ()
     members = outcome.change.after.members
-    leaders = [each for each in outcome.stores if each.broker in outcome.after.leaders and each.broker in members]
+    leaders = [store for store in outcome.stores if store.broker in outcome.after.leaders and store.broker in members]
     if leaders:
-        furthest = max(leaders, key=lambda each: each.position)
+        furthest = max(leaders, key=lambda store: store.position)
         return (promote_command(furthest),)
     return ("qpid-ha activation list   # with all stores: it says what is still in the way",)
 
@@ -105,10 +105,11 @@ def _coordinator_text(facts: ActivationFacts) -> str:
     return "cannot be read" if facts.record is None else record_text(facts.record)
 
 
-def _row_of(each: Standpoint) -> dict[str, Any]:
-    claimed = f"{each.claimed} {each.claimed_by}".rstrip() if each.claimed else "-"
-    return {"broker": each.name, "state": each.state or "-", "generation": each.generation, "epoch": each.epoch,
-            "claimed": claimed, "recorded": each.is_recorded, "may-lead": each.may_lead}  # fmt: skip
+def _row_of(standpoint: Standpoint) -> dict[str, Any]:
+    claimed = f"{standpoint.claimed} {standpoint.claimed_by}".rstrip() if standpoint.claimed else "-"
+    return {"broker": standpoint.name, "state": standpoint.state or "-", "generation": standpoint.generation,
+            "epoch": standpoint.epoch, "claimed": claimed, "recorded": standpoint.is_recorded,
+            "may-lead": standpoint.may_lead}  # fmt: skip
 
 
 def _print_next(step: NextStep) -> None:
@@ -127,8 +128,10 @@ def _change_text(change: RecordChange) -> str:
     forced = ", by force" if change.is_forced else ""
     why = f": {change.reason}" if change.reason else ""
     before, after = (
-        f"generation {each.generation}, epoch {each.epoch} ({', '.join(each.members)})" if each.generation else "empty"
-        for each in (change.before, change.after)
+        f"generation {record.generation}, epoch {record.epoch} ({', '.join(record.members)})"
+        if record.generation
+        else "empty"
+        for record in (change.before, change.after)
     )
     return f"{at} {change.operator}{forced}: {before} became {after}{why}"
 
@@ -148,7 +151,7 @@ def _document(
             "url": url, "state": state, "problem": facts.problem or None,
             "record": None if record is None else {**record._asdict(), "members": list(record.members)},
         },
-        "brokers": [{**each._asdict(), "members": list(each.members)} for each in assessment.standpoints],
+        "brokers": [{**broker._asdict(), "members": list(broker.members)} for broker in assessment.standpoints],
         "may_lead": list(assessment.leaders),
         "missing": list(assessment.missing),
         "next": None if step is None else {

@@ -128,7 +128,7 @@ def _print_set_problems(facts: Mapping[str, Any]) -> None:
 
 
 def _print_sets(invocation: Invocation, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Those beside `default`, if there are any, and a controller that tells of them in time; else why not."""
+    """Sets beside `default`, if there are any, and a controller that tells of them in time; else why not."""
     asked = replace(invocation, timeout_s=invocation.timeout_s or SETS_TIMEOUT_S)
     try:
         print_sets(rows_of(asked.call("sets", action="list")))
@@ -412,7 +412,7 @@ def _print_event(event: object, format_name: str) -> None:
 
 def _event_text(event: Mapping[str, object]) -> str:
     """A change of state in a few words; programs, and people who want all of it, take JSON."""
-    name, before, after = (cell(event.get(each)) for each in ("name", "before", "after"))
+    name, before, after = (cell(event.get(field)) for field in ("name", "before", "after"))
     if "before" in event and "after" in event:
         return f"{name}: {before} -> {after} ({cell(event.get('reason'))})"
     if event.get("event") == "primary":

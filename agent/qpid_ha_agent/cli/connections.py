@@ -79,8 +79,8 @@ def _of_all(invocation: Invocation) -> Shown:
             raise
         rows = rows_of(invocation.call("connections", action="list"))
         return Shown(rows, ["this broker is of an older version, and tells of its own connections alone"], True)
-    found, silent = rows_of(answer.get("connections")), rows_of(answer.get("silent"))
-    return Shown(found, [f"the broker at {row.get('address')}: {row.get('problem')}" for row in silent])
+    rows, silent = rows_of(answer.get("connections")), rows_of(answer.get("silent"))
+    return Shown(rows, [f"the broker at {row.get('address')}: {row.get('problem')}" for row in silent])
 
 
 def _link(row: dict[str, Any], link: dict[str, Any]) -> dict[str, Any]:
@@ -119,12 +119,12 @@ def _broker_of(invocation: Invocation, number: int) -> str | None:
     shown = _of_all(invocation)
     if shown.is_older:
         return None
-    found = [row for row in shown.rows if row["id"] == number]
-    if len(found) == 1:
-        return str(found[0]["broker"])
-    if found:
-        where = " and ".join(f"{row['broker']} ({row['kind']} of {row['address']})" for row in found)
-        text = f"there is a connection {number} at {where}: say which, as in {found[0]['broker']}/{number}"
+    rows = [row for row in shown.rows if row["id"] == number]
+    if len(rows) == 1:
+        return str(rows[0]["broker"])
+    if rows:
+        where = " and ".join(f"{row['broker']} ({row['kind']} of {row['address']})" for row in rows)
+        text = f"there is a connection {number} at {where}: say which, as in {rows[0]['broker']}/{number}"
         raise CliFailure(text, NO)
     silent = "".join(f"; {problem}" for problem in shown.problems)
     raise CliFailure(f"there is no connection {number}: `qpid-ha connections list` shows them{silent}", NO)

@@ -120,10 +120,10 @@ def migrate(source: str, target: str, config: Path | None) -> None:
     from qpid_ha_broker.coordination.registry import NEVER_MOVE, open_place
 
     settings = [_settings(config, url) for url in (source, target)]
-    for each in settings:
-        if each.url.scheme in NEVER_MOVE:
+    for setting in settings:
+        if setting.url.scheme in NEVER_MOVE:
             raise CliFailure(
-                f"{each.url.scheme}: is no coordinator that agents run with, so changing it changes who starts and "
+                f"{setting.url.scheme}: is no coordinator that agents run with, so changing it changes who starts and "
                 "promotes brokers; docs/coordinators.md says how",
                 USAGE,
             )
@@ -163,7 +163,7 @@ def _settings(config: Path | None, url: str | None) -> CoordinatorSettings:
 
 
 def _is_over(name: str, note: str) -> bool:
-    """Whether it is a pause or a restart that has ended by itself. Nobody heeds it; the next one takes its place."""
+    """Whether the note is a pause or a restart that has ended by itself. Nobody heeds it; the next one replaces it."""
     now = datetime.now(UTC)
     if name == RESTART_NOTE:
         request = decode_request(note)
@@ -205,10 +205,10 @@ def _timed(name: str, call: Callable[[], str]) -> dict[str, object]:
 
     began_s = time.monotonic()
     try:
-        found = call()
+        finding = call()
     except CoordinatorError as error:
-        found = str(error)
-    return {"what": name, "ms": round((time.monotonic() - began_s) * 1000, 1), "found": found}
+        finding = str(error)
+    return {"what": name, "ms": round((time.monotonic() - began_s) * 1000, 1), "found": finding}
 
 
 def _read(opened: Coordinator) -> str:

@@ -35,15 +35,15 @@ def diagnose_command(context: click.Context) -> None:
     from qpid_ha_agent.diagnosis.checks import diagnose
 
     invocation: Invocation = context.obj
-    found = gather_facts(invocation)
-    findings = diagnose(found.facts)
-    if not found.has_anything:
-        why = next((told.silence for told in found.answers if told.silence), "nobody answers")
+    gathered = gather_facts(invocation)
+    findings = diagnose(gathered.facts)
+    if not gathered.has_anything:
+        why = next((answers.silence for answers in gathered.answers if answers.silence), "nobody answers")
         raise CliFailure(f"nothing could be asked: {why}; {WHERE_TO_LOOK}", UNREACHABLE)
     if invocation.format != "table":
-        print_document(diagnosis_document(found, findings), invocation.format)
+        print_document(diagnosis_document(gathered, findings), invocation.format)
     else:
-        click.echo(diagnosis_text(found, findings), nl=False)
+        click.echo(diagnosis_text(gathered, findings), nl=False)
     context.exit(NO if findings else 0)
 
 
@@ -72,27 +72,27 @@ def gather_facts(invocation: Invocation, environment: Mapping[str, str] = os.env
     return gather(make_client, invocation.broker, invocation.timeout_s or USUAL_TIMEOUT_S, environment)
 
 
-def diagnosis_document(found: Gathered, findings: list[Finding]) -> dict[str, object]:
+def diagnosis_document(gathered: Gathered, findings: list[Finding]) -> dict[str, object]:
     """For programs."""
     return {
         "findings": [finding.as_document() for finding in findings],
-        "asked": sorted(broker.name for broker in found.facts.brokers),
-        "not_asked": [{"what": what, "why": why} for what, why in found.not_asked.items()],
+        "asked": sorted(broker.name for broker in gathered.facts.brokers),
+        "not_asked": [{"what": subject, "why": why} for subject, why in gathered.not_asked.items()],
     }
 
 
-def diagnosis_text(found: Gathered, findings: list[Finding]) -> str:
+def diagnosis_text(gathered: Gathered, findings: list[Finding]) -> str:
     """For people, within 80 columns but for commands, which stay on one line."""
     lines: list[str] = []
     for finding in findings:
         lines += _filled(f"{finding.kind.severity}: {finding.text} ({finding.key})")
         lines += _filled(f"  {finding.kind.meaning[0].upper()}{finding.kind.meaning[1:]}.")
         lines += [*(f"    {cell(command)}" for command in finding.commands), ""]
-    asked = ", ".join(broker.name for broker in found.facts.brokers)
+    asked = ", ".join(broker.name for broker in gathered.facts.brokers)
     outcome = f"{len(findings)} findings" if findings else "nothing is wrong"
     lines += _filled(f"{outcome}; asked: {asked or 'no broker'}")
-    for what, why in found.not_asked.items():
-        lines += _filled(f"not looked at: {what}: {why}")
+    for subject, why in gathered.not_asked.items():
+        lines += _filled(f"not looked at: {subject}: {why}")
     return "\n".join(lines) + "\n"
 
 

@@ -53,10 +53,10 @@ def list_discarded(invocation: Invocation, files: tuple[Path, ...], data_dir: Pa
     """What there is, a line for each file."""
     from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
-    found = _read(files, data_dir, queue, replayed=True)
-    rows = [_row(each) for each in found]
-    if any(each.set != DEFAULT_SET for each in found):
-        rows = [{"set": each.set, **row} for each, row in zip(found, rows, strict=True)]
+    discarded_files = _read(files, data_dir, queue, replayed=True)
+    rows = [_row(file) for file in discarded_files]
+    if any(file.set != DEFAULT_SET for file in discarded_files):
+        rows = [{"set": file.set, **row} for file, row in zip(discarded_files, rows, strict=True)]
         print_rows(rows, ("set", *COLUMNS), invocation.format)
     else:
         print_rows(rows, COLUMNS, invocation.format)
@@ -70,11 +70,11 @@ def export(files: tuple[Path, ...], data_dir: Path | None, queue: str | None, ra
     """Print messages, one JSON object on a line: queue, id, and body (body_base64 if it is no text)."""
     from qpid_ha_agent.discarded_messages import as_document
 
-    found = _read(files, data_dir, queue, replayed=bool(files))
-    for file in found:
+    discarded_files = _read(files, data_dir, queue, replayed=bool(files))
+    for file in discarded_files:
         for message in file.messages:
             click.echo(json.dumps(as_document(message, raw=raw), ensure_ascii=False))
-    _complain(found)
+    _complain(discarded_files)
 
 
 @discarded.command()
@@ -94,12 +94,12 @@ def replay(
     from qpid_ha_agent.login import find_login
 
     broker = _broker(invocation)
-    found = [each for each in _read(files, data_dir, queue, replayed=False) if each.messages]
-    total = sum(len(each.messages) for each in found)
+    discarded_files = [file for file in _read(files, data_dir, queue, replayed=False) if file.messages]
+    total = sum(len(file.messages) for file in discarded_files)
     if not total:
         click.echo("there is nothing to replay")
         return
-    question = f"Publish {total} messages of {', '.join(sorted({each.queue for each in found}))} to {broker}?"
+    question = f"Publish {total} messages of {', '.join(sorted({file.queue for file in discarded_files}))} to {broker}?"
     if not yes and not click.confirm(question):
         raise CliFailure("nothing was sent", NO)
     sent = 0
@@ -111,13 +111,13 @@ def replay(
     try:
         broker, login = find_login(broker, invocation.password_file, os.environ)
         with Replay(broker, login, invocation.timeout_s or USUAL_TIMEOUT_S) as replaying:
-            for file in found:
+            for file in discarded_files:
                 click.echo(f"{len(file.messages)} messages of {file.queue}: {replaying.publish(file, to, count)}")
     except Forbidden as problem:
         raise CliFailure(str(problem), MAY_NOT) from None
     except (DiscardedError, AddressError, ConfigError) as error:
         raise CliFailure(f"{sent} of {total} messages were sent: {error}", UNREACHABLE if not sent else NO) from None
-    _complain(found)
+    _complain(discarded_files)
 
 
 def _broker(invocation: Invocation) -> Address:
@@ -137,7 +137,7 @@ def _read(files: tuple[Path, ...], data_dir: Path | None, queue: str | None, *, 
 
     try:
         paths = list(files) or discarded_paths(_data_directory(data_dir))
-        return [each for each in read_all(paths, queue) if replayed or not each.is_replayed]
+        return [file for file in read_all(paths, queue) if replayed or not file.is_replayed]
     except DiscardedError as error:
         raise CliFailure(str(error), UNREACHABLE) from None
 
@@ -163,8 +163,8 @@ def _row(file: DiscardedFile) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _complain(found: list[DiscardedFile]) -> None:
+def _complain(discarded_files: list[DiscardedFile]) -> None:
     """A file that was cut short may have held more."""
-    problems = [f"{each.path}: {each.problem}" for each in found if each.problem]
+    problems = [f"{file.path}: {file.problem}" for file in discarded_files if file.problem]
     if problems:
         raise CliFailure("; ".join(problems), NO)

@@ -206,9 +206,9 @@ def configured_file(key: str, question: str) -> Path:
     """The path that the configuration here has for `key`. Raises CliFailure, with `question` where it has none."""
     try:
         config = read_config(os.environ)
-        found = None if config is None else config.get(key)
+        file = None if config is None else config.get(key)
     except ConfigError as error:
         raise CliFailure(str(error), USAGE) from None
-    if not isinstance(found, Path):
+    if not isinstance(file, Path):
         raise CliFailure(question, USAGE)
-    return found
+    return file

@@ -179,9 +179,9 @@ class Script:
     def stop(self) -> int:
         """No broker of this service. One that another service started is that one's."""
         known = self._started_by.read()
-        ours = self._settings.managed_service
-        if known is not None and ours and known.service not in ("", ours):
-            return self._yes(f"not stopped: the broker belongs to {known.service}, not to {ours}")
+        own_service = self._settings.managed_service
+        if known is not None and own_service and known.service not in ("", own_service):
+            return self._yes(f"not stopped: the broker belongs to {known.service}, not to {own_service}")
         service = self._stoppable
         if service is None:
             return self._yes("not running: it was not started from here")
@@ -200,7 +200,7 @@ class Script:
                 self._say(f"ended as the primary: {failure}")
 
     def status(self) -> int:
-        """Whether it runs and answers, as a backup or as the primary."""
+        """Whether the broker runs and answers, as a backup or as the primary."""
         sight = self._look()
         if sight.life is Life.ANSWERS:
             return self._yes(f"the broker runs ({sight.state})")
@@ -259,7 +259,7 @@ class Script:
         return self._yes(f"not primary: {sight.state or sight.how}")
 
     def primary_status(self) -> int:
-        """Whether it is primary."""
+        """Whether the broker is primary."""
         sight = self._look()
         if sight.is_primary:
             return self._yes("the broker is primary")

@@ -44,8 +44,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], format
 
 def print_comparison(facts: Mapping[str, Mapping[str, object]]) -> None:
     """A line for each fact, a column for each of the things that have it."""
-    names = dict.fromkeys(name for each in facts.values() for name in each)
-    rows = [[name, *(cell(each.get(name, "")) for each in facts.values())] for name in names]
+    names = dict.fromkeys(name for thing in facts.values() for name in thing)
+    rows = [[name, *(cell(thing.get(name, "")) for thing in facts.values())] for name in names]
     _print_table(("", *facts), rows)
 
 
@@ -59,7 +59,7 @@ def value_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ",".join(value_text(each) for each in value)
+        return ",".join(value_text(element) for element in value)
     if isinstance(value, Mapping) and set(value) == {"pattern", "replicate"}:
         return cell(f"{value['pattern']}={value['replicate']}")
     return "none" if value is None else cell(value)

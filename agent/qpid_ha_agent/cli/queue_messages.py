@@ -147,7 +147,7 @@ def _write_messages(invocation: Invocation, name: str, file: BinaryIO) -> int:
 
 
 def _payloads(invocation: Invocation, name: str) -> Iterator[tuple[str, int | None, bytes]]:
-    """Those that were there at the beginning; one that leaves before it is read, or while it is, is left out."""
+    """The messages that were there at the beginning; one that leaves before it is read, or while it is, is left out."""
     facts = _whole_facts(invocation, name)
     # Of a queue of which it has no replica the broker knows no figures: asked for messages, it says who has one.
     last, after, parts, part_id = int(facts.get("newest_message", 1 << 64)), "0", bytearray(), ""

@@ -193,9 +193,9 @@ class _Rolling:
         hand_over = " and hands over first"
         lines = [f"would {self.verb}:" if left else f"nobody is left to {self.verb}"]
         for broker in left:
-            what = f"{broker.state or 'away'}{hand_over if broker.state is State.PRIMARY else ''}"
+            standing = f"{broker.state or 'away'}{hand_over if broker.state is State.PRIMARY else ''}"
             version = f", version {broker.version}" if broker.version else ""
-            lines.append(f"  {broker.name}  ({what}{version}{_leads_text(facts, broker.name)})")
+            lines.append(f"  {broker.name}  ({standing}{version}{_leads_text(facts, broker.name)})")
         document = {"steps": steps, "now": step.kind.value, "why": step.why, "advice": step.advice}
         if self.invocation.format == "table":
             for line in lines:
@@ -290,7 +290,7 @@ class _Rolling:
     # --- asking an agent
 
     def _ask(self, node: str, note: str) -> bool:
-        """Whether it is asked now; not if somebody has asked for something since we looked."""
+        """Whether the node is asked now; not if somebody has asked for something since we looked."""
         until = datetime.now(UTC) + timedelta(seconds=TAKEN_WITHIN_S)
         request = RestartRequest(secrets.token_hex(8), node, operator_text(), until, self.plan.version)
         if not self.coordinator.replace_note(RESTART_NOTE, note, encode_request(request)):

@@ -23,31 +23,31 @@ def set_rows(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each, with SET_COLUMNS."""
     return [
         {
-            "set": each.get("name"),
-            "primary": each.get("primary") or "-",
-            "in-sync": f"{len(each.get('in_sync') or ())} of {each.get('wanted')}",
-            "state": each.get("state"),
-            "queues": each.get("queues"),
-            "messages": each.get("messages"),
+            "set": row.get("name"),
+            "primary": row.get("primary") or "-",
+            "in-sync": f"{len(row.get('in_sync') or ())} of {row.get('wanted')}",
+            "state": row.get("state"),
+            "queues": row.get("queues"),
+            "messages": row.get("messages"),
         }
-        for each in sorted(sets, key=lambda each: str(each.get("name")))
+        for row in sorted(sets, key=lambda row: str(row.get("name")))
     ]
 
 
 def in_need(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are not as they should be."""
-    return [each for each in sets if each.get("state") != WHOLE]
+    """The sets that are not as they should be."""
+    return [row for row in sets if row.get("state") != WHOLE]
 
 
 def summary_rows(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each broker that is primary of some that want nothing, with SUMMARY_COLUMNS."""
-    whole = [each for each in sets if each.get("state") == WHOLE]
-    counted = {name: Counter[str]() for name in sorted({str(each.get("primary")) for each in whole})}
-    for each in whole:
-        count = counted[str(each.get("primary"))]
+    whole = [row for row in sets if row.get("state") == WHOLE]
+    counted = {name: Counter[str]() for name in sorted({str(row.get("primary")) for row in whole})}
+    for row in whole:
+        count = counted[str(row.get("primary"))]
         count["sets"] += 1
         for name in ("queues", "messages"):
-            count[name] += int(each.get(name) or 0)
+            count[name] += int(row.get(name) or 0)
     figures = SUMMARY_COLUMNS[1:]
     return [{"primary": name, **{figure: count[figure] for figure in figures}} for name, count in counted.items()]
 

@@ -79,7 +79,7 @@ def _await_ok(invocation: Invocation, wait_s: float) -> None:
             if failure.exit_code not in (NO, UNREACHABLE) or time.monotonic() >= deadline_s:
                 raise
         else:
-            lacking = [f"{each.get('name')} ({why})" for each in sets if (why := why_not_whole(each))]
+            lacking = [f"{row.get('name')} ({why})" for row in sets if (why := why_not_whole(row))]
             if not lacking:
                 return
             if time.monotonic() >= deadline_s:
@@ -325,7 +325,7 @@ def replica_policies(invocation: Invocation, wanted: tuple[tuple[str, int], ...]
     if wanted and nothing:
         raise click.UsageError("--none, or PATTERN=COUNT: not both")
     if wanted or nothing:
-        _do(invocation, "replicas", action="policies", policies=[list(each) for each in wanted])
+        _do(invocation, "replicas", action="policies", policies=[list(policy) for policy in wanted])
     else:
         print_rows(rows_of(invocation.call("replicas", action="list-policies")), POLICY_COLUMNS, invocation.format)
 
@@ -335,13 +335,13 @@ def replica_policies(invocation: Invocation, wanted: tuple[tuple[str, int], ...]
 @click.pass_obj
 def cluster_map(invocation: Invocation) -> None:
     """The cluster map: brokers, sets, and which queue is in which."""
-    found = facts_of(invocation.call("map"))
+    facts = facts_of(invocation.call("map"))
     if invocation.format != "table":
-        print_document(found, invocation.format)
+        print_document(facts, invocation.format)
         return
-    print_rows(rows_of(found.get("brokers")), BROKER_COLUMNS, invocation.format)
-    print_sets(rows_of(found.get("sets")))
-    print_rows(rows_of(found.get("queues")), ("queue", "set"), invocation.format)
+    print_rows(rows_of(facts.get("brokers")), BROKER_COLUMNS, invocation.format)
+    print_sets(rows_of(facts.get("sets")))
+    print_rows(rows_of(facts.get("queues")), ("queue", "set"), invocation.format)
 
 
 @contextmanager

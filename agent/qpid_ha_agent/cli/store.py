@@ -75,11 +75,11 @@ def list_stores(invocation: Invocation, sources: tuple[str, ...], set_name: str 
         from qpid_ha_broker.store.facts import by_set
 
         columns = SETS_COLUMNS if len(by_set(stores)) > 1 else LIST_COLUMNS
-        print_rows([row_of(each) for each in stores], columns, invocation.format)
+        print_rows([row_of(store) for store in stores], columns, invocation.format)
     else:
         from qpid_ha_agent.cli.store_tables import facts_document
 
-        print_document([facts_document(each) for each in stores], invocation.format)
+        print_document([facts_document(store) for store in stores], invocation.format)
     if problems:
         raise source_failure(problems)
 
@@ -93,8 +93,8 @@ def facts(directory: str, set_name: str | None) -> None:
     from qpid_ha_agent.store_sources import SourceError, facts_of_source
 
     try:
-        for each in facts_of_source(directory, set_name):
-            click.echo(json.dumps(each.to_json(), ensure_ascii=False))
+        for store in facts_of_source(directory, set_name):
+            click.echo(json.dumps(store.to_json(), ensure_ascii=False))
     except SourceError as error:
         raise source_failure([error]) from None
 
@@ -129,12 +129,12 @@ def check(invocation: Invocation, directories: tuple[str, ...], set_name: str | 
         rows += [
             {
                 "store": str(path),
-                "what": str(each.integrity),
-                "file": each.file,
-                "offset": each.offset,
-                "found": each.text,
+                "what": str(flaw.integrity),
+                "file": flaw.file,
+                "offset": flaw.offset,
+                "found": flaw.text,
             }
-            for path, each in flaws
+            for path, flaw in flaws
         ]
     if invocation.format != "table" or rows:
         print_rows(rows, CHECK_COLUMNS, invocation.format)
@@ -166,11 +166,11 @@ def best(context: click.Context, sources: tuple[str, ...], set_name: str | None,
     if is_each and invocation.format == "table":
         print_each(verdicts)
     elif len(verdicts) == 1:
-        (found,) = verdicts.values()
-        print_verdict(found, stores, invocation.format)
+        (verdict,) = verdicts.values()
+        print_verdict(verdict, stores, invocation.format)
     else:
         print_verdicts(verdicts, sources, invocation.format)
-    context.exit(NO if any(isinstance(each.verdict, Admin) for each in verdicts.values()) else 0)
+    context.exit(NO if any(isinstance(set_verdict.verdict, Admin) for set_verdict in verdicts.values()) else 0)
 
 
 @store.command("set-aside")
@@ -218,14 +218,14 @@ def recover(
             raise CliFailure("these are stores of several resource sets: name the one of --winner with --set", USAGE)
         _recover_sets(stores, verdicts, sources, dry_run, erase_others)
         return
-    (found,) = verdicts.values()
-    chosen, reason = _choose(stores, found, winner, position, force, invocation.format)
-    others = [each for each in stores if each is not chosen] if erase_others else []
+    (set_verdict,) = verdicts.values()
+    chosen, reason = _choose(stores, set_verdict, winner, position, force, invocation.format)
+    others = [store for store in stores if store is not chosen] if erase_others else []
     _act(chosen, reason, others, dry_run)
     from qpid_ha_broker.store.advice import start_commands
     from qpid_ha_broker.store.best import Admin, Doubt
 
-    is_objected = isinstance(found.verdict, Admin) and found.verdict.doubt is not Doubt.MISSING
+    is_objected = isinstance(set_verdict.verdict, Admin) and set_verdict.verdict.doubt is not Doubt.MISSING
     click.echo("Then:")
     for command in start_commands(stores, chosen, force=is_objected):
         click.echo(f"  {command}")
@@ -249,10 +249,10 @@ def _judge(
     beside: list[StoreFacts] = []
     if set_name not in (None, DEFAULT_SET):
         beside = find_all(sources, invocation.timeout_s, _progress, DEFAULT_SET).stores
-    has_all = not any(is_store(each, stores) for each in sources)
+    has_all = not any(is_store(source, stores) for source in sources)
     verdicts = best_of_sets([*stores, *beside], _find_record(), has_all=has_all)
     if set_name is not None:
-        verdicts = {name: each for name, each in verdicts.items() if name == set_name}
+        verdicts = {name: verdict for name, verdict in verdicts.items() if name == set_name}
     if not verdicts and not problems:
         raise CliFailure(f"there is no store of the resource set {set_name} in {', '.join(sources)}", UNREACHABLE)
     if not verdicts:
@@ -274,8 +274,8 @@ def _recover_sets(
 
     groups = by_set(stores)
     doubtful = []
-    for name, found in verdicts.items():
-        verdict = found.verdict
+    for name, set_verdict in verdicts.items():
+        verdict = set_verdict.verdict
         if isinstance(verdict, Admin):
             doubtful.append(name)
             continue
@@ -283,10 +283,10 @@ def _recover_sets(
             click.echo(f"{name}: stays as it is. {verdict.text}")
             continue
         level = verdict.stores if isinstance(verdict, Equal) else (verdict.store,)
-        safe = [each for each in level if not each.is_empty]
-        here = [each for each in safe if _is_here(each)]
+        safe = [store for store in level if not store.is_empty]
+        here = [store for store in safe if _is_here(store)]
         if here:
-            others = [each for each in groups[name] if each is not here[0]] if erase_others else []
+            others = [store for store in groups[name] if store is not here[0]] if erase_others else []
             _act(here[0], _SAFE, others, dry_run)
         elif safe:
             click.echo(f"{name}: the store of {safe[0].broker} is elsewhere, and is marked there: {safe[0].where}")
@@ -301,7 +301,7 @@ def _recover_sets(
 
 def _choose(
     stores: list[StoreFacts],
-    found: SetVerdict,
+    set_verdict: SetVerdict,
     winner: str | None,
     position: str | None,
     force: bool,
@@ -311,11 +311,11 @@ def _choose(
     from qpid_ha_agent.cli.store_tables import print_verdict
     from qpid_ha_broker.store.best import Equal, Winner, choose
 
-    verdict = found.verdict
+    verdict = set_verdict.verdict
     safe = verdict.stores if isinstance(verdict, Equal) else (verdict.store,) if isinstance(verdict, Winner) else ()
-    named = [each for each in safe if winner in (None, each.broker) and not each.is_empty]
+    named = [store for store in safe if winner in (None, store.broker) and not store.is_empty]
     if named:
-        return next((each for each in named if _is_here(each)), named[0]), _SAFE
+        return next((store for store in named if _is_here(store)), named[0]), _SAFE
     forced = choose(stores, winner, "") if winner is not None else None
     if forced is None and winner is not None:
         raise CliFailure(f"none of these is a store of {winner} that a broker could load", NO)
@@ -328,7 +328,7 @@ def _choose(
         return forced.store, "found best among all stores elsewhere"
     if forced is not None and force:
         return forced.store, "an operator chose it by force"
-    print_verdict(found, stores, format_name)
+    print_verdict(set_verdict, stores, format_name)
     raise CliFailure("nothing was changed: these stores alone do not say that it is safe", NO)
 
 
@@ -367,15 +367,15 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
 
     if not _is_here(chosen):
         raise CliFailure(f"the store of {chosen.broker} is elsewhere: {choose_commands((chosen,), chosen)[0]}", NO)
-    here = [each for each in others if _is_here(each) and Path(each.where).exists()]
+    here = [store for store in others if _is_here(store) and Path(store.where).exists()]
     would = "would be " if dry_run else ""
     try:
         with ExitStack() as locks:
-            for data_directory in dict.fromkeys(Path(each.where).parent for each in (chosen, *here)):
+            for data_directory in dict.fromkeys(Path(store.where).parent for store in (chosen, *here)):
                 locks.enter_context(locked(data_directory / DEFAULT_SET))
-            for each in here:
-                aside = "set aside" if dry_run else f"now {set_aside(Path(each.where))}"
-                click.echo(f"{each.where} ({each.label}) {would or 'is '}{aside}")
+            for store in here:
+                aside = "set aside" if dry_run else f"now {set_aside(Path(store.where))}"
+                click.echo(f"{store.where} ({store.label}) {would or 'is '}{aside}")
             if not dry_run:
                 mark_chosen(Path(chosen.where), chosen, reason)
     except StoreBusy as error:
@@ -384,9 +384,9 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
         raise source_failure([error]) from None
     text = f"at generation {chosen.generation}, LSN {chosen.last_lsn} ({reason})"
     click.echo(f"{chosen.where} ({chosen.label}) {would or 'is '}marked as the one to begin with, {text}.")
-    for each in others:
-        if not _is_here(each):
-            click.echo(f"{each.where} is elsewhere and stays as it is")
+    for store in others:
+        if not _is_here(store):
+            click.echo(f"{store.where} is elsewhere and stays as it is")
 
 
 # --- asking and printing
@@ -395,10 +395,10 @@ def _act(chosen: StoreFacts, reason: str, others: Sequence[StoreFacts], dry_run:
 def _find(invocation: Invocation, sources: Sequence[str], set_name: str | None) -> Found:
     from qpid_ha_agent.store_sources import find_all
 
-    found = find_all(sources, invocation.timeout_s, _progress, set_name)
-    if not found.stores and not found.problems:
+    sought = find_all(sources, invocation.timeout_s, _progress, set_name)
+    if not sought.stores and not sought.problems:
         raise CliFailure(f"there is no store of the resource set {set_name} in {', '.join(sources)}", UNREACHABLE)
-    return found
+    return sought
 
 
 def _progress(name: str) -> Callable[[int, int], None]:
@@ -407,13 +407,13 @@ def _progress(name: str) -> Callable[[int, int], None]:
 
     if not sys.stderr.isatty():
         return nobody_watches
-    began = told = time.monotonic()
+    began = shown_at_s = time.monotonic()
 
     def tell(done: int, total: int) -> None:
-        nonlocal told
+        nonlocal shown_at_s
         now = time.monotonic()
-        if now - began > _SLOW_S and (now - told > 0.1 or done >= total):
-            told = now
+        if now - began > _SLOW_S and (now - shown_at_s > 0.1 or done >= total):
+            shown_at_s = now
             end = "\n" if done >= total else ""
             click.echo(f"\rreading {cell(name)}: {done * 100 // max(total, 1)} %{end}", err=True, nl=False)
 

@@ -29,12 +29,12 @@ _LEAST: Final = 20
 def print_verdicts(verdicts: Mapping[str, SetVerdict], sources: Sequence[str], format_name: str) -> None:
     """What came of each set; `sources`: as they were given, for the command that tells more of one."""
     if format_name != "table":
-        print_document({"sets": {name: verdict_document(each) for name, each in verdicts.items()}}, format_name)
+        print_document({"sets": {name: verdict_document(verdict) for name, verdict in verdicts.items()}}, format_name)
         return
-    doubtful = {name: each.verdict for name, each in verdicts.items() if isinstance(each.verdict, Admin)}
-    nothing = {name: each.verdict.text for name, each in verdicts.items() if isinstance(each.verdict, Nothing)}
+    doubtful = {name: verdict.verdict for name, verdict in verdicts.items() if isinstance(verdict.verdict, Admin)}
+    nothing = {name: verdict.verdict.text for name, verdict in verdicts.items() if isinstance(verdict.verdict, Nothing)}
     others = doubtful.keys() | nothing.keys()
-    certain = {name: _beginning(each) for name, each in verdicts.items() if name not in others}
+    certain = {name: _beginning(verdict) for name, verdict in verdicts.items() if name not in others}
     if certain:
         _print_groups("begin with", certain)
         click.echo("")
@@ -42,7 +42,7 @@ def print_verdicts(verdicts: Mapping[str, SetVerdict], sources: Sequence[str], f
         _print_groups("nothing to begin with", nothing)
         click.echo("")
     if doubtful:
-        _print_groups("in doubt", {name: _doubt(each) for name, each in doubtful.items()})
+        _print_groups("in doubt", {name: _doubt(verdict) for name, verdict in doubtful.items()})
         click.echo("")
         click.echo(f"ADMIN: {len(doubtful)} of {len(verdicts)} sets need a decision. What is known, set by set:")
         for name in _first_of_each(doubtful):
@@ -56,50 +56,53 @@ def print_verdicts(verdicts: Mapping[str, SetVerdict], sources: Sequence[str], f
 
 def print_each(verdicts: Mapping[str, SetVerdict]) -> None:
     """A line for each set: its best copy, how far that goes, whether its broker is in sync by the record, and more."""
-    rows = [(name, _copy(each), _position(each), _recorded(each), _outcome(each)) for name, each in verdicts.items()]
+    rows = [
+        (name, _copy(verdict), _position(verdict), _recorded(verdict), _outcome(verdict))
+        for name, verdict in verdicts.items()
+    ]
     titles = ("set", "best copy", "at", "recorded", "verdict")
     widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(4)]
     rest = max(_LEAST, COLUMNS - sum(widths) - 2 * len(widths))
     for *cells, outcome in (titles, *rows):
-        text = "  ".join(f"{cell(each):<{width}}" for each, width in zip(cells, widths, strict=True))
+        text = "  ".join(f"{cell(text):<{width}}" for text, width in zip(cells, widths, strict=True))
         first, *more = textwrap.wrap(outcome, rest) or [""]
         click.echo(f"{text}  {first}".rstrip())
         for line in more:
             click.echo(f"{'':<{sum(widths) + 2 * len(widths)}}{line}")
 
 
-def _copy(found: SetVerdict) -> str:
-    return "-" if found.best is None else found.best.label
+def _copy(verdict: SetVerdict) -> str:
+    return "-" if verdict.best is None else verdict.best.label
 
 
-def _position(found: SetVerdict) -> str:
-    return "-" if found.best is None else f"{found.best.generation}:{found.best.last_lsn}"
+def _position(verdict: SetVerdict) -> str:
+    return "-" if verdict.best is None else f"{verdict.best.generation}:{verdict.best.last_lsn}"
 
 
-def _recorded(found: SetVerdict) -> str:
+def _recorded(verdict: SetVerdict) -> str:
     """Whether the best copy is that of a broker that is in sync by the cluster map."""
-    return {None: "-", True: "yes", False: "no"}[found.is_recorded]
+    return {None: "-", True: "yes", False: "no"}[verdict.is_recorded]
 
 
-def _outcome(found: SetVerdict) -> str:
-    match found.verdict:
+def _outcome(verdict: SetVerdict) -> str:
+    match verdict.verdict:
         case Admin():
-            return f"ADMIN: {_doubt(found.verdict)}"
+            return f"ADMIN: {_doubt(verdict.verdict)}"
         case Nothing():
-            return f"nothing: {found.verdict.text}"
+            return f"nothing: {verdict.verdict.text}"
         case Equal():
-            others = len(found.verdict.stores) - 1
+            others = len(verdict.verdict.stores) - 1
             return f"equal to {others} other{'s' if others != 1 else ''}"
     return "winner"
 
 
-def _beginning(found: SetVerdict) -> str:
+def _beginning(set_verdict: SetVerdict) -> str:
     """Whose store it is; and where it is so, that it is not in sync by the cluster map."""
-    verdict = found.verdict
+    verdict = set_verdict.verdict
     if isinstance(verdict, Equal):
         return "any of " + ", ".join(store.label for store in verdict.stores)
-    label = "" if found.best is None else found.best.label
-    return f"{label} (not recorded)" if found.is_recorded is False else label
+    label = "" if set_verdict.best is None else set_verdict.best.label
+    return f"{label} (not recorded)" if set_verdict.is_recorded is False else label
 
 
 def _doubt(verdict: Admin) -> str:

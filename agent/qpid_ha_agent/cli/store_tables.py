@@ -39,21 +39,21 @@ def _state(facts: StoreFacts) -> str:
     return state if facts.integrity == "ok" else f"{state}, {facts.integrity}"
 
 
-def print_verdict(found: SetVerdict, stores: Sequence[StoreFacts], format_name: str) -> None:
+def print_verdict(set_verdict: SetVerdict, stores: Sequence[StoreFacts], format_name: str) -> None:
     """What was found, why, and what to do next."""
     if format_name != "table":
-        print_document(verdict_document(found), format_name)
+        print_document(verdict_document(set_verdict), format_name)
         return
-    verdict = found.verdict
-    rows = {each.where: row_of(each) for each in stores}
+    verdict = set_verdict.verdict
+    rows = {store.where: row_of(store) for store in stores}
     lines = [
-        {**rows.get(each.where, {}), "broker": each.broker, "is": str(each.standing), "why": each.text}
-        for each in verdict.reasons
+        {**rows.get(reason.where, {}), "broker": reason.broker, "is": str(reason.standing), "why": reason.text}
+        for reason in verdict.reasons
     ]
     print_rows(lines, BEST_COLUMNS, format_name)
     click.echo("")
-    if found.record is not None:
-        click.echo(_record_text(found.record, found))
+    if set_verdict.record is not None:
+        click.echo(_record_text(set_verdict.record, set_verdict))
     match verdict:
         case Nothing():
             click.echo(f"NOTHING: {verdict.text}")
@@ -61,7 +61,7 @@ def print_verdict(found: SetVerdict, stores: Sequence[StoreFacts], format_name: 
             click.echo(f"WINNER: {verdict.store.label}. {verdict.text}")
             print_commands("Next:", verdict.next_commands)
         case Equal():
-            click.echo(f"EQUAL: {', '.join(each.label for each in verdict.stores)}. {verdict.text}")
+            click.echo(f"EQUAL: {', '.join(store.label for store in verdict.stores)}. {verdict.text}")
             print_commands("Next:", verdict.next_commands)
         case Admin():
             click.echo(f"ADMIN: {verdict.question}")
@@ -76,12 +76,14 @@ def print_commands(heading: str, commands: Sequence[str]) -> None:
         click.echo(f"  {command}")
 
 
-def _record_text(record: SetRecorded, found: SetVerdict) -> str:
+def _record_text(record: SetRecorded, verdict: SetVerdict) -> str:
     """What the cluster map says of a set, and whether the best copy is one of those."""
     if not record.generation:
         return "RECORD: in the cluster map: it was never led."
     text = f"RECORD: in the cluster map: generation {record.generation}, epoch {record.epoch}, led by {record.primary}"
-    whether = "" if found.best is None else f"; {found.best.label} is {'' if found.is_recorded else 'not '}one of those"
+    whether = (
+        "" if verdict.best is None else f"; {verdict.best.label} is {'' if verdict.is_recorded else 'not '}one of those"
+    )
     return f"{text}; in sync {', '.join(record.members)}{whether}."
 
 
@@ -90,17 +92,17 @@ def facts_document(facts: StoreFacts) -> dict[str, Any]:
     return {name: value for name, value in facts.to_json().items() if name != "set_records"}
 
 
-def verdict_document(found: SetVerdict) -> dict[str, Any]:
+def verdict_document(verdict: SetVerdict) -> dict[str, Any]:
     """The verdict as JSON and YAML have it; of a set in the cluster map with its record."""
-    document = _document(found.verdict)
-    if found.record is None:
+    document = _document(verdict.verdict)
+    if verdict.record is None:
         return document
-    record = {**found.record._asdict(), "members": list(found.record.members)}
-    return {**document, "record": record, "recorded": found.is_recorded}
+    record = {**verdict.record._asdict(), "members": list(verdict.record.members)}
+    return {**document, "record": record, "recorded": verdict.is_recorded}
 
 
 def _document(verdict: Verdict | Nothing) -> dict[str, Any]:
-    reasons = [{**each._asdict(), "standing": str(each.standing)} for each in verdict.reasons]
+    reasons = [{**reason._asdict(), "standing": str(reason.standing)} for reason in verdict.reasons]
     match verdict:
         case Nothing():
             return {"verdict": "nothing", "text": verdict.text, "reasons": reasons}
@@ -108,9 +110,9 @@ def _document(verdict: Verdict | Nothing) -> dict[str, Any]:
             given = {"verdict": "winner", "store": facts_document(verdict.store), "safe": verdict.is_safe}
             return {**given, "text": verdict.text, "reasons": reasons, "next": list(verdict.next_commands)}
         case Equal():
-            given = {"verdict": "equal", "stores": [facts_document(each) for each in verdict.stores], "safe": True}
+            given = {"verdict": "equal", "stores": [facts_document(store) for store in verdict.stores], "safe": True}
             return {**given, "text": verdict.text, "reasons": reasons, "next": list(verdict.next_commands)}
         case Admin():
-            options = [{"text": each.text, "commands": list(each.commands)} for each in verdict.options]
+            options = [{"text": option.text, "commands": list(option.commands)} for option in verdict.options]
             given = {"verdict": "admin", "doubt": str(verdict.doubt), "question": verdict.question}
             return {**given, "reasons": reasons, "options": options, "missing": list(verdict.missing)}

@@ -36,14 +36,14 @@ def support_bundle(invocation: Invocation, output: Path | None) -> None:
     from qpid_ha_agent.support.redaction import Redaction
 
     path, now_s = _path(output), time.time()
-    found = gather_facts(invocation)
-    findings = diagnose(found.facts)
-    bundle = BundleFiles(Redaction(known_secrets(found.machine.written, os.environ, invocation.password_file)))
-    bundle.add_text("diagnosis.txt", diagnosis_text(found, findings))
-    bundle.add_document("diagnosis.json", diagnosis_document(found, findings))
-    for what, why in found.not_asked.items():
-        bundle.lack(what, why)
-    collect(bundle, found, os.environ, invocation.timeout_s or USUAL_TIMEOUT_S)
+    gathered = gather_facts(invocation)
+    findings = diagnose(gathered.facts)
+    bundle = BundleFiles(Redaction(known_secrets(gathered.machine.written, os.environ, invocation.password_file)))
+    bundle.add_text("diagnosis.txt", diagnosis_text(gathered, findings))
+    bundle.add_document("diagnosis.json", diagnosis_document(gathered, findings))
+    for subject, why in gathered.not_asked.items():
+        bundle.lack(subject, why)
+    collect(bundle, gathered, os.environ, invocation.timeout_s or USUAL_TIMEOUT_S)
     about = {"host": socket.gethostname(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))}
     try:
         write_archive(path, bundle, about, now_s)

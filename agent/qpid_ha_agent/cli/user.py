@@ -59,7 +59,7 @@ def add(name: str, password_from: Path | None, replace: bool, realm: str | None,
     if not replace and file.exists() and any(_is_meant(row, name, realm) for row in _users(file)):
         raise CliFailure(f"{file} has a user {name} already: give --replace to change the password", NO)
     is_new = not file.exists()
-    _run(SETTER, "-p", "-c", "-f", str(file), *_of_realm(realm), name, told=_password(password_from))
+    _run(SETTER, "-p", "-c", "-f", str(file), *_of_realm(realm), name, stdin=_password(password_from))
     if is_new:
         file.chmod(0o600)
         click.echo(f"{file} is new: let the broker's user read it, as with chown root:qpid-ha and chmod 0640", err=True)
@@ -108,13 +108,13 @@ def _check_name(name: str) -> None:
 
 def _users(file: Path) -> list[dict[str, str]]:
     """From lines such as `olga@node1: userPassword`; a user has one for each thing that is kept of it."""
-    found: dict[tuple[str, str], None] = {}
+    users: dict[tuple[str, str], None] = {}
     for line in _run(LISTER, "-f", str(file)).splitlines():
         who, separator, _kept = line.rpartition(": ")
         if separator:
             name, _, realm = who.rpartition("@")
-            found[name, realm] = None
-    return [{"user": name, "realm": realm} for name, realm in sorted(found)]
+            users[name, realm] = None
+    return [{"user": name, "realm": realm} for name, realm in sorted(users)]
 
 
 def _password(file: Path | None) -> str:
@@ -139,7 +139,7 @@ def _file(path: Path | None) -> Path:
     )
 
 
-def _run(program: str, *arguments: str, told: str | None = None) -> str:
+def _run(program: str, *arguments: str, stdin: str | None = None) -> str:
     """What `program` printed. Raises CliFailure with what it complained of."""
     path = shutil.which(program) or shutil.which(program, path=PATHS)
     if path is None:
@@ -147,7 +147,7 @@ def _run(program: str, *arguments: str, told: str | None = None) -> str:
     command: Sequence[str] = [path, *arguments]
     try:
         done = subprocess.run(
-            command, input=told, stdin=subprocess.DEVNULL if told is None else None, capture_output=True, text=True,
+            command, input=stdin, stdin=subprocess.DEVNULL if stdin is None else None, capture_output=True, text=True,
             timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -40,8 +40,8 @@ ALL, BACKUPS = "qpid-ha status --all", "qpid-ha backups"
 
 def diagnose(facts: DiagnosisFacts) -> list[Finding]:
     """Everything that is wrong, the most urgent first."""
-    found = [finding for check in _CHECKS for finding in check(facts)]
-    return sorted(found, key=lambda each: each.urgency)
+    findings = [finding for check in _CHECKS for finding in check(facts)]
+    return sorted(findings, key=lambda finding: finding.urgency)
 
 
 # --- who leads
@@ -49,30 +49,30 @@ def diagnose(facts: DiagnosisFacts) -> list[Finding]:
 
 def _leading(facts: DiagnosisFacts) -> Iterator[Finding]:
     if facts.is_cluster and not facts.brokers and facts.silent:
-        where = ", ".join(each.address for each in facts.silent)
+        where = ", ".join(broker.address for broker in facts.silent)
         yield Finding(
             "nobody-answers", "", f"none of {len(facts.silent)} brokers answers here: {where}",
-            tuple(_start_elsewhere(each) for each in facts.silent),
+            tuple(_start_elsewhere(broker) for broker in facts.silent),
         )  # fmt: skip
     if facts.is_cluster and facts.brokers and facts.primary is None:
         yield Finding("no-primary", "", _no_primary_text(facts), _who_may_lead(facts))
-    clusters = {each.cluster for each in facts.primaries if each.cluster}
+    clusters = {broker.cluster for broker in facts.primaries if broker.cluster}
     if len(clusters) > 1:
-        of_each = ", ".join(f"{each.name} of the cluster {each.cluster or '?'}" for each in facts.primaries)
+        of_each = ", ".join(f"{broker.name} of the cluster {broker.cluster or '?'}" for broker in facts.primaries)
         text = f"{len(facts.primaries)} brokers are primary, and not of one cluster: {of_each}"
-        asks = (f"{_ask(each)} history" for each in facts.primaries)
+        asks = (f"{_ask(broker)} history" for broker in facts.primaries)
         yield Finding("two-clusters", "", text, (*asks, "qpid-ha get ha.coordinator   # on each"))
     elif len(facts.primaries) > 1:
         newest, *older = facts.primaries
-        of_each = ", ".join(f"{each.name} of generation {each.generation}" for each in facts.primaries)
-        commands = (ALL, *(f"{_ask(each)} demote" for each in older if each.generation < newest.generation))
+        of_each = ", ".join(f"{broker.name} of generation {broker.generation}" for broker in facts.primaries)
+        commands = (ALL, *(f"{_ask(broker)} demote" for broker in older if broker.generation < newest.generation))
         yield Finding("two-primaries", "", f"{len(facts.primaries)} brokers say that they are primary: {of_each}",
                       commands)  # fmt: skip
 
 
 def _no_primary_text(facts: DiagnosisFacts) -> str:
-    states = ", ".join(f"{each.name} is {each.state}" for each in facts.brokers)
-    silent = "".join(f"; {each.label} does not answer" for each in facts.silent)
+    states = ", ".join(f"{broker.name} is {broker.state}" for broker in facts.brokers)
+    silent = "".join(f"; {broker.label} does not answer" for broker in facts.silent)
     record = facts.coordinator.record
     recorded = ""
     if record is not None and record.generation:
@@ -87,16 +87,18 @@ def _who_may_lead(facts: DiagnosisFacts) -> tuple[str, ...]:
         return facts.assessment.next_step.commands
     if facts.pause is not None:
         return ("qpid-ha resume",)
-    able = [each for name in facts.assessment.leaders if (each := facts.broker(name)) is not None]
-    return (ALL, *(f"{_ask(each)} promote" for each in able[:1]))
+    able = [broker for name in facts.assessment.leaders if (broker := facts.broker(name)) is not None]
+    return (ALL, *(f"{_ask(broker)} promote" for broker in able[:1]))
 
 
 def _refusals(facts: DiagnosisFacts) -> Iterator[Finding]:
     if not facts.is_cluster or facts.primary is not None:
         return
-    said = {each.name: each.problem for each in facts.brokers if each.problem}
+    said = {broker.name: broker.problem for broker in facts.brokers if broker.problem}
     if facts.assessment is not None:
-        said |= {each.name: each.why for each in facts.assessment.standpoints if not each.may_lead}
+        said |= {
+            standpoint.name: standpoint.why for standpoint in facts.assessment.standpoints if not standpoint.may_lead
+        }
     commands = _who_may_lead(facts) if facts.assessment is not None else ("qpid-ha activation list",)
     for name, why in said.items():
         yield Finding("promotion-refused", name, f"{name} may not lead: {why}", commands)
@@ -117,7 +119,7 @@ def _differences(facts: DiagnosisFacts) -> Iterator[Finding]:
         text = (
             f"{len(where)} brokers are called {name}, at {' and '.join(where)}: give each its own name, and restart it"
         )
-        yield Finding("name-twice", name, text, tuple(f"qpid-ha -b {each} get name" for each in where if "://" in each)
+        yield Finding("name-twice", name, text, tuple(f"qpid-ha -b {url} get name" for url in where if "://" in url)
                       or (ALL,))  # fmt: skip
     for login in facts.refused_logins:
         text = (
@@ -127,7 +129,7 @@ def _differences(facts: DiagnosisFacts) -> Iterator[Finding]:
         commands = (f"qpid-ha get ha.username   # on {login.name}, and at {_host(login.address)}",)
         yield Finding("login-refused", login.name, text, commands)
     yield from _coordinators(facts)
-    yield from _differing(facts, "addresses-differ", "ha.brokers-url", lambda each: ",".join(each.addresses))
+    yield from _differing(facts, "addresses-differ", "ha.brokers-url", lambda broker: ",".join(broker.addresses))
 
 
 def _coordinators(facts: DiagnosisFacts) -> Iterator[Finding]:
@@ -138,26 +140,26 @@ def _coordinators(facts: DiagnosisFacts) -> Iterator[Finding]:
     not_told = users.pop("", [])
     if len(users) > 1:
         of_each = "; ".join(
-            f"{_places(brokers)} ({identity[:SHOWN_CHARACTERS]}): {', '.join(each.name for each in brokers)}"
+            f"{_places(brokers)} ({identity[:SHOWN_CHARACTERS]}): {', '.join(broker.name for broker in brokers)}"
             for identity, brokers in users.items()
         )
         text = f"{len(users)} coordinators, each with a record of its own: {of_each}; {COORDINATOR.same_record}"
         commands = ("qpid-ha get ha.coordinator   # on each", "qpid-ha coordinator show   # on each: its identity")
         yield Finding("two-coordinators", "", text, commands)
     elif not_told or not users:
-        yield from _differing(facts, "coordinators-differ", "ha.coordinator", lambda each: each.coordinator)
+        yield from _differing(facts, "coordinators-differ", "ha.coordinator", lambda broker: broker.coordinator)
 
 
 def _places(brokers: Iterable[BrokerState]) -> str:
-    return " or ".join(sorted({each.coordinator or "?" for each in brokers}))
+    return " or ".join(sorted({broker.coordinator or "?" for broker in brokers}))
 
 
 def _differing(
     facts: DiagnosisFacts, key: str, setting: str, value_of: Callable[[BrokerState], str]
 ) -> Iterator[Finding]:
-    told = {each.name: value for each in facts.brokers if (value := value_of(each))}
-    if len(set(told.values())) > 1:
-        text = f"{setting} is not the same on all brokers: " + "; ".join(f"{name}: {told[name]}" for name in told)
+    values = {broker.name: value for broker in facts.brokers if (value := value_of(broker))}
+    if len(set(values.values())) > 1:
+        text = f"{setting} is not the same on all brokers: " + "; ".join(f"{name}: {values[name]}" for name in values)
         yield Finding(key, "", text, (f"qpid-ha get {setting}   # on each",))
 
 
@@ -173,7 +175,7 @@ def _backups(facts: DiagnosisFacts) -> Iterator[Finding]:
         text = f"{len(members)} of the {needed} brokers that a write needs are in sync ({', '.join(members)})"
         yield Finding("too-few-in-sync", "default", text, (BACKUPS, ALL))
     if members == (primary.name,):
-        others = ", ".join(f"{each.name} is {each.state}" for each in facts.brokers if each is not primary)
+        others = ", ".join(f"{broker.name} is {broker.state}" for broker in facts.brokers if broker is not primary)
         text = f"{primary.name} is primary and alone in the in-sync set ({others or 'no other broker answers'})"
         yield Finding("no-backup", primary.name, text, (BACKUPS, ALL))
     for backup in facts.backups:
@@ -209,8 +211,8 @@ def _answering(facts: DiagnosisFacts) -> Iterator[Finding]:
         yield Finding("broker-not-running", machine.name, text, _start_here(machine))
     elif machine.process in (LocalProcess.SILENT, LocalProcess.HELD):
         is_held = machine.process is LocalProcess.HELD
-        what = "was stopped by a signal" if is_held else "does not answer"
-        text = f"{machine.name}, the broker of this machine, {what} (process {machine.pid})"
+        silence = "was stopped by a signal" if is_held else "does not answer"
+        text = f"{machine.name}, the broker of this machine, {silence} (process {machine.pid})"
         helps = f"kill -CONT {machine.pid}" if is_held else f"ps -o pid,stat,wchan:30 -p {machine.pid}"
         yield Finding("broker-hangs", machine.name, text, (helps,))
     if facts.brokers:
@@ -270,15 +272,15 @@ def _sets(facts: DiagnosisFacts) -> Iterator[Finding]:
     yield from _lacking_primary(facts)
     if facts.sets_problem:
         yield Finding("sets-not-known", "", facts.sets_problem, (ALL,))
-    led = [each for each in facts.sets if each.primary]
-    for each in [each for each in led if len(each.in_sync) < each.min_in_sync][:MOST_NAMED]:
-        text = f"{len(each.in_sync)} of the {each.min_in_sync} brokers that a write to the set {each.name} needs are"
-        yield Finding("too-few-in-sync", each.name, f"{text} in sync ({', '.join(each.in_sync)})", (_show(each),))
-    below = [each for each in led if (len(each.in_sync) < each.wanted or each.problem) and not each.moving_to]
-    for each in below[:MOST_NAMED]:
-        why = f": {each.problem}" if each.problem else ""
-        text = f"{len(each.in_sync)} of {each.wanted} replicas of the set {each.name} are in sync{why}"
-        yield Finding("set-below-replicas", each.name, text, (_show(each), "qpid-ha brokers"))
+    led = [row for row in facts.sets if row.primary]
+    for row in [row for row in led if len(row.in_sync) < row.min_in_sync][:MOST_NAMED]:
+        text = f"{len(row.in_sync)} of the {row.min_in_sync} brokers that a write to the set {row.name} needs are"
+        yield Finding("too-few-in-sync", row.name, f"{text} in sync ({', '.join(row.in_sync)})", (_show(row),))
+    below = [row for row in led if (len(row.in_sync) < row.wanted or row.problem) and not row.moving_to]
+    for row in below[:MOST_NAMED]:
+        why = f": {row.problem}" if row.problem else ""
+        text = f"{len(row.in_sync)} of {row.wanted} replicas of the set {row.name} are in sync{why}"
+        yield Finding("set-below-replicas", row.name, text, (_show(row), "qpid-ha brokers"))
     if below[MOST_NAMED:]:
         text = f"{len(below) - MOST_NAMED} more sets have too few replicas in sync, or a problem"
         yield Finding("set-below-replicas", "others", text, ("qpid-ha set list",))
@@ -293,9 +295,9 @@ def _sets(facts: DiagnosisFacts) -> Iterator[Finding]:
 
 def _lacking_primary(facts: DiagnosisFacts) -> Iterator[Finding]:
     """By the controller, else by the copy of the map that a broker has."""
-    reasons = {each.name: each.problem for each in facts.sets if not each.primary}
+    reasons = {standing.name: standing.problem for standing in facts.sets if not standing.primary}
     if not facts.sets:
-        reasons = {name: "" for each in facts.brokers for name in each.sets_without_primary}
+        reasons = {name: "" for broker in facts.brokers for name in broker.sets_without_primary}
     names = sorted(reasons)
     for name in names[:MOST_NAMED]:
         why = f": {reasons[name]}" if reasons[name] else ""
@@ -306,8 +308,8 @@ def _lacking_primary(facts: DiagnosisFacts) -> Iterator[Finding]:
         yield Finding("set-without-primary", "others", text, (ALL,))
 
 
-def _show(each: SetStanding) -> str:
-    return f"qpid-ha set show {quote(each.name)}"
+def _show(standing: SetStanding) -> str:
+    return f"qpid-ha set show {quote(standing.name)}"
 
 
 # --- each broker
@@ -334,7 +336,7 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             held, limit = _size(figures.memory_bytes), _size(figures.memory_limit_bytes)
             text = f"{broker.name} holds {held} of messages, and memory-limit is {limit}"
             yield Finding("memory-near-limit", broker.name, text, ("qpid-ha queue list",))
-        outside = [each for each in figures.listening if not _is_loopback(each)]
+        outside = [address for address in figures.listening if not _is_loopback(address)]
         if figures.acl_rules == "none" and outside:
             text = f"{broker.name} listens at {outside[0]} and has no acl"
             commands = (f"systemctl restart qpidd   # on {broker.name}, with acl in its file: docs/security.md",)
@@ -360,20 +362,22 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
         if figures.discarded:
             text = f"{broker.name} has discarded {figures.discarded} messages since it was started"
             yield Finding("messages-discarded", broker.name, text, (f"qpid-ha store discarded list{there}",))
-    versions = sorted({each.figures.version for each in facts.brokers if each.figures.version})
+    versions = sorted({broker.figures.version for broker in facts.brokers if broker.figures.version})
     if len(versions) > 1:
-        text = ", ".join(f"{each.name} runs {each.figures.version}" for each in facts.brokers if each.figures.version)
+        text = ", ".join(
+            f"{broker.name} runs {broker.figures.version}" for broker in facts.brokers if broker.figures.version
+        )
         yield Finding("versions-differ", "", text, ("qpid-ha query --all", "qpid-ha upgrade --all"))
 
 
 def _queues(facts: DiagnosisFacts) -> Iterator[Finding]:
-    full = sorted((each for each in facts.queues if _is_full(each)), key=lambda each: -each.messages)
-    unread = sorted((each for each in facts.queues if _is_unread(each)), key=lambda each: -each.messages)
-    for each in full[:MOST_NAMED]:
-        yield Finding("queue-is-full", each.name, f"the queue {each.name} is full: {_fill(each)}", (_read(each),))
-    for each in unread[:MOST_NAMED]:
-        text = f"the queue {each.name} has {each.messages} messages and no consumer, and grew by {each.grown}"
-        yield Finding("queue-is-not-read", each.name, text, (_read(each),))
+    full = sorted((queue for queue in facts.queues if _is_full(queue)), key=lambda queue: -queue.messages)
+    unread = sorted((queue for queue in facts.queues if _is_unread(queue)), key=lambda queue: -queue.messages)
+    for queue in full[:MOST_NAMED]:
+        yield Finding("queue-is-full", queue.name, f"the queue {queue.name} is full: {_fill(queue)}", (_read(queue),))
+    for queue in unread[:MOST_NAMED]:
+        text = f"the queue {queue.name} has {queue.messages} messages and no consumer, and grew by {queue.grown}"
+        yield Finding("queue-is-not-read", queue.name, text, (_read(queue),))
     for key, more in (("queue-is-full", full[MOST_NAMED:]), ("queue-is-not-read", unread[MOST_NAMED:])):
         if more:
             yield Finding(key, "others", f"the same of {len(more)} more queues", ("qpid-ha queue list",))

@@ -332,7 +332,9 @@ class DiagnosisFacts:
     @property
     def primaries(self) -> tuple[BrokerState, ...]:
         """Who says to lead `default`; the newest generation first."""
-        return tuple(sorted((each for each in self.brokers if each.is_primary), key=lambda each: -each.generation))
+        return tuple(
+            sorted((broker for broker in self.brokers if broker.is_primary), key=lambda broker: -broker.generation)
+        )
 
     @property
     def primary(self) -> BrokerState | None:
@@ -341,7 +343,7 @@ class DiagnosisFacts:
 
     def broker(self, name: str) -> BrokerState | None:
         """By its name; None: it did not answer."""
-        return next((each for each in self.brokers if each.name == name), None)
+        return next((broker for broker in self.brokers if broker.name == name), None)
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -361,4 +363,4 @@ def _seconds(row: Mapping[str, Any], name: str) -> float:
 
 def _texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = row.get(name)
-    return tuple(str(each) for each in value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    return tuple(str(text) for text in value) if isinstance(value, Sequence) and not isinstance(value, str) else ()

@@ -99,17 +99,17 @@ class _Gathering:
     ) -> None:
         self._make_client, self._named, self._environment = make_client, named, environment
         self._timeout_s, self._began_s = timeout_s, time.monotonic()
-        self._found = Gathered()
+        self._gathered = Gathered()
         self._stores: list[StoreFacts] = []
         self._is_ours = False
         """This machine's configuration is of the cluster that is asked."""
 
     def run(self) -> Gathered:
-        looked, named = self._found.machine, self._named
+        looked, named = self._gathered.machine, self._named
         path = find_file(None, self._environment)
         if path is not None:
             read_written(path, looked)
-        is_here = self._found.is_here = named is None or self._is_own_socket(named)
+        is_here = self._gathered.is_here = named is None or self._is_own_socket(named)
         own = BrokerAnswers(_without_user(named or "the broker of this machine"), is_local=is_here)
         calls = {own.where: self._asking(own, named)}
         calls |= self._asking_listed(is_here)
@@ -118,12 +118,12 @@ class _Gathering:
             calls["the coordinator"] = self._look_at_coordinator
         if is_here:
             calls["this machine"] = lambda: look_at_machine(looked, self._environment)
-        self._found.answers.insert(0, own)
+        self._gathered.answers.insert(0, own)
         self._run(calls, FIRST_SHARE)
         self._follow_up(own, is_here)
-        self._found.not_asked |= looked.problems
-        self._found.facts = self._facts(own)
-        return self._found
+        self._gathered.not_asked |= looked.problems
+        self._gathered.facts = self._facts(own)
+        return self._gathered
 
     # --- asking
 
@@ -133,59 +133,61 @@ class _Gathering:
         return ":" not in named
 
     def _is_listed(self, named: str) -> bool:
-        written = self._found.machine.written
+        written = self._gathered.machine.written
         with suppress(ConfigError, AddressError, ControlFailure):
             broker = find_broker(named, self._environment)
             if isinstance(broker, Address) and written is not None:
-                return broker.place in {each.place for each in written.get("ha.brokers-url")}
+                return broker.place in {address.place for address in written.get("ha.brokers-url")}
         return False
 
-    def _asking(self, told: BrokerAnswers, broker: str | None) -> Callable[[], None]:
-        return lambda: ask_broker(lambda: self._make_client(broker, CALL_SHARE * self._timeout_s), told)
+    def _asking(self, reply: BrokerAnswers, broker: str | None) -> Callable[[], None]:
+        return lambda: ask_broker(lambda: self._make_client(broker, CALL_SHARE * self._timeout_s), reply)
 
     def _asking_listed(self, is_here: bool) -> dict[str, Callable[[], None]]:
-        """Those of `ha.brokers-url` but the one of this machine, for whoever asks here."""
-        written = self._found.machine.written
+        """Calls to the brokers of `ha.brokers-url` but the one of this machine, for whoever asks here."""
+        written = self._gathered.machine.written
         if written is None or not is_here:
             return {}
         with suppress(ConfigError):
             own = {address.place for address in written.get("listen")}
-            listed: list[Address] = [each for each in written.get("ha.brokers-url") if each.place not in own]
+            listed: list[Address] = [address for address in written.get("ha.brokers-url") if address.place not in own]
             return dict(self._asking_more(map(str, listed)))
         return {}
 
     def _asking_more(self, addresses: Iterable[str]) -> Iterable[tuple[str, Callable[[], None]]]:
         user = self._named.rpartition("@")[0].rpartition("/")[2] if self._named and "@" in self._named else ""
         for address in addresses:
-            told = BrokerAnswers(address)
-            self._found.answers.append(told)
-            yield address, self._asking(told, address.replace("://", f"://{user}@") if user else address)
+            reply = BrokerAnswers(address)
+            self._gathered.answers.append(reply)
+            yield address, self._asking(reply, address.replace("://", f"://{user}@") if user else address)
 
     def _run(self, calls: Mapping[str, Callable[[], None]], share: float) -> None:
         late = in_parallel(calls, self._began_s + share * self._timeout_s)
-        for told in self._found.answers:
-            if told.where in late and told.status is None:
-                told.silence, told.timed_out = f"no answer within {share * self._timeout_s:g} s", True
-        for name in set(late) - {told.where for told in self._found.answers}:
-            self._found.not_asked[name] = f"it took longer than {share * self._timeout_s:g} s: give more --timeout"
+        for reply in self._gathered.answers:
+            if reply.where in late and reply.status is None:
+                reply.silence, reply.timed_out = f"no answer within {share * self._timeout_s:g} s", True
+        for name in set(late) - {reply.where for reply in self._gathered.answers}:
+            self._gathered.not_asked[name] = f"it took longer than {share * self._timeout_s:g} s: give more --timeout"
 
     def _follow_up(self, own: BrokerAnswers, is_here: bool) -> None:
         """What is asked because of the answers."""
         calls: dict[str, Callable[[], None]] = {}
-        known = {told.where for told in self._found.answers} | self._answered_addresses() | set(self._own_addresses())
-        rows = [row for told in self._found.answers for row in told.rows("status-all")]
+        known = (
+            {reply.where for reply in self._gathered.answers} | self._answered_addresses() | set(self._own_addresses())
+        )
+        rows = [row for reply in self._gathered.answers for row in reply.rows("status-all")]
         if self._named is None or not is_http(self._named):
             more = {str(row["address"]) for row in rows if row.get("address")} - known
             calls |= dict(self._asking_more(sorted(more)))
         names = {row.get("name") for row in rows if row.get("state") in list(State)}
-        first = next((told for told in self._found.answers if told.rows("status-all")), None)
-        if first is not None and names - {told.mapping("query").get("name") for told in self._found.answers}:
+        first = next((reply for reply in self._gathered.answers if reply.rows("status-all")), None)
+        if first is not None and names - {reply.mapping("query").get("name") for reply in self._gathered.answers}:
             broker = self._named if first is own else first.where
             make = self._make_client
             calls["all figures"] = lambda: _quietly(
                 lambda: ask_for_all_figures(lambda: make(broker, CALL_SHARE * self._timeout_s), first)
             )
-        looked = self._found.machine
+        looked = self._gathered.machine
         if is_here and own.status is None and looked.written is not None:
             look_at_process(looked, own.timed_out, not own.is_silent)
             if looked.state.process is LocalProcess.ABSENT and looked.state.data_dir:
@@ -196,23 +198,23 @@ class _Gathering:
 
     def _answered_addresses(self) -> set[str]:
         """Of brokers that answered here: each has its own address in its list."""
-        found = set()
-        for told in self._found.answers:
-            status = told.status or {}
-            own = [row for row in told.rows("status-all") if row.get("name") == status.get("name")]
-            found |= {str(row["address"]) for row in own if row.get("address")}
-        return found
+        addresses = set()
+        for reply in self._gathered.answers:
+            status = reply.status or {}
+            own = [row for row in reply.rows("status-all") if row.get("name") == status.get("name")]
+            addresses |= {str(row["address"]) for row in own if row.get("address")}
+        return addresses
 
     def _look_at_stores(self) -> None:
         from qpid_ha_agent.store_sources import SourceError, facts_of_source
 
         try:
-            self._stores += facts_of_source(self._found.machine.state.data_dir)
+            self._stores += facts_of_source(self._gathered.machine.state.data_dir)
         except SourceError as error:
-            self._found.not_asked["the stores of this machine"] = str(error)
+            self._gathered.not_asked["the stores of this machine"] = str(error)
 
     def _look_at_coordinator(self) -> None:
-        written, notes = self._found.machine.written, self._found.coordinator
+        written, notes = self._gathered.machine.written, self._gathered.coordinator
         if written is None:
             return
         try:
@@ -240,19 +242,19 @@ class _Gathering:
     # --- putting it together
 
     def _facts(self, own: BrokerAnswers) -> DiagnosisFacts:
-        answers, machine = self._found.answers, self._found.machine
+        answers, machine = self._gathered.answers, self._gathered.machine
         brokers = _brokers(answers)
         answering = {broker.address for broker in brokers}
-        for told in answers:
-            if told.silence and (not told.is_silent or told.where in answering):
-                self._found.not_asked[told.where] = told.silence
-            for name, why in told.refused.items():
+        for reply in answers:
+            if reply.silence and (not reply.is_silent or reply.where in answering):
+                self._gathered.not_asked[reply.where] = reply.silence
+            for name, why in reply.refused.items():
                 if name not in ("sets", "backups", "query-all"):
-                    self._found.not_asked[f"{name} of {told.where}"] = why
+                    self._gathered.not_asked[f"{name} of {reply.where}"] = why
         leading = _leading_answers(answers)
         names = _names_by_address(answers) | dict.fromkeys(self._own_addresses(), machine.state.name)
         is_cluster = self._is_cluster(brokers)
-        coordinator = self._found.coordinator
+        coordinator = self._gathered.coordinator
         state = coordinator.state
         facts = DiagnosisFacts(
             brokers=tuple(brokers),
@@ -276,21 +278,21 @@ class _Gathering:
 
     def _is_cluster(self, brokers: list[BrokerState]) -> bool:
         if brokers:
-            return any(each.state != State.STANDALONE for each in brokers)
+            return any(broker.state != State.STANDALONE for broker in brokers)
         with suppress(ConfigError):
-            written = self._found.machine.written
+            written = self._gathered.machine.written
             return written is not None and bool(written.get("ha.cluster"))
         return False
 
     def _silent(self, brokers: list[BrokerState], names: Mapping[str, str]) -> Iterable[SilentBroker]:
         """Addresses at which nobody answers, neither here nor another broker."""
-        alive = {each.address for each in brokers}
+        alive = {broker.address for broker in brokers}
         seen_by: dict[str, list[str]] = {}
-        for told in self._found.answers:
-            for row in told.rows("status-all"):
+        for reply in self._gathered.answers:
+            for row in reply.rows("status-all"):
                 if row.get("address") and row.get("state") not in list(State) and not row.get("refused"):
-                    seen_by.setdefault(str(row["address"]), []).append(str((told.status or {}).get("name")))
-        tried = {told.where: told for told in self._found.answers if "://" in told.where}
+                    seen_by.setdefault(str(row["address"]), []).append(str((reply.status or {}).get("name")))
+        tried = {reply.where: reply for reply in self._gathered.answers if "://" in reply.where}
         for address in dict.fromkeys([*tried, *seen_by, *self._own_addresses()]):
             asked = tried.get(address)
             if address in alive or is_http(address) or (asked is not None and not asked.is_silent):
@@ -299,19 +301,19 @@ class _Gathering:
                 continue
             why = "" if asked is None else asked.silence
             if address in self._own_addresses() and asked is None:
-                why = "" if seen_by.get(address) else self._found.answers[0].silence
-                if self._found.machine.state.process in (LocalProcess.ABSENT, *_HANGS) and brokers:
+                why = "" if seen_by.get(address) else self._gathered.answers[0].silence
+                if self._gathered.machine.state.process in (LocalProcess.ABSENT, *_HANGS) and brokers:
                     continue  # told as the broker of this machine
             yield SilentBroker(address, names.get(address, ""), why, tuple(sorted(seen_by.get(address, ()))))
 
     def _own_addresses(self) -> list[str]:
         """Of this machine's broker, if it does not answer."""
-        written, own = self._found.machine.written, self._found.answers[0]
+        written, own = self._gathered.machine.written, self._gathered.answers[0]
         if written is None or not own.is_local or own.status is not None or not own.is_silent:
             return []
         with suppress(ConfigError):
             places = {address.place for address in written.get("listen")}
-            return [str(each) for each in written.get("ha.brokers-url") if each.place in places]
+            return [str(address) for address in written.get("ha.brokers-url") if address.place in places]
         return []
 
     def _assess(self, answers: list[BrokerAnswers]) -> Assessment | None:
@@ -319,12 +321,12 @@ class _Gathering:
         if not self._is_ours:
             return None
         rows: dict[str, dict[str, Any]] = {}
-        for told in answers:
-            for row in told.rows("status-all"):
+        for reply in answers:
+            for row in reply.rows("status-all"):
                 rows.setdefault(str(row.get("name")), row)
-        rows |= {str(told.status["name"]): told.status for told in answers if told.status is not None}
+        rows |= {str(reply.status["name"]): reply.status for reply in answers if reply.status is not None}
         running = [broker for row in rows.values() if (broker := RunningBroker.from_row(row)) is not None]
-        state, written = self._found.coordinator.state, self._found.machine.written
+        state, written = self._gathered.coordinator.state, self._gathered.machine.written
         min_in_sync, auto_recover = 1, True
         if written is not None:
             with suppress(ConfigError):
@@ -354,39 +356,39 @@ def _quietly(call: Callable[[], None]) -> None:
 
 
 def _brokers(answers: list[BrokerAnswers]) -> list[BrokerState]:
-    """Those that answer here, then those that others see."""
-    found: dict[str, BrokerState] = {}
+    """The brokers that answer here, then those that others see."""
+    brokers: dict[str, BrokerState] = {}
     figures = {
-        str(row.get("name")): BrokerFigures.from_answer(row) for told in answers for row in told.rows("query-all")
+        str(row.get("name")): BrokerFigures.from_answer(row) for reply in answers for row in reply.rows("query-all")
     }
-    for told in answers:
-        broker = None if told.status is None else BrokerState.from_row(told.status)
-        if broker is None or (broker.name in found and not told.is_local):
+    for reply in answers:
+        broker = None if reply.status is None else BrokerState.from_row(reply.status)
+        if broker is None or (broker.name in brokers and not reply.is_local):
             continue
-        rows = [row for row in told.rows("status-all") if row.get("name") == broker.name]
+        rows = [row for row in reply.rows("status-all") if row.get("name") == broker.name]
         address = next((str(row["address"]) for row in rows if row.get("address")), "")
-        if not address and "://" in told.where:
-            address = told.where
-        own = BrokerFigures.from_answer(told.mapping("query"))._replace(clock_ahead_s=told.clock_ahead_s)
+        if not address and "://" in reply.where:
+            address = reply.where
+        own = BrokerFigures.from_answer(reply.mapping("query"))._replace(clock_ahead_s=reply.clock_ahead_s)
         with suppress(ValueError):
-            own = own._replace(memory_limit_bytes=parse_size_bytes(told.mapping("get").get("memory-limit")))
-        found[broker.name] = broker._replace(address=address, is_local=told.is_local, figures=own)
-    for told in answers:
-        for row in told.rows("status-all"):
+            own = own._replace(memory_limit_bytes=parse_size_bytes(reply.mapping("get").get("memory-limit")))
+        brokers[broker.name] = broker._replace(address=address, is_local=reply.is_local, figures=own)
+    for reply in answers:
+        for row in reply.rows("status-all"):
             seen = BrokerState.from_row(row)
-            if seen is not None and seen.name not in found:
-                found[seen.name] = seen._replace(figures=figures.get(seen.name, BrokerFigures()))
-    return [found[name] for name in sorted(found)]
+            if seen is not None and seen.name not in brokers:
+                brokers[seen.name] = seen._replace(figures=figures.get(seen.name, BrokerFigures()))
+    return [brokers[name] for name in sorted(brokers)]
 
 
 def _leading_answers(answers: list[BrokerAnswers]) -> BrokerAnswers | None:
-    """Those of the primary of the newest generation, or of a standalone broker."""
+    """The answers of the primary of the newest generation, or of a standalone broker."""
     leading = [
-        told
-        for told in answers
-        if told.status is not None and told.status["state"] in (State.PRIMARY, State.STANDALONE)
+        reply
+        for reply in answers
+        if reply.status is not None and reply.status["state"] in (State.PRIMARY, State.STANDALONE)
     ]
-    return max(leading, key=lambda told: int((told.status or {}).get("generation") or 0), default=None)
+    return max(leading, key=lambda reply: int((reply.status or {}).get("generation") or 0), default=None)
 
 
 def _with_leading(facts: DiagnosisFacts, leading: BrokerAnswers) -> DiagnosisFacts:
@@ -403,27 +405,29 @@ def _with_leading(facts: DiagnosisFacts, leading: BrokerAnswers) -> DiagnosisFac
         sets=tuple(map(SetStanding.from_row, leading.rows("sets"))),
         sets_problem=leading.refused.get("sets", ""),
         queues=tuple(queues),
-        promotions_ms=tuple(each for each in began if isinstance(each, int)),
+        promotions_ms=tuple(began_ms for began_ms in began if isinstance(began_ms, int)),
     )
 
 
 def _with_the_missing_name(facts: DiagnosisFacts) -> DiagnosisFacts:
     """Where one broker is silent, and one that is spoken of does not answer, it is that one."""
     record = facts.coordinator.record
-    spoken_of = {name for each in facts.brokers for name in each.members} | {each.name for each in facts.backups}
+    spoken_of = {name for broker in facts.brokers for name in broker.members} | {
+        backup.name for backup in facts.backups
+    }
     spoken_of |= set() if record is None else set(record.members)
-    missing = spoken_of - {each.name for each in facts.brokers} - {facts.machine.name}
-    nameless = [each for each in facts.silent if not each.name]
-    if len(nameless) != 1 or len(missing - {each.name for each in facts.silent}) != 1:
+    missing = spoken_of - {broker.name for broker in facts.brokers} - {facts.machine.name}
+    nameless = [silent for silent in facts.silent if not silent.name]
+    if len(nameless) != 1 or len(missing - {silent.name for silent in facts.silent}) != 1:
         return facts
-    (name,) = missing - {each.name for each in facts.silent}
-    named = tuple(each if each.name else each._replace(name=name) for each in facts.silent)
+    (name,) = missing - {silent.name for silent in facts.silent}
+    named = tuple(silent if silent.name else silent._replace(name=name) for silent in facts.silent)
     return replace(facts, silent=named)
 
 
 def _names_by_address(answers: list[BrokerAnswers]) -> dict[str, str]:
     """By the cluster map, and by what brokers see of each other."""
-    rows = [row for told in answers for name in ("brokers", "status-all") for row in told.rows(name)]
+    rows = [row for reply in answers for name in ("brokers", "status-all") for row in reply.rows(name)]
     return {str(row["address"]): str(row["name"]) for row in rows if row.get("address") and row.get("name")}
 
 
@@ -433,10 +437,10 @@ def _broken_links(answers: list[BrokerAnswers], brokers: list[BrokerState]) -> I
         if not broker.address or broker.state == State.LOADING:
             continue
         blind = {
-            str(told.status["name"])
-            for told in answers
-            if told.status is not None
-            for row in told.rows("status-all")
+            str(reply.status["name"])
+            for reply in answers
+            if reply.status is not None
+            for row in reply.rows("status-all")
             if row.get("address") == broker.address and row.get("state") not in list(State) and not row.get("refused")
         } - {broker.name}
         if blind:
@@ -445,37 +449,37 @@ def _broken_links(answers: list[BrokerAnswers], brokers: list[BrokerState]) -> I
 
 def _refused_logins(answers: list[BrokerAnswers]) -> Iterable[RefusedLogin]:
     """Of brokers that are there, by those whom they do not let in."""
-    for told in answers:
-        name = str((told.status or {}).get("name"))
-        for row in told.rows("status-all"):
+    for reply in answers:
+        name = str((reply.status or {}).get("name"))
+        for row in reply.rows("status-all"):
             if row.get("refused") is True and row.get("address"):
                 yield RefusedLogin(name, str(row["address"]), str(row.get("why") or "it does not say why"))
 
 
 def _twins(answers: list[BrokerAnswers]) -> Iterable[tuple[str, tuple[str, ...]]]:
     """Names under which more than one process answers, here or another broker."""
-    found: dict[str, dict[str, str]] = {}
-    for told in answers:
-        own = told.status
-        rows = [*told.rows("status-all"), *([] if own is None else [{**own, "address": own.get("address")}])]
+    by_name: dict[str, dict[str, str]] = {}
+    for reply in answers:
+        own = reply.status
+        rows = [*reply.rows("status-all"), *([] if own is None else [{**own, "address": own.get("address")}])]
         for row in rows:
             if isinstance(row.get("name"), str) and isinstance(row.get("instance"), str) and row["instance"]:
                 where = str(row.get("address") or "")
                 is_own = own is not None and row["instance"] == own.get("instance")
-                known = found.setdefault(row["name"], {})
-                known[row["instance"]] = where or known.get(row["instance"], "") or (told.where if is_own else "")
-    return [(name, tuple(sorted(places.values()))) for name, places in sorted(found.items()) if len(places) > 1]
+                known = by_name.setdefault(row["name"], {})
+                known[row["instance"]] = where or known.get(row["instance"], "") or (reply.where if is_own else "")
+    return [(name, tuple(sorted(places.values()))) for name, places in sorted(by_name.items()) if len(places) > 1]
 
 
 def _pause(answers: list[BrokerAnswers]) -> Pause | None:
-    for told in answers:
-        paused = (told.status or {}).get("paused")
+    for reply in answers:
+        paused = (reply.status or {}).get("paused")
         if isinstance(paused, dict):
             return decode_pause(json.dumps(paused))
     return None
 
 
 def _draining(answers: list[BrokerAnswers]) -> set[str]:
-    rows = [row for told in answers for row in told.rows("brokers")]
-    rows += [told.status for told in answers if told.status is not None]
+    rows = [row for reply in answers for row in reply.rows("brokers")]
+    rows += [reply.status for reply in answers if reply.status is not None]
     return {str(row["name"]) for row in rows if row.get("draining") and row.get("name")}

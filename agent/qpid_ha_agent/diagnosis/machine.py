@@ -95,12 +95,12 @@ def _look_at_disk(looked: LookedAt, data_dir: Path | None) -> None:
         return
     state = replace(looked.state, data_dir=str(data_dir))
     try:
-        found = os.statvfs(data_dir)
+        filesystem = os.statvfs(data_dir)
         state = replace(
             state,
-            free_bytes=found.f_bavail * found.f_frsize,
-            total_bytes=found.f_blocks * found.f_frsize,
-            is_read_only=bool(found.f_flag & os.ST_RDONLY),
+            free_bytes=filesystem.f_bavail * filesystem.f_frsize,
+            total_bytes=filesystem.f_blocks * filesystem.f_frsize,
+            is_read_only=bool(filesystem.f_flag & os.ST_RDONLY),
         )
         state = replace(state, discarded_files=_count_discarded(data_dir))
     except FileNotFoundError:
@@ -124,12 +124,12 @@ def _certificates(written: WrittenSettings, looked: LookedAt) -> Iterator[Certif
             if path is None:
                 continue
             try:
-                found = validities(path.read_text(encoding="ascii", errors="replace"))
+                periods = validities(path.read_text(encoding="ascii", errors="replace"))
             except (OSError, CertificateError) as error:
                 looked.problems[f"{key} {path}"] = getattr(error, "strerror", None) or str(error)
                 continue
-            if len(found) == 1 or key.endswith("certificate"):
-                yield CertificateEnd(str(path), found[0].ends_s, found[0].begins_s)
+            if len(periods) == 1 or key.endswith("certificate"):
+                yield CertificateEnd(str(path), periods[0].ends_s, periods[0].begins_s)
 
 
 def _check_rules(looked: LookedAt, written: WrittenSettings) -> None:
@@ -184,10 +184,10 @@ def _process_at(path: Path) -> tuple[int, bool]:
     import psutil
 
     try:
-        found = BrokerProcess.adopt(path)
-        pid = 0 if found is None else found.pid
-        if found is not None:
-            found.close()
+        process = BrokerProcess.adopt(path)
+        pid = 0 if process is None else process.pid
+        if process is not None:
+            process.close()
     except BrokerProcessError:  # its queue of connections is full
         pid = find_pid(path)
     with suppress(psutil.Error):

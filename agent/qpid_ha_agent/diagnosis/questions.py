@@ -52,96 +52,96 @@ class BrokerAnswers:
     @property
     def status(self) -> dict[str, Any] | None:
         """What it says of itself; None: nothing."""
-        found = self.answers.get("status")
-        return found if isinstance(found, dict) and isinstance(found.get("state"), str) else None
+        status = self.answers.get("status")
+        return status if isinstance(status, dict) and isinstance(status.get("state"), str) else None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """That answer, as an object; empty: there is none."""
-        found = self.answers.get(name)
-        return found if isinstance(found, dict) else {}
+        """The answer `name`, as an object; empty: there is none."""
+        answer = self.answers.get(name)
+        return answer if isinstance(answer, dict) else {}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """That answer, as a list of objects."""
-        found = self.answers.get(name)
-        return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+        """The answer `name`, as a list of objects."""
+        answer = self.answers.get(name)
+        return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 
 
-def ask_broker(make_client: Callable[[], ClosableClient], told: BrokerAnswers) -> None:
-    """Everything, into `told`, one after the other."""
+def ask_broker(make_client: Callable[[], ClosableClient], answers: BrokerAnswers) -> None:
+    """Ask a broker for everything, one thing after the other; `answers` takes what it says."""
     try:
         client = make_client()
     except (ControlFailure, AddressError, ConfigError) as error:
-        _note_silence(told, error)
+        _note_silence(answers, error)
         return
     try:
-        _ask(client, told, "status", "status")
-        status = told.status
+        _ask(client, answers, "status", "status")
+        status = answers.status
         if status is None:
             return
-        _ask_query(client, told)
-        _ask(client, told, "get", "get")
+        _ask_query(client, answers)
+        _ask(client, answers, "get", "get")
         if status["state"] == State.LOADING:
             return
         if status["state"] == State.STANDALONE:
-            _ask_queues(client, told)
+            _ask_queues(client, answers)
             return
-        _ask(client, told, "status-all", "status", all=True)
+        _ask(client, answers, "status-all", "status", all=True)
         if status["state"] == State.PRIMARY:
             for method in OF_CLUSTER if status.get("sets") else OF_CLUSTER[:-1]:
-                _ask(client, told, method, method)
-            _ask_queues(client, told)
+                _ask(client, answers, method, method)
+            _ask_queues(client, answers)
     except ControlFailure as error:
-        _note_silence(told, error)
+        _note_silence(answers, error)
     finally:
         client.close()
 
 
-def ask_for_all_figures(make_client: Callable[[], ClosableClient], told: BrokerAnswers) -> None:
+def ask_for_all_figures(make_client: Callable[[], ClosableClient], answers: BrokerAnswers) -> None:
     """`query` of every broker, from one that answers: for those that cannot be asked from here."""
     client = make_client()
     try:
-        _ask(client, told, "query-all", "query", all=True)
+        _ask(client, answers, "query-all", "query", all=True)
     finally:
         client.close()
 
 
-def _note_silence(told: BrokerAnswers, error: Exception) -> None:
+def _note_silence(answers: BrokerAnswers, error: Exception) -> None:
     """Proton wraps what the system says twice."""
     text = str(error)
     said = _CONDITION.search(text)
-    told.silence = text if said is None else f"{text.partition(': Connection ')[0]}: {said[1]}"
-    told.is_silent = not isinstance(error, Forbidden | NotAllowed | AddressError | ConfigError)
-    told.timed_out = isinstance(error, TimedOut)
+    answers.silence = text if said is None else f"{text.partition(': Connection ')[0]}: {said[1]}"
+    answers.is_silent = not isinstance(error, Forbidden | NotAllowed | AddressError | ConfigError)
+    answers.timed_out = isinstance(error, TimedOut)
 
 
-def _ask(client: ClosableClient, told: BrokerAnswers, name: str, method: str, **params: object) -> None:
+def _ask(client: ClosableClient, answers: BrokerAnswers, name: str, method: str, **params: object) -> None:
     """A broker that does not even tell its status does not let us in. Raises ControlFailure."""
     try:
-        told.answers[name] = client.call(method, **params)
+        answers.answers[name] = client.call(method, **params)
     except RequestRefused as refusal:
         if name == "status":
             raise NotAllowed(refusal.message) from None
-        told.refused[name] = refusal.message
+        answers.refused[name] = refusal.message
 
 
-def _ask_query(client: ClosableClient, told: BrokerAnswers) -> None:
+def _ask_query(client: ClosableClient, answers: BrokerAnswers) -> None:
     """Raises ControlFailure."""
     before_s = time.time()
-    _ask(client, told, "query", "query")
+    _ask(client, answers, "query", "query")
     after_s = time.time()
-    at_ms = told.mapping("query").get("time_ms")
+    at_ms = answers.mapping("query").get("time_ms")
     if isinstance(at_ms, int):
         ahead_s = at_ms / 1000 - (before_s + after_s) / 2
         doubt_s = (after_s - before_s) / 2
-        told.clock_ahead_s = max(abs(ahead_s) - doubt_s, 0.0) * (1 if ahead_s > 0 else -1)
+        answers.clock_ahead_s = max(abs(ahead_s) - doubt_s, 0.0) * (1 if ahead_s > 0 else -1)
 
 
-def _ask_queues(client: ClosableClient, told: BrokerAnswers) -> None:
+def _ask_queues(client: ClosableClient, answers: BrokerAnswers) -> None:
     """Twice where there may be one that grows and is not read. Raises ControlFailure."""
-    _ask(client, told, "queues", "queues", action="list")
-    if any(row.get("messages") and not row.get("consumers") for row in told.rows("queues")):
+    _ask(client, answers, "queues", "queues", action="list")
+    if any(row.get("messages") and not row.get("consumers") for row in answers.rows("queues")):
         time.sleep(GROWTH_S)
-        _ask(client, told, "queues-again", "queues", action="list")
+        _ask(client, answers, "queues-again", "queues", action="list")
 
 
 def in_parallel(calls: Mapping[str, Callable[[], None]], until_s: float) -> list[str]:

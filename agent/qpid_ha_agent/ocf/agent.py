@@ -438,12 +438,12 @@ class OcfAgent:
         self._tell(lambda: self._scores.refresh(sight))
 
     def note_failure(self, problem: str) -> None:
-        """It has ended, or hangs. Raises OSError."""
+        """The broker has ended, or hangs. Raises OSError."""
         with self._memory.changed() as memory:
             memory.failure = f"{problem}{self._last_words()}"
 
     def note_hang(self) -> None:
-        """It was waited for. Raises OSError."""
+        """A broker that hangs was waited for. Raises OSError."""
         with self._memory.changed() as memory:
             memory.is_hanging = True
 
@@ -545,8 +545,8 @@ class OcfAgent:
         return look(self._control_socket, self._patience.look_s(self._parameters.hang_timeout_s))
 
     def _level(self) -> int:
-        told = self._environment.get("OCF_CHECK_LEVEL", "0")
-        return int(told) if told.isdigit() else 0
+        level = self._environment.get("OCF_CHECK_LEVEL", "0")
+        return int(level) if level.isdigit() else 0
 
     def _is_probe(self) -> bool:
         return self._environment.get(f"{META}interval", "0") == "0"

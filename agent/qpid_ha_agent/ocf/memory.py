@@ -102,13 +102,13 @@ class MemoryFile:
     def read(self) -> Memory:
         """What was written last; what cannot be read counts as never written."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            document = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return Memory()
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             return Memory()
         kinds = {name: list if isinstance(value, tuple) else type(value) for name, value in _NEW.items()}
-        return Memory(**{name: found[name] for name, kind in kinds.items() if isinstance(found.get(name), kind)})
+        return Memory(**{name: document[name] for name, kind in kinds.items() if isinstance(document.get(name), kind)})
 
     def write(self, memory: Memory) -> None:
         """Raises OSError."""

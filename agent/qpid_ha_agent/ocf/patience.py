@@ -26,8 +26,8 @@ class Patience:
     """Of one action, by its environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        told = environment.get(TIMEOUT, "")
-        self._timeout_s = int(told) / 1000 if told.isdigit() else 0.0
+        timeout_ms = environment.get(TIMEOUT, "")
+        self._timeout_s = int(timeout_ms) / 1000 if timeout_ms.isdigit() else 0.0
 
     def limit(self, wanted_s: float) -> Limit:
         """For an action that takes its time. Raises Invalid when there is none."""

@@ -78,11 +78,11 @@ class ClusterAttributes:
         self._own(self._drained, "forever", "--update=true")
 
     def forget_drained(self) -> None:
-        """It is not drained any more."""
+        """The broker is not drained any more."""
         self._own(self._drained, "forever", "--delete")
 
     def is_noted_drained(self) -> bool:
-        """Whether it was noted."""
+        """Whether it was noted that the broker was drained because of the standby."""
         return self._own(self._drained, "forever", "--query", "--quiet") == "true"
 
     @property
@@ -96,8 +96,8 @@ class ClusterAttributes:
 
     def is_cluster_idle(self) -> bool:
         """Whether Pacemaker carries out no plan just now, as the node says that makes them."""
-        told = _run(["crmadmin", "--quiet", "--dc_lookup"]).strip()
-        planner = told.rpartition(": ")[2].split()[0] if told else ""
+        designated = _run(["crmadmin", "--quiet", "--dc_lookup"]).strip()
+        planner = designated.rpartition(": ")[2].split()[0] if designated else ""
         return bool(planner) and "S_IDLE" in _run(["crmadmin", f"--status={planner}"])
 
     def report_failure(self) -> None:
@@ -114,8 +114,8 @@ class ClusterAttributes:
 
 def local_node(environment: Mapping[str, str] = os.environ) -> str:
     """This node's name in the cluster: what Pacemaker tells an agent, else what it answers when asked."""
-    told = environment.get(WHERE_IT_RUNS)
-    return told or _run(["crm_node", "--name"]).strip()
+    node = environment.get(WHERE_IT_RUNS)
+    return node or _run(["crm_node", "--name"]).strip()
 
 
 NO_SUCH = 105

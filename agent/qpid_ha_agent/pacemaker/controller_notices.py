@@ -58,13 +58,13 @@ class ControllerNotices:
                 cluster.note_drained()
             deadline_s = time.monotonic() + LEAVING_S
             while time.monotonic() < deadline_s:
-                told = _ask(client, action="leave", name=name)
-                if not isinstance(told, Mapping) or not told.get("left"):
+                answer = _ask(client, action="leave", name=name)
+                if not isinstance(answer, Mapping) or not answer.get("left"):
                     return
                 time.sleep(STEP_S)
 
     def come_back(self, sight: Sight) -> None:
-        """It runs again: if it was drained because of the standby, it is not any more.
+        """The broker runs again: if it was drained because of the standby, it is not any more.
 
         The note of that goes with that drain, however it ended: an operator's next one is the operator's.
         """
@@ -79,8 +79,8 @@ class ControllerNotices:
         cluster.forget_drained()
 
     def _forget_note(self, sight: Sight) -> None:
-        """It is not drained; a node that is about to be is in standby already. Asked once after each start or drain,
-        because the question costs two processes."""
+        """The broker is not drained; a node that is about to be is in standby already. Asked once after each start or
+        drain, because the question costs two processes."""
         if not has_many_sets(sight) or self._memory.read().is_drain_note_gone:
             return
         cluster = self._cluster()

@@ -43,10 +43,10 @@ class NodePosition(NamedTuple):
     @classmethod
     def read(cls, text: str) -> NodePosition | None:
         """What `str` wrote; None for anything else."""
-        found = _POSITION.fullmatch(text)
-        if found is None:
+        match = _POSITION.fullmatch(text)
+        if match is None:
             return None
-        return cls(int(found[1]), int(found[2]), int(found[3]), found[4], found[5] == "in-sync", bool(found[6]))
+        return cls(int(match[1]), int(match[2]), int(match[3]), match[4], match[5] == "in-sync", bool(match[6]))
 
 
 class HandedOver(NamedTuple):
@@ -59,8 +59,8 @@ class HandedOver(NamedTuple):
     @classmethod
     def read(cls, node: str, text: str) -> HandedOver | None:
         """From `generation:lsn`; None for anything else."""
-        found = _HANDED_OVER.fullmatch(text)
-        return cls(node, int(found[1]), int(found[2])) if found else None
+        match = _HANDED_OVER.fullmatch(text)
+        return cls(node, int(match[1]), int(match[2])) if match else None
 
 
 class Go(NamedTuple):
@@ -128,10 +128,10 @@ def compare(
     if own.is_restored and all(position.is_restored for position in rivals.values()):
         return _compare_stores(own_node, own, rivals)
     if best[:2] > own[:2]:
-        found = f"generation {best.generation}, epoch {best.epoch}"
-        return MakeWay(node, f"it knows {found}, and {own_node} only {own.generation}, {own.epoch}")
-    level = {node: each.lsn for node, each in rivals.items() if each[:2] == own[:2]}
-    awake = {node: lsn for node, lsn in level.items() if not rivals[node].is_restored}
+        position_text = f"generation {best.generation}, epoch {best.epoch}"
+        return MakeWay(node, f"it knows {position_text}, and {own_node} only {own.generation}, {own.epoch}")
+    level = {node: position for node, position in rivals.items() if position[:2] == own[:2]}
+    awake = {node: position for node, position in level.items() if not position.is_restored}
     if own.is_restored and awake:
         return MakeWay(_furthest(awake), f"{own_node} was restarted, and it was not")
     return _compare_lsn(own_node, own, level if own.is_restored else awake, max_lag)
@@ -139,25 +139,27 @@ def compare(
 
 def _compare_stores(own_node: str, own: NodePosition, rivals: Mapping[str, NodePosition]) -> Go | MakeWay:
     """After all were restarted only the furthest may lead; the broker judges by the same order, and would refuse."""
-    from qpid_ha_broker.ha.history import log_end  # a monitor, which imports this module, has no use for it
-
-    node, best = max(rivals.items(), key=lambda row: log_end(row[1]))
-    if log_end(best) <= log_end(own):
+    node = _furthest(rivals)
+    best = rivals[node]
+    if _furthest({own_node: own, node: best}) == own_node:  # also when they are level
         return Go(f"at {own.lsn}, the best of the others at {best.lsn}, and all were restarted")
     return MakeWay(node, f"all were restarted, it is at {best.lsn}, and {own_node} at {own.lsn}")
 
 
-def _compare_lsn(own_node: str, own: NodePosition, others: Mapping[str, int], max_lag: int) -> Go | MakeWay:
+def _compare_lsn(own_node: str, own: NodePosition, others: Mapping[str, NodePosition], max_lag: int) -> Go | MakeWay:
     """Among equals. Of those that were restarted only the furthest may lead."""
     if not others:
         return Go(f"at {own.lsn}, and nobody else is as good")
     node = _furthest(others)
-    lag = others[node] - own.lsn
-    if lag <= (0 if own.is_restored else max_lag):
-        return Go(f"at {own.lsn}, the best of the others at {others[node]}")
+    lsn = others[node].lsn
+    if lsn - own.lsn <= (0 if own.is_restored else max_lag):
+        return Go(f"at {own.lsn}, the best of the others at {lsn}")
     why = "restarted as it was" if own.is_restored else f"more than max_lag={max_lag} behind"
-    return MakeWay(node, f"it is at {others[node]}, and {own_node} at {own.lsn}, {why}")
+    return MakeWay(node, f"it is at {lsn}, and {own_node} at {own.lsn}, {why}")
 
 
-def _furthest(lsns: Mapping[str, int]) -> str:
-    return max(lsns, key=lambda node: lsns[node])
+def _furthest(positions: Mapping[str, NodePosition]) -> str:
+    """The node whose log goes furthest, by the one order of logs."""
+    from qpid_ha_broker.ha.history import log_end  # a monitor, which imports this module, has no use for it
+
+    return max(positions, key=lambda node: log_end(positions[node]))

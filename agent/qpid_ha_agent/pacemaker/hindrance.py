@@ -53,20 +53,20 @@ class Hindrance:
 
     def refresh(self, sight: Sight) -> None:
         """Whenever the score has been told, or need not be. Raises ClusterUnreachable, OSError."""
-        told, now_s = self._memory.read(), time.monotonic()
-        if told.refusal and sight.text("primary"):
+        remembered, now_s = self._memory.read(), time.monotonic()
+        if remembered.refusal and sight.text("primary"):
             with self._memory.changed() as memory:
                 memory.refusal, memory.refused_at_s = "", 0.0
             self._tell("", since_s=0.0)
-        elif told.refusal:
-            self._tell(told.refusal, since_s=now_s)
+        elif remembered.refusal:
+            self._tell(remembered.refusal, since_s=now_s)
         elif problem := sight.text("login_problem"):
-            self._tell_in_time(lambda: problem, told.hindered_since_s, now_s)
-        elif told.score != NEVER or sight.text("primary"):
-            if told.hindrance or told.hindered_since_s:
+            self._tell_in_time(lambda: problem, remembered.hindered_since_s, now_s)
+        elif remembered.score != NEVER or sight.text("primary"):
+            if remembered.hindrance or remembered.hindered_since_s:
                 self._tell("", since_s=0.0)
         else:
-            self._tell_in_time(lambda: self._why_not(sight), told.hindered_since_s, now_s)
+            self._tell_in_time(lambda: self._why_not(sight), remembered.hindered_since_s, now_s)
 
     def drop(self) -> None:
         """There is no broker. Raises ClusterUnreachable, OSError."""

@@ -41,12 +41,12 @@ def is_chosen(sight: Sight) -> bool:
 
 
 def is_held_back(sight: Sight, memory: Memory) -> bool:
-    """Whether it came back from its store, and was refused just now: one more attempt would be the same."""
+    """Whether the broker came back from its store, and was refused just now: one more attempt would be the same."""
     return sight.state is State.CONNECTING and bool(sight.text("restored")) and memory.is_held_back
 
 
 def needs_company(sight: Sight) -> bool:
-    """Whether it can lead only after others were asked: its store was not closed in order, or it has nothing."""
+    """Whether the broker may lead only once others were asked: its store was not closed in order, or it has nothing."""
     return sight.state is State.CONNECTING and (sight.text("restored") == "dirty" or not has_data(sight))
 
 
@@ -104,12 +104,12 @@ class Scores:
         """What the broker is worth now."""
         if sight.is_loading:  # nobody knows, whatever it was chosen or forced for
             return NEVER
-        told = self._memory.read()
-        if not sight.is_primary and (is_chosen(sight) or told.is_forced):
+        memory = self._memory.read()
+        if not sight.is_primary and (is_chosen(sight) or memory.is_forced):
             return str(SCORES["better"])
         if should_make_way(sight):
             return str(SCORES["cannot write"])
-        if is_held_back(sight, told):
+        if is_held_back(sight, memory):
             return NEVER
         data, has_no_primary = has_data(sight), sight.state is State.CONNECTING and not sight.text("primary")
         if data and has_no_primary and is_outvoted(sight, self._record()):
@@ -125,30 +125,30 @@ class Scores:
         Raises ClusterUnreachable, OSError.
         """
         score = self.score(sight)
-        told = self._memory.read()
-        is_fresh = time.monotonic() - told.score_told_at_s < TOLD_AGAIN_AFTER_S
-        if always or self._is_news(told, score, sight) or (told.score == score and not is_fresh):
+        memory = self._memory.read()
+        is_fresh = time.monotonic() - memory.score_told_at_s < TOLD_AGAIN_AFTER_S
+        if always or self._is_news(memory, score, sight) or (memory.score == score and not is_fresh):
             self._tell(score)
 
     def raise_to(self, sight: Sight) -> None:
         """Tell it if it is higher; if it is lower, count from now on. Raises ClusterUnreachable, OSError."""
-        told = self._memory.read()
-        if not told.is_refused and self._is_news(told, score := self.score(sight), sight):
+        memory = self._memory.read()
+        if not memory.is_refused and self._is_news(memory, score := self.score(sight), sight):
             self._tell(score)
 
-    def _is_news(self, told: Memory, score: str, sight: Sight) -> bool:
+    def _is_news(self, remembered: Memory, score: str, sight: Sight) -> bool:
         """Whether to tell it now, rather than wait whether it rises again: of a primary whose publishers wait for its
         disk, nobody has to wait once more. Raises ClusterUnreachable, OSError."""
         after_s = 0.0 if should_make_way(sight) else FALL_AFTER_S
-        value, value_told, now_s = _value(score), _value(told.score), time.monotonic()
+        value, value_told, now_s = _value(score), _value(remembered.score), time.monotonic()
         is_lower = value < value_told
-        if is_lower and told.fell_at_s:
-            fell_for_s = now_s - told.fell_at_s
+        if is_lower and remembered.fell_at_s:
+            fell_for_s = now_s - remembered.fell_at_s
             return fell_for_s >= FALL_AT_LAST_S or (fell_for_s >= after_s and self._cluster.is_cluster_idle())
-        if is_lower or told.fell_at_s:
+        if is_lower or remembered.fell_at_s:
             with self._memory.changed() as memory:
                 memory.fell_at_s = now_s if is_lower else 0.0
-        return value > value_told or (not told.score and not is_lower)
+        return value > value_told or (not remembered.score and not is_lower)
 
     def make_way(self, node: str) -> None:
         """Let `node` be chosen next time. Raises ClusterUnreachable, OSError."""

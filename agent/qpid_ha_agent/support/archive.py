@@ -54,9 +54,9 @@ class BundleFiles:
             return
         self.files[path] = content
 
-    def lack(self, what: str, why: str) -> None:
-        """That could not be had."""
-        self.missing[self.redaction.text(what)] = self.redaction.text(why)
+    def lack(self, subject: str, why: str) -> None:
+        """Say in the archive that `subject` could not be had."""
+        self.missing[self.redaction.text(subject)] = self.redaction.text(why)
 
 
 def write_archive(path: Path, bundle: BundleFiles, about: Mapping[str, object], now_s: float) -> None:

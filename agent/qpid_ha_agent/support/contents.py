@@ -40,15 +40,15 @@ _PACKAGES: Final = ("qpid-ha", "python-qpid-proton", "aiohttp", "click", "psutil
 _MEMORY: Final = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Dirty", "Writeback")
 
 
-def collect(bundle: BundleFiles, found: Gathered, environment: Mapping[str, str], timeout_s: float) -> None:
+def collect(bundle: BundleFiles, gathered: Gathered, environment: Mapping[str, str], timeout_s: float) -> None:
     """All parts but the diagnosis."""
     bundle.add_text("README.txt", ABOUT)
-    for told in found.answers:
-        _add_answers(bundle, told)
-    written = found.machine.written if found.is_here else None
+    for reply in gathered.answers:
+        _add_answers(bundle, reply)
+    written = gathered.machine.written if gathered.is_here else None
     parts: dict[str, Callable[[], None]] = {"machine": lambda: _add_machine(bundle, environment)}
-    if found.coordinator.state.url != "none":
-        parts["coordinator"] = lambda: _add_coordinator(bundle, found)
+    if gathered.coordinator.state.url != "none":
+        parts["coordinator"] = lambda: _add_coordinator(bundle, gathered)
     if written is not None:
         parts |= {
             "configuration": lambda: _add_configuration(bundle, written),
@@ -66,7 +66,7 @@ def collect(bundle: BundleFiles, found: Gathered, environment: Mapping[str, str]
 def known_secrets(
     written: WrittenSettings | None, environment: Mapping[str, str], password_file: str | None
 ) -> Iterator[str]:
-    """Those that this machine has, to be taken out wherever they stand; without those that we may not read."""
+    """The secrets that this machine has, to be taken out wherever they stand; without those that we may not read."""
     for name in ("QPID_HA_PASSWORD", "QPID_HA_TOKEN"):
         if environment.get(name):
             yield environment[name]
@@ -81,7 +81,9 @@ def known_secrets(
                 files += [] if path is None else [path]
         for key in ("remote-nodes", "remote-brokers"):
             with suppress(ConfigError):
-                files += [each.login.password_file for each in written.get(key) if each.login.password_file is not None]
+                files += [
+                    remote.login.password_file for remote in written.get(key) if remote.login.password_file is not None
+                ]
     for path in files:
         with suppress(OSError, ValueError):
             yield read_password_file(path)
@@ -94,14 +96,14 @@ def _guarded(bundle: BundleFiles, name: str, part: Callable[[], None]) -> None:
         bundle.lack(name, f"{type(error).__name__}: {error}")
 
 
-def _add_answers(bundle: BundleFiles, told: BrokerAnswers) -> None:
-    name = bundle.redaction.text(str((told.status or {}).get("name") or told.where))
+def _add_answers(bundle: BundleFiles, reply: BrokerAnswers) -> None:
+    name = bundle.redaction.text(str((reply.status or {}).get("name") or reply.where))
     directory = f"brokers/{_UNSAFE.sub('-', name).strip('-') or 'unknown'}"
-    if told.silence:
-        bundle.lack(f"{directory}: some or all answers", told.silence)
-    for method, why in told.refused.items():
+    if reply.silence:
+        bundle.lack(f"{directory}: some or all answers", reply.silence)
+    for method, why in reply.refused.items():
         bundle.lack(f"{directory}/{method}.json", why)
-    for method, answer in told.answers.items():
+    for method, answer in reply.answers.items():
         if method == "get":
             shown = shown_settings(answer) if isinstance(answer, dict) else {}
             bundle.add_document(f"{directory}/settings.json", shown)
@@ -114,13 +116,13 @@ def _add_configuration(bundle: BundleFiles, written: WrittenSettings) -> None:
     bundle.add_document("configuration.json", {"file": str(written.source), **shown})
 
 
-def _add_coordinator(bundle: BundleFiles, found: Gathered) -> None:
-    state = found.coordinator.state
+def _add_coordinator(bundle: BundleFiles, gathered: Gathered) -> None:
+    state = gathered.coordinator.state
     if state.problem:
         bundle.lack("coordinator.json", state.problem)
         return
     record = None if state.record is None else state.record._asdict()
-    document = {"url": state.url, "moved_to": state.moved_to, "record": record, "notes": found.coordinator.notes}
+    document = {"url": state.url, "moved_to": state.moved_to, "record": record, "notes": gathered.coordinator.notes}
     bundle.add_document("coordinator.json", document)
 
 
@@ -182,7 +184,7 @@ def _add_stores(bundle: BundleFiles, written: WrittenSettings, timeout_s: float)
     if in_parallel({"the store": look}, time.monotonic() + timeout_s):
         bundle.lack("store/facts.json", f"it takes longer than {timeout_s:g} s to read the store: give more --timeout")
     elif "store/facts.json" not in bundle.missing:
-        bundle.add_document("store/facts.json", [each.to_json() for each in stores])
+        bundle.add_document("store/facts.json", [store.to_json() for store in stores])
 
 
 def _add_machine(bundle: BundleFiles, environment: Mapping[str, str]) -> None:
@@ -216,7 +218,7 @@ def _processes() -> Iterator[dict[str, object]]:
     """Brokers and agents."""
     import psutil
 
-    ours = (
+    own_programs = (
         "qpidd",
         "qpid-ha-agent",
         "qpid_ha_broker.server.main",
@@ -225,7 +227,7 @@ def _processes() -> Iterator[dict[str, object]]:
     )
     for process in psutil.process_iter(["cmdline"]):
         words = [word.rpartition("/")[2] for word in process.info["cmdline"] or []]
-        program = next((word for word in words if word in ours), None)
+        program = next((word for word in words if word in own_programs), None)
         if program is None:
             continue
         with suppress(psutil.Error):

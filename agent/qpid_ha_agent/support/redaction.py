@@ -47,7 +47,7 @@ class Redaction:
         self._known = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
     def text(self, text: str) -> str:
-        """The same without secrets."""
+        """`text` without secrets."""
         if self._known is not None:
             text = self._known.sub(TAKEN, text)
         if not _SUSPECT.search(text):
@@ -59,7 +59,7 @@ class Redaction:
         return _NAMED.sub(rf"\1 {TAKEN}", text)
 
     def document(self, value: object) -> object:
-        """The same of what JSON can carry; what has the name of a secret loses its value."""
+        """A value that JSON can carry, without secrets; what has the name of a secret loses its value."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -74,9 +74,9 @@ class Redaction:
         return self.document(value)
 
 
-def _without_user_info(found: re.Match[str]) -> str:
+def _without_user_info(match: re.Match[str]) -> str:
     """Of characters without white space: nothing between `//` and the last `@`, nor what looks like USER:PASSWORD@."""
-    run = found[0]
+    run = match[0]
     end, slashes, colon = run.rfind("@"), run.find("//"), run.find(":")
     if 0 <= slashes < end:
         return f"{run[: slashes + 2]}{TAKEN}{run[end:]}"

@@ -108,12 +108,12 @@ RecordAct = Callable[[AuditedAct], None]
 
 def audited(params: Mapping[str, object], names: AuditedParameters) -> dict[str, object]:
     """The parameters with these names, cut to a bounded size. Of `arguments` those that the broker gives a meaning."""
-    found: dict[str, object] = {}
+    kept: dict[str, object] = {}
     for name in names:
         if name in params:
             value = params[name]
-            found[name] = _arguments(value) if name == "arguments" else bounded(value)
-    return found
+            kept[name] = _arguments(value) if name == "arguments" else bounded(value)
+    return kept
 
 
 def _arguments(given: object) -> object:
@@ -130,10 +130,10 @@ def bounded(value: object, depth: int = 0) -> object:
     if isinstance(value, str):
         return shortened(value)
     if depth < MOST_DEPTH and isinstance(value, list | tuple):
-        return [bounded(each, depth + 1) for each in value[:MOST_ELEMENTS]]
+        return [bounded(element, depth + 1) for element in value[:MOST_ELEMENTS]]
     if depth < MOST_DEPTH and isinstance(value, Mapping):
         some = list(value.items())[:MOST_ELEMENTS]
-        return {shortened(str(name)): bounded(each, depth + 1) for name, each in some}
+        return {shortened(str(name)): bounded(field, depth + 1) for name, field in some}
     return f"({type(value).__name__})"
 
 

@@ -114,7 +114,7 @@ def user_in_nodes(user: str, separators: frozenset[str]) -> str:
     """What `USER_VARIABLE` stands for. In the user's name `separators`, and `%`, are written as in a URL: so where
     `${user}.*` is a rule, what is `a.b`'s is called `a%2Eb.x`, and no name is both its own and one of user `a`."""
     escaped = separators | {"%"} if separators else separators
-    return "".join([percent_encoded(each) if each in escaped else each for each in user])
+    return "".join([percent_encoded(character) if character in escaped else character for character in user])
 
 
 _VARIABLES: Final = f"(?:{re.escape(USER_VARIABLE)})+"
@@ -136,10 +136,10 @@ class NodePattern(NamedTuple):
         """The characters that end a user's name in it. Raises ValueError where something follows the name, and no
         character ends it: `${user}*` for `a` would be all of `ab`'s, too."""
         if self.kind is PatternKind.REGEX:
-            found = [match.group("one", "escaped", "plain") for match in _SEPARATED.finditer(self.text)]
+            endings = [match.group("one", "escaped", "plain") for match in _SEPARATED.finditer(self.text)]
             last = self.text.rstrip(")").endswith(USER_VARIABLE)
             groups = len(re.findall(_VARIABLES, self.text))
-            separators = [one or escaped or plain for one, escaped, plain in found]
+            separators = [one or escaped or plain for one, escaped, plain in endings]
         else:
             followed = re.split(_VARIABLES, self.text)[1:]
             separators = [text[0] for text in followed if text]
@@ -199,14 +199,14 @@ class AccessRule(NamedTuple):
     """Where: a file with the line, or a setting with the number of the entry."""
 
     def matches(self, user: str, in_nodes: str, action: Permission, node: str, *, by_name: bool) -> bool:
-        """Whether it decides. `in_nodes`: see `user_in_nodes`. `by_name`: only if it names the user."""
+        """Whether the rule decides. `in_nodes`: see `user_in_nodes`. `by_name`: only if it names the user."""
         if by_name and isinstance(self.users, Who):
             return False
         return action in self.actions and is_for(self.users, user) and self.node.matches(node, in_nodes)
 
 
 class AccessDecision(NamedTuple):
-    """Whether it is allowed, and what decides."""
+    """Whether an action is allowed, and what decides."""
 
     is_allowed: bool
     reason: str
@@ -348,8 +348,8 @@ class AccessControl:
         """For an operator: how many rules there are, and what was denied."""
         rules = "none" if self.rules is None else len(self.rules)
         everybody = self.for_everybody(Permission.ADMINISTER)
-        told = {"everybody_administers": everybody} if everybody else {}
-        return {"acl_rules": rules, "access_denied": self.denied.total(), **told}
+        everybody_may = {"everybody_administers": everybody} if everybody else {}
+        return {"acl_rules": rules, "access_denied": self.denied.total(), **everybody_may}
 
 
 def _without_rules(subject: Subject, action: Permission, is_broker: bool) -> AccessDecision:

@@ -41,15 +41,15 @@ class RecordChange(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, found: object) -> RecordChange:
+    def from_json(cls, document: object) -> RecordChange:
         """The inverse. Raises ValueError with what is wrong."""
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise ValueError("expected an object")
-        at_ms, operator, reason = found.get("at_ms"), found.get("operator"), found.get("reason")
+        at_ms, operator, reason = document.get("at_ms"), document.get("operator"), document.get("reason")
         if not isinstance(at_ms, int) or not isinstance(operator, str) or not isinstance(reason, str):
             raise ValueError("expected at_ms, operator and reason")
-        before, after = (decode_record(json.dumps(found.get(name)).encode()) for name in ("from", "to"))
-        return cls(at_ms, operator, before, after, found.get("forced") is True, reason)
+        before, after = (decode_record(json.dumps(document.get(name)).encode()) for name in ("from", "to"))
+        return cls(at_ms, operator, before, after, document.get("forced") is True, reason)
 
 
 def read_changes(note: str) -> list[RecordChange]:

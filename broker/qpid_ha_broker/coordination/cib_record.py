@@ -71,14 +71,14 @@ def encode(record: ClusterRecord) -> str:
 
 def decode(value: str) -> ClusterRecord:
     """The inverse. Raises DamagedRecord; nothing but what `encode` writes is taken."""
-    found = _VALUE.fullmatch(value)
-    if found is None:
+    match = _VALUE.fullmatch(value)
+    if match is None:
         raise DamagedRecord(f"it is no record of format {_FORMAT}: {value!r:.200}")
     try:
         cluster, primary, *members = (
-            unquote(name, errors="strict") for name in (found[1], found[3], *(found[5].split(",") if found[5] else ()))
+            unquote(name, errors="strict") for name in (match[1], match[3], *(match[5].split(",") if match[5] else ()))
         )
-        record = ClusterRecord(cluster, int(found[2]), primary, int(found[4]), tuple(members), bool(found[6]))
+        record = ClusterRecord(cluster, int(match[2]), primary, int(match[4]), tuple(members), bool(match[6]))
         if encode(record) == value:
             return record
     except ValueError:  # a name that is no text, or none

@@ -84,8 +84,8 @@ class Lease(Protocol):
         """Wait until it is ours; False, and not ours, when `cancel` was set meanwhile. Raises CoordinatorError."""
 
     def is_held(self) -> bool:
-        """Whether it is still ours, without asking anybody: it is lost when what it rests on was taken away, and no
-        later than the coordinator may give it to another one, whether this process was awake or not."""
+        """Whether the lease is still ours, without asking anybody: it is lost when what it rests on was taken away, and
+        no later than the coordinator may give it to another one, whether this process was awake or not."""
 
     def renew(self) -> None:
         """Say that its holder goes on, at least every second; nothing if it is not ours. Raises CoordinatorError."""

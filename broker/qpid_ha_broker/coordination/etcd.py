@@ -76,17 +76,17 @@ class EtcdCoordinator:
         deadline, known = Deadline.after(CALL_LIMIT_S), self._known
         if self._decoded(known) != expected:
             known = self._gateway.read(self._record_key, deadline)
-        while (found := self._noted(known)) == expected:
+        while (recorded := self._noted(known)) == expected:
             outcome = self._gateway.commit(Change(self._record_key, known, encode_record(wanted)), deadline)
             if outcome.succeeded:
                 self._known = KeyValue(self._record_key, encode_record(wanted), outcome.revision, 0)
                 return True, wanted
-            known = outcome.found
+            known = outcome.entry
             if outcome.may_be_second and self._decoded(known) != wanted:
                 raise self._unknown(self._record_key)
             if outcome.may_be_second:  # the first attempt wrote it
                 return True, self._noted(known)
-        return False, found
+        return False, recorded
 
     def read_note(self, name: str) -> str:
         """The text at NAMESPACE/notes/NAME. Raises CoordinatorError."""
@@ -101,7 +101,7 @@ class EtcdCoordinator:
         if not wanted and known is None:
             return True
         outcome = self._gateway.commit(Change(key, known, wanted.encode() or None), deadline)
-        if outcome.may_be_second and not outcome.succeeded and self._text(outcome.found) != wanted:
+        if outcome.may_be_second and not outcome.succeeded and self._text(outcome.entry) != wanted:
             raise self._unknown(key)
         return outcome.succeeded or outcome.may_be_second
 
@@ -321,8 +321,8 @@ class EtcdLease:
 
     def holder(self) -> str:
         """Who signed the key. Raises CoordinatorError."""
-        found = self._gateway.read(self._key, Deadline.after(CALL_LIMIT_S))
-        return "" if found is None else _signed_by(found.value)
+        lease_key = self._gateway.read(self._key, Deadline.after(CALL_LIMIT_S))
+        return "" if lease_key is None else _signed_by(lease_key.value)
 
     def release(self) -> None:
         """Delete the key with its lease: at once, or as soon as etcd does it, which is not waited for."""
@@ -346,7 +346,7 @@ class EtcdLease:
             self._returned.give_back(lease)
             raise
         # After a lost answer the second attempt finds what the first has put.
-        if not outcome.succeeded and (outcome.found is None or outcome.found.lease != lease):
+        if not outcome.succeeded and (outcome.entry is None or outcome.entry.lease != lease):
             self._returned.give_back(lease)
             return False
         grant = _Grant(lease, ttl_s, outcome.revision, asked_s, asked_s + ttl_s)

@@ -101,7 +101,7 @@ class PrefixRead(NamedTuple):
 
     revision: int
     """Of the store when it was read."""
-    found: tuple[KeyValue, ...]
+    entries: tuple[KeyValue, ...]
     server: Server
     """Who answered."""
 
@@ -110,7 +110,7 @@ class TxnOutcome(NamedTuple):
     """An answer to a transaction on one key."""
 
     succeeded: bool
-    found: KeyValue | None
+    entry: KeyValue | None
     """What is there instead, if it did not succeed."""
     revision: int
     may_be_second: bool
@@ -208,7 +208,7 @@ _LOGINS_MUTEX: Final = threading.Lock()
 
 
 def _login_of(settings: CoordinatorSettings) -> EtcdLogin:
-    """The same for all who log in as the same user with the same password, at the same servers in the same way."""
+    """One login for all who log in as the same user with the same password, at the same servers in the same way."""
     servers, file = tuple(sorted(map(str, settings.url.servers))), settings.password_file
     password = b""
     if file is not None:
@@ -241,8 +241,8 @@ class EtcdGateway:
 
     def read(self, key: str, deadline: Deadline) -> KeyValue | None:
         """What the majority of the servers agrees on. Raises CoordinatorError."""
-        found = self._range({"key": _encoded(key.encode())}, deadline).found
-        return found[0] if found else None
+        entries = self._range({"key": _encoded(key.encode())}, deadline).entries
+        return entries[0] if entries else None
 
     def read_prefix(self, prefix: str, deadline: Deadline) -> PrefixRead:
         """All keys that begin with it. Raises CoordinatorError."""
@@ -251,12 +251,12 @@ class EtcdGateway:
     def commit(self, change: Change, deadline: Deadline) -> TxnOutcome:
         """Carry it out, or learn what is there instead. Raises CoordinatorError, and then nobody knows."""
         answer = self._call("/v3/kv/txn", change.as_json(), deadline)
-        revision, found = _revision(answer.content), None
+        revision, entry = _revision(answer.content), None
         if not answer.content.get("succeeded"):
             responses = _objects(answer.content, "responses")
             kvs = _objects(_object(responses[0], "response_range"), "kvs") if responses else []
-            found = _key_value(kvs[0]) if kvs else None
-        return TxnOutcome(bool(answer.content.get("succeeded")), found, revision, answer.may_be_second)
+            entry = _key_value(kvs[0]) if kvs else None
+        return TxnOutcome(bool(answer.content.get("succeeded")), entry, revision, answer.may_be_second)
 
     def grant(self, lease: int, ttl_s: int, deadline: Deadline) -> int:
         """A lease with a number of our own; for how many seconds it was granted. Raises CoordinatorError."""
@@ -305,8 +305,8 @@ class EtcdGateway:
 
     def _range(self, body: Json, deadline: Deadline) -> PrefixRead:
         answer = self._call("/v3/kv/range", body, deadline)
-        found = tuple(_key_value(each) for each in _objects(answer.content, "kvs"))
-        return PrefixRead(_revision(answer.content), found, answer.server)
+        entries = tuple(_key_value(kv) for kv in _objects(answer.content, "kvs"))
+        return PrefixRead(_revision(answer.content), entries, answer.server)
 
     def _call(self, path: str, body: Json, deadline: Deadline) -> _GatewayAnswer:
         """Raises CoordinatorError."""
@@ -403,7 +403,7 @@ class EtcdGateway:
             stream.shut_down()
 
     def forget(self, stream: WatchStream) -> None:
-        """It is closed."""
+        """The stream is closed."""
         with self._mutex:
             self._streams.discard(stream)
 
@@ -504,8 +504,8 @@ class EtcdGateway:
         return next((f": {advice}" for text, advice in _ADVICE.items() if text in message), "")
 
     def _nobody_answers(self, failures: Mapping[Server, str]) -> str:
-        each = "; ".join(f"{server}: {failures.get(server, 'not asked')}" for server in self._settings.url.servers)
-        return f"etcd does not answer ({each}): start its servers, or correct ha.coordinator"
+        reasons = "; ".join(f"{server}: {failures.get(server, 'not asked')}" for server in self._settings.url.servers)
+        return f"etcd does not answer ({reasons}): start its servers, or correct ha.coordinator"
 
 
 class WatchStream:
@@ -605,8 +605,10 @@ def _innermost(error: BaseException) -> BaseException:
     seen = [error]
     while True:
         last = seen[-1]
-        wrapped = [each for each in (getattr(last, "reason", None), *last.args) if isinstance(each, BaseException)]
-        inner = next((each for each in (*wrapped, last.__cause__, last.__context__) if each and each not in seen), None)
+        wrapped = [error for error in (getattr(last, "reason", None), *last.args) if isinstance(error, BaseException)]
+        inner = next(
+            (error for error in (*wrapped, last.__cause__, last.__context__) if error and error not in seen), None
+        )
         if inner is None:
             return last
         seen.append(inner)
@@ -656,20 +658,20 @@ def _prefix_range(prefix: str) -> Json:
 
 
 def _object(of: Json, name: str) -> Json:
-    found = of.get(name)
-    return found if isinstance(found, dict) else {}
+    nested = of.get(name)
+    return nested if isinstance(nested, dict) else {}
 
 
 def _objects(of: Json, name: str) -> list[Json]:
-    found = of.get(name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    elements = of.get(name)
+    return [element for element in elements if isinstance(element, dict)] if isinstance(elements, list) else []
 
 
 def _number(of: Json, name: str) -> int:
-    found = of.get(name, 0)
-    if isinstance(found, str) and found.removeprefix("-").isdecimal():
-        return int(found)
-    return found if isinstance(found, int) else 0
+    number = of.get(name, 0)
+    if isinstance(number, str) and number.removeprefix("-").isdecimal():
+        return int(number)
+    return number if isinstance(number, int) else 0
 
 
 def _revision(answer: Json) -> int:

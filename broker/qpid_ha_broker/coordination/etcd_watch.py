@@ -103,7 +103,7 @@ class _Follower(threading.Thread):
         self._problem = ""
 
     def stop(self) -> None:
-        """It ends soon."""
+        """End the watch, soon."""
         self._ended.set()
         with self._mutex:
             if self._stream is not None:
@@ -128,7 +128,7 @@ class _Follower(threading.Thread):
         with self._mutex:
             self._stream = stream
         try:
-            self._show(PrefixView({entry.key: entry for entry in read.found}, read.revision, is_connected=True))
+            self._show(PrefixView({entry.key: entry for entry in read.entries}, read.revision, is_connected=True))
             if self._ended.is_set():
                 return
             for answer in stream:

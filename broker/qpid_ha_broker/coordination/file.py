@@ -82,9 +82,9 @@ class FileCoordinator:
     def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         """Write `wanted` if `expected` is there, under the record's lock. Raises CoordinatorError."""
         with self._record_lock():
-            found = self.read()
-            if found != expected:
-                return False, found
+            recorded = self.read()
+            if recorded != expected:
+                return False, recorded
             self._replace(self.path, encode_record(wanted))
             return True, wanted
 
@@ -126,14 +126,14 @@ class FileCoordinator:
 
     def _versions(self) -> frozenset[tuple[str, int, int]]:
         """Of the record and the notes: each is another file after a change. Empty while the directory is gone."""
-        found = set()
+        versions = set()
         with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
                 if entry.name == RECORD_FILE or entry.name.endswith(_NOTE_SUFFIX):
                     with contextlib.suppress(OSError):
                         status = entry.stat()
-                        found.add((entry.name, status.st_ino, status.st_mtime_ns))
-        return frozenset(found)
+                        versions.add((entry.name, status.st_ino, status.st_mtime_ns))
+        return frozenset(versions)
 
     def _note_path(self, name: str) -> Path:
         return self.directory / f"{name}{_NOTE_SUFFIX}"
@@ -211,7 +211,7 @@ class Lock:
         return False
 
     def is_held(self) -> bool:
-        """Whether it is ours, and the file is still the one that we locked."""
+        """Whether the lock is ours, and the file is still the one that we locked."""
         return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
 
     def renew(self) -> None:

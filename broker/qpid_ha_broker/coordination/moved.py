@@ -182,8 +182,8 @@ class MovingCoordinator:
             for watch in self._watches:
                 watch.end()
                 watch.end = self.current.watch(partial(self._heard, watch))
-            told = [watch.changed for watch in self._watches]
-        for changed in told:
+            callbacks = [watch.changed for watch in self._watches]
+        for changed in callbacks:
             changed()
 
     def _open(self, url: str) -> Coordinator:

@@ -63,16 +63,16 @@ class PacemakerCoordinator:
         """
         deadline = Deadline.after(LIMIT_S)
         nodes = _Look(self, deadline)  # who they are is asked while the change is on its way
-        written, found = self._write(expected, wanted, deadline), wanted
+        written, recorded = self._write(expected, wanted, deadline), wanted
         if not written:
-            found = self._read(deadline)
-        if found != wanted:
-            return False, found
+            recorded = self._read(deadline)
+        if recorded != wanted:
+            return False, recorded
         # Ours too when we did not write it now: an earlier attempt did, whose outcome was not certain.
-        found = _Confirmation(self, wanted, deadline).wait(nodes.get())
-        if found == wanted:
+        recorded = _Confirmation(self, wanted, deadline).wait(nodes.get())
+        if recorded == wanted:
             self._newest = wanted
-        return found == wanted, found
+        return recorded == wanted, recorded
 
     def read_note(self, name: str) -> str:
         """What this node's copy says. Raises CoordinatorError."""
@@ -166,7 +166,7 @@ def _is_older(record: ClusterRecord, than: ClusterRecord) -> bool:
 
 
 def _holds(record: ClusterRecord, wanted: ClusterRecord) -> bool:
-    """It is that, or a later change of the same primary.
+    """Whether `record` is `wanted`, or a later change of the same primary.
 
     A newer generation does not show that `wanted` was ever there: it may have begun on the other side of a cut.
     """
@@ -223,9 +223,9 @@ class _Confirmation:
             seen = self._look_again(seen)
             if not seen.has_quorum:
                 raise CoordinatorError("this node was cut off from the cluster: whether the record holds is not known")
-            found = self._coordinator.record_in(seen)
-            if found.position > self._wanted.position and not _holds(found, self._wanted):
-                return found
+            record = self._coordinator.record_in(seen)
+            if record.position > self._wanted.position and not _holds(record, self._wanted):
+                return record
             if is_everywhere and self._is_everywhere(seen):
                 break
         return self._wanted

@@ -64,11 +64,11 @@ def decode_pause(note: str) -> Pause | None:
     if not note:
         return None
     try:
-        found = json.loads(note)
-        texts = [found["by"], found["since"], found.get("reason", "")]
+        fields = json.loads(note)
+        texts = [fields["by"], fields["since"], fields.get("reason", "")]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError
-        until = None if found["until"] is None else _time(found["until"])
+        until = None if fields["until"] is None else _time(fields["until"])
         return Pause(texts[0], _time(texts[1]), until, texts[2])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Pause("somebody", datetime.fromtimestamp(0, UTC), None, UNREADABLE)

@@ -20,19 +20,19 @@ def decode_record(content: bytes) -> ClusterRecord:
     Without `claimed` it was written by a release that did not tell: then it is judged as if nothing says that the
     generation has begun, by what is in the logs, as that release did.
     """
-    found = json.loads(content)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    fields = json.loads(content)
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise ValueError(f"it is no record of format {FORMAT}")
-    texts = [found.get("cluster"), found.get("primary")]
-    numbers = [found.get("generation"), found.get("epoch")]
-    members = found.get("members")
+    texts = [fields.get("cluster"), fields.get("primary")]
+    numbers = [fields.get("generation"), fields.get("epoch")]
+    members = fields.get("members")
     if not isinstance(members, list) or not all(isinstance(text, str) for text in [*texts, *members]):
         raise ValueError("cluster, primary and members are not text")
     if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
         raise ValueError("generation and epoch are not numbers")
-    claimed = found.get("claimed", found["generation"] > 0)
+    claimed = fields.get("claimed", fields["generation"] > 0)
     if not isinstance(claimed, bool):
         raise ValueError("claimed is neither true nor false")
     return ClusterRecord(
-        found["cluster"], found["generation"], found["primary"], found["epoch"], tuple(members), claimed
+        fields["cluster"], fields["generation"], fields["primary"], fields["epoch"], tuple(members), claimed
     )

@@ -106,8 +106,8 @@ class ZooKeeperCoordinator:
     def compare_and_set(self, expected: ClusterRecord, wanted: ClusterRecord) -> tuple[bool, ClusterRecord]:
         """By the version of the node. Raises CoordinatorError."""
         content = encode_record(wanted)
-        written, found = self._swap(self._record_path, content, lambda found: self._decode(found) == expected)
-        return written, self._decode(found)
+        written, stored = self._swap(self._record_path, content, lambda stored: self._decode(stored) == expected)
+        return written, self._decode(stored)
 
     def read_note(self, name: str) -> str:
         """The text of the node `notes/NAME`. Raises CoordinatorError."""
@@ -116,7 +116,7 @@ class ZooKeeperCoordinator:
     def replace_note(self, name: str, expected: str, wanted: str) -> bool:
         """By the version of the node. Raises CoordinatorError."""
         return self._swap(
-            self._note_path(name), wanted.encode(), lambda found: self._decode_note(name, found) == expected
+            self._note_path(name), wanted.encode(), lambda stored: self._decode_note(name, stored) == expected
         )[0]
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -172,7 +172,7 @@ class ZooKeeperCoordinator:
     # --- nodes
 
     def _read(self, path: str, deadline_s: float) -> _Seen:
-        """As it is. Raises CoordinatorError."""
+        """The node at `path` as it is. Raises CoordinatorError."""
         while True:
             seen = self._known(path) or self._look(path, deadline_s)
             if self._is_still(path, seen, deadline_s):
@@ -219,24 +219,24 @@ class ZooKeeperCoordinator:
         tripwire, is_new = _Tripwire(self._wake_all), seen.content is None
 
         write = create_of(path, wanted, self._acl()) if is_new else set_of(path, wanted, seen.version)
-        written, found = self._session.ask(deadline_s, write, get_of(path, tripwire))
+        written, stored = self._session.ask(deadline_s, write, get_of(path, tripwire))
         if isinstance(written, NoNodeError) and is_new:
             self._make_parents(self._session, path, deadline_s)
             return self._write(path, wanted, seen, deadline_s)
         if isinstance(written, (NoNodeError, NodeExistsError, BadVersionError)):
             self._forget(path)
             return False
-        if not isinstance(found, NoNodeError):
-            self._keep(path, _Seen(found[0], found[1].version, tripwire))
+        if not isinstance(stored, NoNodeError):
+            self._keep(path, _Seen(stored[0], stored[1].version, tripwire))
         return True
 
     def _look(self, path: str, deadline_s: float) -> _Seen:
         """As some server has it. Raises CoordinatorError."""
         while True:
             tripwire = _Tripwire(self._wake_all)
-            (found,) = self._session.ask_again(deadline_s, get_of(path, tripwire))
-            if not isinstance(found, NoNodeError):
-                seen = _Seen(found[0], found[1].version, tripwire)
+            (stored,) = self._session.ask_again(deadline_s, get_of(path, tripwire))
+            if not isinstance(stored, NoNodeError):
+                seen = _Seen(stored[0], stored[1].version, tripwire)
                 break
             (stat,) = self._session.ask_again(deadline_s, exists_of(path, tripwire))
             if stat is None:
@@ -247,8 +247,8 @@ class ZooKeeperCoordinator:
 
     def _is_still(self, path: str, seen: _Seen, deadline_s: float) -> bool:
         """Whether a majority of the servers has it so now. Raises CoordinatorError."""
-        found = self._session.check(path, deadline_s, seen.check)
-        return isinstance(found, NoNodeError) if seen.content is None else found is None
+        error = self._session.check(path, deadline_s, seen.check)
+        return isinstance(error, NoNodeError) if seen.content is None else error is None
 
     def _known(self, path: str) -> _Seen | None:
         """What was seen there, if nothing has changed that we would have heard of."""
@@ -271,13 +271,13 @@ class ZooKeeperCoordinator:
         deadline_s = deadline()
         if notes.tripwire is None or notes.tripwire.is_off:
             tripwire = _Tripwire(wake.set)
-            (found,) = self._session.ask_again(deadline_s, children_of(self._notes_path, tripwire))
-            if isinstance(found, NoNodeError):
+            (names,) = self._session.ask_again(deadline_s, children_of(self._notes_path, tripwire))
+            if isinstance(names, NoNodeError):
                 (stat,) = self._session.ask_again(deadline_s, exists_of(self._notes_path, tripwire))
-                found = []
+                names = []
                 if stat is not None:
                     wake.set()
-            notes.names, notes.tripwire = found, tripwire
+            notes.names, notes.tripwire = names, tripwire
         for path in [self._record_path, *map(self._note_path, notes.names)]:
             if self._known(path) is None:
                 self._look(path, deadline_s)

@@ -172,9 +172,9 @@ class ZooKeeperLease:
         """Raises CoordinatorError."""
         until_s = deadline()
         for name in self._queue(until_s):
-            (found,) = self._session.ask_again(until_s, get_of(f"{self._path}/{name}"))
-            if not isinstance(found, NoNodeError):
-                return _signature(found[0])
+            (node,) = self._session.ask_again(until_s, get_of(f"{self._path}/{name}"))
+            if not isinstance(node, NoNodeError):
+                return _signature(node[0])
         return ""
 
     def release(self) -> None:
@@ -189,18 +189,18 @@ class ZooKeeperLease:
     def _queue(self, until_s: float) -> list[str]:
         """The nodes of all who want it, in their order, as a majority of the servers has them. Raises
         CoordinatorError."""
-        exists, found = self._session.ask_again(until_s, check_of(self._path), children_of(self._path))
+        exists, children = self._session.ask_again(until_s, check_of(self._path), children_of(self._path))
         problem = self._session.problem_in(exists)
-        if problem is not None or isinstance(found, NoNodeError):
+        if problem is not None or isinstance(children, NoNodeError):
             return []
-        names = [name for name in found if _NODE.fullmatch(name)]
+        names = [name for name in children if _NODE.fullmatch(name)]
         return sorted(names, key=lambda name: int(name.rpartition("-")[2]))
 
     def _own(self, queue: list[str]) -> list[str]:
         return [name for name in queue if name.startswith(f"{self._mark}-")]
 
     def _advance(self, woken: threading.Event, until_s: float) -> bool:
-        """Whether it is ours now. If not, `woken` is set when it may be. Raises CoordinatorError."""
+        """Whether the lease is ours now. If not, `woken` is set when it may be. Raises CoordinatorError."""
         session, asked_at_s = self._session.number, boot_time_s()
         queue = self._queue(until_s)
         prefix = f"{self._mark}-{session}-"

@@ -259,7 +259,7 @@ class ZooKeeperSession:
         return answers
 
     def ask_again(self, deadline_s: float, *requests: Request) -> list[Any]:
-        """The same for what may be sent twice. Raises CoordinatorError."""
+        """`ask` for requests that may be sent twice. Raises CoordinatorError."""
         while True:
             try:
                 return self.ask(deadline_s, *requests)

@@ -207,9 +207,9 @@ def _open(view: memoryview, offset: int, end: int, largest: int) -> tuple[int, i
     if size > left:
         return Problem(Fault.TRUNCATED, offset, f"expected a record of {size} bytes, found {left}")
     stop = offset + size
-    found = crc32(view[offset + _SEALED : stop])
-    if found != checksum:
-        return Problem(Fault.CHECKSUM, offset, f"expected CRC-32 {checksum:#010x}, found {found:#010x}")
+    computed = crc32(view[offset + _SEALED : stop])
+    if computed != checksum:
+        return Problem(Fault.CHECKSUM, offset, f"expected CRC-32 {checksum:#010x}, found {computed:#010x}")
     if version != VERSION:
         return Problem(Fault.VERSION, offset, f"expected format version {VERSION}, found {version}")
     if kind not in READERS:

@@ -156,7 +156,7 @@ def bytes_to_end(least: int, most: int) -> FieldType:
 
 
 def checked(inner: FieldType, check: Check) -> FieldType:
-    """The same bytes, but not all values; `check` is asked in both directions."""
+    """A field of the same bytes, but not of all values; `check` is asked in both directions."""
 
     def read(body: memoryview, at: int) -> tuple[Any, int]:
         value, end = inner.read(body, at)

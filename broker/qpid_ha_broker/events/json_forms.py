@@ -40,10 +40,10 @@ def dump(value: Any) -> bytes:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a field twice")
-    return found
+    return fields
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -107,13 +107,13 @@ class Layout:
         return Layout({name: self.fields[name] for name in chosen}, self.offsets[first])
 
     def joined(self, name: str, part: Layout) -> Layout:
-        """The same bytes, with those of `part` read as one unsigned number, which is faster than field by field."""
+        """A layout of the same bytes, with those of `part` as one unsigned number: faster than field by field."""
         fields: dict[str, str] = {}
-        for each, form in self.fields.items():
-            if each in part.fields:
+        for field, form in self.fields.items():
+            if field in part.fields:
                 fields[name] = {2: "H", 4: "I", 8: "Q"}[part.size]
             else:
-                fields[each] = form
+                fields[field] = form
         return Layout(fields, self.start)
 
     def dtype(self) -> list[tuple[str, str]]:

@@ -66,7 +66,7 @@ def queues_at(data: bytes, at: int) -> tuple[int, ...]:
 
 def offset_after(data: bytes, lsn: int) -> int:
     """Where in records that are in the order of their LSNs the first one after `lsn` begins."""
-    return next((body_at - HEADER_BYTES for found, _, _, body_at, _ in scan(data) if found > lsn), len(data))
+    return next((body_at - HEADER_BYTES for record_lsn, _, _, body_at, _ in scan(data) if record_lsn > lsn), len(data))
 
 
 def durable_only(data: bytes) -> tuple[bytes, int]:

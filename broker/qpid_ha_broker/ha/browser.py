@@ -134,7 +134,7 @@ class _Find:
         self._dropped.append(range(first, last + 1))
 
     def chunk(self, generation: int, queue: int, low: int, high: int, last: bool) -> Chunk:
-        dropped = tuple(each for ids in reversed(self._dropped) for each in ids)
+        dropped = tuple(message_id for ids in reversed(self._dropped) for message_id in ids)
         failures = tuple(reversed(self._failures))
         sent = self._sent[::-1]
         events = zip(sent, load_bodies(sent), strict=True)

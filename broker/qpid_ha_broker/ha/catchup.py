@@ -59,7 +59,7 @@ class _Level:
         self.has_begun = False
 
     def remaining(self, entries: Iterable[Entry], dropped: Set[int] = frozenset()) -> list[Entry]:
-        """Those that are still somebody's: neither dropped nor consumed meanwhile."""
+        """The entries that are still somebody's: neither dropped nor consumed meanwhile."""
         here = [entry for entry in entries if entry.id not in dropped] if dropped else list(entries)
         tombstones = self.tombstones
         return [entry for entry in here if entry.id not in tombstones] if tombstones else here
@@ -108,14 +108,14 @@ class CatchUp:
         return discarded
 
     def _after_common(self, queue: Queue) -> list[Entry]:
-        found: list[Entry] = []
+        newer: list[Entry] = []
         bound = queue.log.last_lsn + 1
         while entries := queue.messages.newest_before(bound, _STEP):
-            found += reversed([entry for entry in entries if entry.id > self._common_lsn])
+            newer += reversed([entry for entry in entries if entry.id > self._common_lsn])
             bound = entries[0].id
             if bound <= self._common_lsn:
                 break
-        return found[::-1]
+        return newer[::-1]
 
     def holdings(self) -> Iterator[Holdings]:
         """Which messages are here; nothing for an empty queue, several frames for one with many gaps."""
@@ -149,7 +149,7 @@ class CatchUp:
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         self._set.log.reset(frame.lsn)
         self._set.log.committed_elsewhere(ev.EVERYTHING)
-        return [each for name, entries in lost for each in _discarded(name, entries)]
+        return [discarded for name, entries in lost for discarded in _discarded(name, entries)]
 
     def chunk(self, frame: Chunk) -> None:
         """Bring a queue level a piece further down. Raises CatchUpError, and then nothing has changed."""

@@ -165,8 +165,8 @@ class ForwardSender:
         return frame
 
     def give_up_unsent(self) -> None:
-        """Another broker has the exchange: it is given again what nobody was told of, and may have handed on already what
-        came later."""
+        """Another broker has the exchange: it is given again what nobody was told of, and may have handed on what came
+        later by now."""
         while self._kept and self._kept[-1].frame.number > self._sent:
             handed_on = self._kept.pop()
             self._bytes -= len(handed_on.frame.payload)

@@ -84,7 +84,8 @@ class Logged(Protocol):
 
 def log_end(log: Logged) -> LogPosition:
     """Where the log ends that `log` tells of; the greatest goes furthest. The one order for the promotion verdict, for
-    stores, and for the agents' election.
+    stores (`StoreFacts.position`), for the agents' election, and for the controller's choice, which asks for more only
+    of those that are level: who is preferred, and who leads fewest sets.
 
     A generation has one log, of which each broker holds a beginning. The epoch of the in-sync set that a broker knows
     of is no part of the order: it says what that broker has heard to be certain, and of two that hold the same one may

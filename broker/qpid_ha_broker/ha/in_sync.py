@@ -197,9 +197,11 @@ class InSyncSet:
         One that is kept takes the commit back behind its departure: perhaps before the return of another one.
         """
         kept: list[_Leaving] = []
-        while keep := [each for each in self._returned if each not in kept and not each.is_undone(committable_lsn)]:
+        while keep := [
+            leaving for leaving in self._returned if leaving not in kept and not leaving.is_undone(committable_lsn)
+        ]:
             kept += keep
-            committable_lsn = min(committable_lsn, *[each.acknowledged for each in keep])
+            committable_lsn = min(committable_lsn, *[leaving.acknowledged for leaving in keep])
         self._returned = kept
         return committable_lsn
 

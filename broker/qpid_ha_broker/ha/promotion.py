@@ -184,7 +184,7 @@ class Promotion:
             auto_recover=settings.auto_recover,
             own_committed=own.committed,
             own_record=own.record,
-            told=own.told,
+            newest_told=own.told,
             told_committed=own.told_committed,
             keeper=settings.keeper,
             coordinator=self._ctx.coordinator,

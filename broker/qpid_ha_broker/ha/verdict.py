@@ -91,7 +91,7 @@ class PromotionEvidence:
     """The newest one of this broker's log; None: it was told of none since it was started."""
     own_record: ClusterRecord | None = None
     """The last one that the coordinator has confirmed to this process."""
-    told: ToldGeneration = TOLD_OF_NONE
+    newest_told: ToldGeneration = TOLD_OF_NONE
     told_committed: ToldCommit = NONE_COMMITTED
     keeper: RecordKeeper = COORDINATOR
     """The words for a refusal."""
@@ -235,7 +235,7 @@ def _why_not_by_force(evidence: PromotionEvidence) -> str:
 
 
 def _why_they_may_have(evidence: PromotionEvidence) -> str:
-    there = "; ".join(f"{each.address}: {each.why}" for each in evidence.silent)
+    there = "; ".join(f"{broker.address}: {broker.why}" for broker in evidence.silent)
     return (
         f"somebody is there and could not be asked ({there}), and may lead, or hold what this broker lacks. Let all"
         " brokers answer this one (is its login the same on all of them?), or stop those that do not"
@@ -321,8 +321,10 @@ def _outdated_record(evidence: PromotionEvidence) -> Refusal | None:
     has_left = committed is not None and not set(record.members) <= set(committed.members)
     if furthest.generation > record.generation:
         proof = f"the log of {furthest.name} knows generation {furthest.generation}"
-    elif evidence.told.generation > record.generation:
-        proof = f"{evidence.told.source} said before that its log knows generation {evidence.told.generation}"
+    elif evidence.newest_told.generation > record.generation:
+        proof = (
+            f"{evidence.newest_told.source} said before that its log knows generation {evidence.newest_told.generation}"
+        )
     elif confirmed is not None and confirmed.position > record.position:
         begun = ", which had begun," if confirmed[:5] == record[:5] else ""
         proof = f"this broker had generation {confirmed.generation}, epoch {confirmed.epoch}{begun} recorded"
@@ -364,13 +366,13 @@ def _outdated_stores(evidence: PromotionEvidence) -> Refusal | None:
         return None
     here = (own, *evidence.answers)
     at = record.generation, record.epoch
-    if any((each.generation, each.epoch) >= at and _was_in_sync(each) for each in here):
+    if any((answer.generation, answer.epoch) >= at and _was_in_sync(answer) for answer in here):
         return None
     if _is_mere_claim(record, here):
         return None
-    if any(_is_awake(each, record) and each.name in record.members for each in evidence.answers):
+    if any(_is_awake(answer, record) and answer.name in record.members for answer in evidence.answers):
         return None
-    newest = max(here, key=lambda each: (each.generation, each.epoch, each.lsn))
+    newest = max(here, key=lambda answer: (answer.generation, answer.epoch, answer.lsn))
     keeper = evidence.keeper
     return Refusal(
         f"{keeper.name}'s record says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
@@ -394,10 +396,10 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
     if _is_mere_claim(record, (own, *evidence.answers)):
         return ""
     holders = [
-        each.name
-        for each in evidence.answers
-        if each.name in record.members
-        and (_is_awake(each, record) or (each.generation >= record.generation and _was_in_sync(each)))
+        answer.name
+        for answer in evidence.answers
+        if answer.name in record.members
+        and (_is_awake(answer, record) or (answer.generation >= record.generation and _was_in_sync(answer)))
     ]
     keeper = evidence.keeper
     what_to_do = (
@@ -423,12 +425,12 @@ def _is_mere_claim(record: ClusterRecord, here: Sequence[Answer]) -> bool:
        before, and wants to lead again, by force perhaps. What it confirmed in between it does not know.
     4. It has neither, or promised something to somebody else: the same.
     """
-    is_claimed = any(_has_claimed(each, record) for each in here)
+    is_claimed = any(_has_claimed(answer, record) for answer in here)
     return record.claimed and is_claimed and _is_as_claimed(record, here)
 
 
 def _has_claimed(answer: Answer, record: ClusterRecord) -> bool:
-    """Whether it is the recorded primary, by a claim that it has on disk, and has nothing of that generation."""
+    """Whether the broker is the recorded primary, by a claim that it has on disk, with nothing of that generation."""
     return answer.name == record.primary and answer.generation < record.generation in answer.claims
 
 
@@ -438,7 +440,7 @@ def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:
     A claim adds to the epoch what it adds to the generation (`_accept`), and each change of an in-sync set adds one. So
     the epoch is further ahead than the generation once there was a change, however many candidates died in between.
     """
-    newest = max(here, key=lambda each: (each.generation, each.epoch))
+    newest = max(here, key=lambda answer: (answer.generation, answer.epoch))
     return record.epoch - newest.epoch <= record.generation - newest.generation
 
 
@@ -447,7 +449,7 @@ def _who_cannot_be_asked(evidence: PromotionEvidence) -> str:
 
 
 def _is_record_deleted(evidence: PromotionEvidence) -> bool:
-    """Whether it is certain that it was, and that what these brokers know is enough."""
+    """Whether the record was deleted for certain, and what these brokers know is enough."""
     confirmed = 0 if evidence.own_record is None else evidence.own_record.generation
     return (
         evidence.keeper == COORDINATOR
@@ -455,7 +457,7 @@ def _is_record_deleted(evidence: PromotionEvidence) -> bool:
         and _outdated_record(evidence) is not None
         and may_be_written_anew(
             evidence.record, evidence.own, evidence.answers, evidence.unreachable,
-            max(evidence.told.generation, confirmed), evidence.coordinator,
+            max(evidence.newest_told.generation, confirmed), evidence.coordinator,
         )
     )  # fmt: skip
 
@@ -488,7 +490,9 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     is_clean = own.store is StoreOrigin.CLEAN
     if is_clean and is_behind:
         return f"this store was closed in order, and put back since: {further}"
-    awake = [each.name for each in members if _is_awake(each, evidence.record) and not _left_out_by(each, evidence)]
+    awake = [
+        member.name for member in members if _is_awake(member, evidence.record) and not _left_out_by(member, evidence)
+    ]
     if awake:
         return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake, keeper)}"
     if is_clean:
@@ -508,7 +512,7 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
 
 
 def _is_awake(answer: Answer, record: ClusterRecord | None) -> bool:
-    """It was not restarted since it was in sync, and its own log says that it was."""
+    """Whether the broker was not restarted since it was in sync, and its own log says that it was."""
     followed_record = record is not None and 0 < record.generation <= answer.generation
     is_memory = answer.store is StoreOrigin.MEMORY or (answer.store is StoreOrigin.UNVERIFIED and followed_record)
     return is_memory and bool(answer.generation) and _was_in_sync(answer)
@@ -535,7 +539,7 @@ def _may_be_alone(restarted: Answer, other: Answer, evidence: PromotionEvidence)
 
 def _left_out_by(answer: Answer, evidence: PromotionEvidence) -> list[str]:
     """Who may have confirmed something without that broker, of all that can be asked."""
-    return [each.name for each in (evidence.own, *evidence.answers) if _may_be_alone(each, answer, evidence)]
+    return [broker.name for broker in (evidence.own, *evidence.answers) if _may_be_alone(broker, answer, evidence)]
 
 
 def _may_have_confirmed(restarted: Answer, evidence: PromotionEvidence) -> bool:
@@ -544,9 +548,9 @@ def _may_have_confirmed(restarted: Answer, evidence: PromotionEvidence) -> bool:
     Of those that can be asked, whoever is in an older one never did; one that lost its data, or is halfway through a
     catch-up, may have.
     """
-    others = [each for each in (evidence.own, *evidence.answers) if each.name != restarted.name]
-    may_follow = [each for each in others if each.generation >= restarted.generation or not each.complete]
-    empty = [each for each in others if not each.generation]
+    others = [broker for broker in (evidence.own, *evidence.answers) if broker.name != restarted.name]
+    may_follow = [broker for broker in others if broker.generation >= restarted.generation or not broker.complete]
+    empty = [broker for broker in others if not broker.generation]
     return 1 + len(may_follow) + len(empty) + len(evidence.unreachable) >= restarted.min_in_sync
 
 
@@ -569,13 +573,14 @@ def _why_behind_commit(evidence: PromotionEvidence) -> str:
     told may have dropped it itself since, and know no more than that it was.
     """
     own, keeper = evidence.own, evidence.keeper
-    told = max([evidence.told_committed, *map(told_commit, evidence.answers)])
-    if told.position <= log_end(own):
+    commit = max([evidence.told_committed, *map(told_commit, evidence.answers)])
+    if commit.position <= log_end(own):
         return ""
     return (
-        f"{told.source} was told that LSN {told.position.lsn} of generation {told.position.generation} is committed,"
-        f" and this broker's log ends at LSN {own.lsn} of generation {own.generation}: it was put back from a copy, or"
-        f" others went on without it: {keeper.promote} one that goes further{_who_cannot_be_asked(evidence)};"
+        f"{commit.source} was told that LSN {commit.position.lsn} of generation {commit.position.generation} is"
+        f" committed, and this broker's log ends at LSN {own.lsn} of generation {own.generation}: it was put"
+        f" back from a copy, or others went on without it: {keeper.promote} one that goes further"
+        f"{_who_cannot_be_asked(evidence)};"
         f" {keeper.force.format(broker=own.name)} gives up what came after"
     )
 
@@ -592,11 +597,11 @@ def _why_no_majority(evidence: PromotionEvidence) -> str:
     """
     forgetful = [answer.name for answer in evidence.answers if not answer.generation or not answer.complete]
     silent = [*evidence.unreachable, *forgetful]
-    told, here = evidence.told, max(each.generation for each in (evidence.own, *evidence.answers))
-    if evidence.unreachable and told.generation > here:  # with one who has forgotten it, and was filled since perhaps
+    newest, here = evidence.newest_told, max(answer.generation for answer in (evidence.own, *evidence.answers))
+    if evidence.unreachable and newest.generation > here:  # with one who has forgotten it, and was filled since perhaps
         return (
-            f"{told.source} said before that its log knows generation {told.generation}, which nobody here does, and"
-            f" {', '.join(evidence.unreachable)} cannot be asked: start all that were in it first"
+            f"{newest.source} said before that its log knows generation {newest.generation}, which nobody here does,"
+            f" and {', '.join(evidence.unreachable)} cannot be asked: start all that were in it first"
         )
     half = (1 + len(evidence.answers) + len(evidence.unreachable)) / 2
     if 1 + len(evidence.answers) > half and (not evidence.unreachable or len(silent) < evidence.min_in_sync):
@@ -612,14 +617,14 @@ def _newest_view(evidence: PromotionEvidence) -> _View:
     if record is not None:  # first: of the same epoch it says who was in it for certain
         views.append(_View(record.generation, record.epoch, record.members, evidence.keeper.name))
     views.append(_View(own.generation, own.epoch, own.members, "this broker"))
-    views += [_View(each.generation, each.epoch, each.members, each.name) for each in evidence.answers]
+    views += [_View(answer.generation, answer.epoch, answer.members, answer.name) for answer in evidence.answers]
     return max(views, key=lambda view: view[:2])
 
 
 def _accept(evidence: PromotionEvidence) -> Accept:
     own, view = evidence.own, _newest_view(evidence)
     promised = [answer.promised for answer in evidence.answers]
-    generations = [view.generation, own.promised, evidence.told.generation, *promised]
+    generations = [view.generation, own.promised, evidence.newest_told.generation, *promised]
     # Whoever has a name in the set but not its memory any more cannot stay: it would have to say so at once anyway.
     hollow = {answer.name for answer in evidence.answers if not answer.complete or answer.name not in answer.members}
     recorded = evidence.record.primary if evidence.record is not None else ""

@@ -53,21 +53,21 @@ def is_ready(health: BrokerHealth) -> HealthAnswer:
 
 
 def is_primary(health: BrokerHealth) -> HealthAnswer:
-    """It leads the set `default`, and serves clients; a standalone broker does. Not while it could confirm nothing."""
+    """The broker leads `default`, and serves clients; so does a standalone one. Not while it could confirm nothing."""
     if health.serves and health.store_problem and not health.failure:
         return _unwritable(health)
     return _answer(health.serves and health.state in LEADING and not health.failure, f"it is {health.state}")
 
 
 def is_replica(health: BrokerHealth, max_lag_s: float = math.inf) -> HealthAnswer:
-    """It is a backup that is level with a primary, which it has heard within `max_lag_s`."""
+    """The broker is a backup that is level with a primary, which it has heard within `max_lag_s`."""
     if health.failure or health.state is not State.READY or health.lag_s is None:
         return HealthAnswer(False, health.failure or f"it is {health.state}")
     return _answer(health.lag_s <= max_lag_s, f"the primary was heard {health.lag_s:.3f} s ago")
 
 
 def is_in_sync(health: BrokerHealth) -> HealthAnswer:
-    """It holds all that is confirmed, and is in the in-sync set: it could be promoted and nothing would be lost."""
+    """The broker holds all that is confirmed, and is in sync: it could be promoted and nothing would be lost."""
     if health.failure or health.state not in HELD:
         return HealthAnswer(False, health.failure or f"it is {health.state}")
     is_member = health.state is State.STANDALONE or health.name in health.members

@@ -130,7 +130,7 @@ def list_queues(
     backwards = asked.descending and asked.sort in TEXTS
     key_of, matches, is_wanted = SORT_KEYS[asked.sort], asked.matcher(), ONLY[asked.only]
     chunks: list[list[SortedBy]] = [[]]
-    found: list[PlacedIn] = []
+    matching: list[PlacedIn] = []
     total = 0
     for number, (set_name, queue) in enumerate(queues):
         if number % STEP == STEP - 1:
@@ -143,8 +143,8 @@ def list_queues(
         value = key_of(set_name, queue, trends, now_ms)
         if asked.descending and not isinstance(value, str):
             value = -value  # so that queues of the same value are in the order of their names
-        chunks[-1].append((value, queue.name, len(found)))
-        found.append((set_name, queue))
+        chunks[-1].append((value, queue.name, len(matching)))
+        matching.append((set_name, queue))
         if len(chunks[-1]) == CHUNK:
             chunks[-1].sort(reverse=backwards)
             chunks.append([])
@@ -156,8 +156,8 @@ def list_queues(
             yield
         if number >= asked.offset:
             places.append(place)
-    rows = [_row(*found[place], trends, now_ms) for place in places]
-    return {"total": total, "matching": len(found), "offset": asked.offset, "rows": rows}
+    rows = [_row(*matching[place], trends, now_ms) for place in places]
+    return {"total": total, "matching": len(matching), "offset": asked.offset, "rows": rows}
 
 
 def _row(set_name: str, queue: Queue, trends: QueueTrends, now_ms: int) -> dict[str, object]:

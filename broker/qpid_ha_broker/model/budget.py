@@ -19,7 +19,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it is time to stop."""
+        """Whether the budget is used up: it is time to stop."""
         return self._clock() >= self._until
 
 

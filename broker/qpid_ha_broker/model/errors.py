@@ -64,11 +64,11 @@ class QueueLocked(ModelError):
 
 
 class OtherSet(ModelError):
-    """It concerns a queue of another resource set, and what was asked stays within one."""
+    """The request concerns a queue of another resource set, and has to stay within one."""
 
 
 class LimitReached(ModelError):
-    """It would take so long that all others had to wait, or there is as much of it as there may be."""
+    """The request would take so long that all others had to wait, or there is as much of something as there may be."""
 
 
 class ControllerRefusal(ModelError):

@@ -36,7 +36,7 @@ class CompiledSelector(Protocol):
         """What a message costs at most, in units of about a microsecond."""
 
     def matches(self, lookup: Lookup) -> bool:
-        """Whether it wants a message. Raises what `lookup` raises, and nothing else."""
+        """Whether the selector wants a message. Raises what `lookup` raises, and nothing else."""
 
 
 class MessageReader(Protocol):

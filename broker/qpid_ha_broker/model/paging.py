@@ -124,7 +124,7 @@ class Paging:
 
     def wanted(self) -> list[BodyRequest]:
         """What has to be read now; it counts as on its way from here on. Ask at the end of each turn."""
-        found: list[BodyRequest] = []
+        requests: list[BodyRequest] = []
         for queue, ahead in self._ahead.items():
             if not queue.dispatcher.consumers or queue.deleted or self._on_the_way_bytes >= ON_THE_WAY_BYTES:
                 continue
@@ -132,8 +132,8 @@ class Paging:
                 if not self._is_known(entry):
                     self._on_the_way[entry] = ref
                     self._on_the_way_bytes += ref.size
-                    found.append(BodyRequest(queue, entry, ref))
-        return found
+                    requests.append(BodyRequest(queue, entry, ref))
+        return requests
 
     def _is_known(self, entry: Entry) -> bool:
         """Whether there is nothing to be done for a message that is paged out but wait."""
@@ -230,10 +230,10 @@ def _seal(entry: Entry, body: bytes, part: bool) -> int:
         head = PLAIN_HEAD.pack(
             lsn, RecordKind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
         )
-        found = crc32(body, crc32(head))
+        seal = crc32(body, crc32(head))
     else:
-        found = SEAL.unpack_from(encode(lsn, entry.enqueued(body), part))[1]
-    return found | PART_SEAL if part else found
+        seal = SEAL.unpack_from(encode(lsn, entry.enqueued(body), part))[1]
+    return seal | PART_SEAL if part else seal
 
 
 def lead_bytes(memory_bytes: int, queues: int) -> int:
@@ -243,14 +243,14 @@ def lead_bytes(memory_bytes: int, queues: int) -> int:
 
 def _lead(position: OrderCursor, bytes_max: int, messages_max: int) -> list[Entry]:
     """What is ahead of `position`, up to so much."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     size = 0
     for entry in position.ahead():
-        found.append(entry)
+        entries.append(entry)
         size += entry.size
-        if size >= bytes_max or len(found) >= messages_max:
+        if size >= bytes_max or len(entries) >= messages_max:
             break
-    return found
+    return entries
 
 
 class _ReadAhead:
@@ -264,7 +264,7 @@ class _ReadAhead:
 
     def due(self, is_known: Callable[[Entry], bool]) -> list[tuple[Entry, BodyRef]]:
         """What is paged out of the messages ahead of those who have passed half of what they had ahead of them."""
-        found: list[tuple[Entry, BodyRef]] = []
+        to_read: list[tuple[Entry, BodyRef]] = []
         positions = self._queue.dispatcher.positions()
         if len(self._marks) > len(positions):
             self._marks = {position: mark for position, mark in self._marks.items() if position in positions}
@@ -278,8 +278,8 @@ class _ReadAhead:
             entries = _lead(position, bound, AHEAD_MESSAGES)
             if entries:
                 self._marks[position] = _middle(entries, bound)
-                found += [(entry, entry.body) for entry in entries if type(entry.body) is BodyRef]
-        return found
+                to_read += [(entry, entry.body) for entry in entries if type(entry.body) is BodyRef]
+        return to_read
 
 
 def _middle(entries: Sequence[Entry], bytes_max: int) -> Entry:

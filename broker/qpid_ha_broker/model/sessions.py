@@ -61,7 +61,7 @@ class Session(NamedTuple):
     """When its client came, or was lost."""
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether it has waited for its client for as long as it may."""
+        """Whether the session has waited for its client for as long as it may."""
         return not self.is_attached and now_ms - self.since_ms >= self.timeout_ms
 
 
@@ -110,7 +110,7 @@ class SessionRegistry:
         """The session with that UUID or label."""
         session = self.by_name.get(text)
         if session is None and len(text) == LABEL_DIGITS:
-            return next((each for each in self.by_name.values() if session_label(each.name) == text), None)
+            return next((session for session in self.by_name.values() if session_label(session.name) == text), None)
         return session
 
     def _put(self, session: Session) -> None:
@@ -150,7 +150,7 @@ class SessionRegistry:
         """Raise AssertionError where the tables disagree."""
         if sorted(self.by_id.values()) != sorted(self.by_name.values()):
             raise AssertionError("the sessions by id are not those by UUID")
-        if self.waiting != {each.id: each for each in self.by_id.values() if not each.is_attached}:
+        if self.waiting != {session.id: session for session in self.by_id.values() if not session.is_attached}:
             raise AssertionError("the sessions that wait are not those whose client is away")
 
 

@@ -70,7 +70,7 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True)
 class Winner:
-    """This one. `is_safe`: it holds all that was ever confirmed; else an operator answers for it."""
+    """The store to begin with. `is_safe`: it holds all that was ever confirmed; else an operator answers for it."""
 
     store: StoreFacts
     text: str
@@ -117,10 +117,10 @@ def best(stores: Sequence[StoreFacts], record: ClusterRecord | None = None) -> V
 
 def choose(stores: Sequence[StoreFacts], name: str, text: str) -> Winner | None:
     """The store of the broker `name`, because an operator says so; None when no such store can be loaded."""
-    found = [store for store in stores if store.broker == name and store.is_readable]
-    if not found:
+    readable = [store for store in stores if store.broker == name and store.is_readable]
+    if not readable:
         return None
-    store = max(found, key=_furthest)
+    store = max(readable, key=_furthest)
     return Winner(store, text, (_reason(store, Standing.BEST, text),), False, start_commands(stores, store))
 
 
@@ -133,7 +133,7 @@ def leading(stores: Sequence[StoreFacts]) -> StoreFacts:
 
 
 def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts]) -> Verdict:
-    """The same, unless the promotion verdict (`ha.verdict`) would refuse what was found because of the record."""
+    """The verdict, unless the promotion verdict (`ha.verdict`) would refuse its store because of the record."""
     if isinstance(verdict, Admin):
         return verdict
     chosen = verdict.store if isinstance(verdict, Winner) else verdict.stores[0]
@@ -147,8 +147,8 @@ def _beside(record: ClusterRecord, verdict: Verdict, stores: Sequence[StoreFacts
         return replace(verdict, text=text, next_commands=commands)
     knows = (chosen.generation, chosen.epoch) >= (record.generation, record.epoch)
     # Whoever is recorded and died before its first event has on disk that it wanted that generation.
-    wanted = [each for each in stores if each.broker == record.primary and each.generation < record.generation]
-    if knows or (record.claimed and any(record.generation in each.claims for each in wanted)):
+    wanted = [store for store in stores if store.broker == record.primary and store.generation < record.generation]
+    if knows or (record.claimed and any(record.generation in store.claims for store in wanted)):
         return verdict
     question = (
         f"The {whose} says generation {record.generation}, epoch {record.epoch}, led by {record.primary},"
@@ -178,8 +178,10 @@ def _family(stores: Sequence[StoreFacts]) -> tuple[list[StoreFacts] | None, list
 
 def _two_clusters(stores: Sequence[StoreFacts]) -> Admin:
     owners = dict.fromkeys((store.cluster, store.set) for store in stores if store.cluster)
-    reasons = tuple(_reason(each, Standing.STRANGER, f"is of the cluster {each.cluster or 'none'}") for each in stores)
-    groups = [[each for each in stores if (each.cluster, each.set) == owner] for owner in owners]
+    reasons = tuple(
+        _reason(store, Standing.STRANGER, f"is of the cluster {store.cluster or 'none'}") for store in stores
+    )
+    groups = [[store for store in stores if (store.cluster, store.set) == owner] for owner in owners]
     return _several(stores, reasons, groups)
 
 
@@ -188,8 +190,8 @@ def _several(
 ) -> Admin:
     options = tuple(
         Option(
-            f"only {', '.join(each.label for each in group)}",
-            ("qpid-ha store best " + " ".join(each.where for each in group),),
+            f"only {', '.join(store.label for store in group)}",
+            ("qpid-ha store best " + " ".join(store.where for store in group),),
         )
         for group in groups
     )
@@ -270,7 +272,7 @@ class _Case:
         self.missing = tuple(name for name in self.asked if not self._speaks_for(name))
 
     def _is_forked(self, store: StoreFacts) -> bool:
-        """It says that something was confirmed which the best one does not have, or calls another set by the name."""
+        """The store says that something was confirmed which the best one lacks, or calls another set by the name."""
         shared = common_lsn(store.history, store.last_lsn, self.best.history, self.best.last_lsn)
         has_same_name = (store.generation, store.epoch) == self.key and store.is_readable
         return store.confirmed_lsn > shared or (has_same_name and self._names_another(store))
@@ -347,7 +349,7 @@ class _Case:
         shared = min(
             common_lsn(self.best.history, self.best.last_lsn, store.history, store.last_lsn) for store in self.forked
         )
-        generation = max((each.generation for each in self.best.history if each.first_lsn <= shared), default=0)
+        generation = max((entry.generation for entry in self.best.history if entry.first_lsn <= shared), default=0)
         names = ", ".join(dict.fromkeys(store.label for store in [self.best, *self.forked]))
         question = (
             f"{names} went different ways after generation {generation}, LSN {shared}, and both confirmed messages."

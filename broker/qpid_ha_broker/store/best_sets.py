@@ -82,7 +82,7 @@ def best_of_sets(
 
 
 def map_records(stores: Sequence[StoreFacts], verdict: Verdict) -> MapRecords | None:
-    """Those of the store of `default` whose log counts; None: it tells of no other set."""
+    """The records of sets in the store of `default` whose log counts; None: it tells of no other set."""
     chosen = _chosen(verdict, stores)
     if chosen is None or not chosen.set_records:
         return None
@@ -95,9 +95,9 @@ def _chosen(verdict: Verdict | Nothing, stores: Sequence[StoreFacts]) -> StoreFa
         case Winner():
             return verdict.store
         case Equal():
-            return next((each for each in verdict.stores if not each.is_empty), None)
+            return next((store for store in verdict.stores if not store.is_empty), None)
         case Admin() if verdict.doubt is not Doubt.CLUSTERS:
-            filled = [each for each in stores if not each.is_empty]
+            filled = [store for store in stores if not store.is_empty]
             return leading(filled) if filled else None
     return None
 
@@ -105,30 +105,30 @@ def _chosen(verdict: Verdict | Nothing, stores: Sequence[StoreFacts]) -> StoreFa
 def _of_set(name: str, stores: Sequence[StoreFacts], known: MapRecords | None) -> SetVerdict:
     record = known.records.get(name) if known is not None else None
     if known is None or (record is None and not known.is_newest):
-        found = best(stores)
-        return SetVerdict(found, None, _chosen(found, stores))
+        verdict = best(stores)
+        return SetVerdict(verdict, None, _chosen(verdict, stores))
     if record is None:
         text = "The cluster map has no such set: it was deleted, and no broker looks for its stores."
         return SetVerdict(Nothing(text, _strangers(stores, "is of a set that was deleted")), None, None)
-    ours, others = _by_cluster(stores, record) if known.is_newest else (list(stores), [])
+    of_set, others = _by_cluster(stores, record) if known.is_newest else (list(stores), [])
     reasons = _strangers(others, "is of an earlier set of this name: its broker sets it aside")
-    filled = [each for each in ours if not each.is_empty]
+    filled = [store for store in of_set if not store.is_empty]
     if not filled:
-        empty = tuple(Reason(each.label, each.where, Standing.EMPTY, "holds nothing") for each in ours)
+        empty = tuple(Reason(store.label, store.where, Standing.EMPTY, "holds nothing") for store in of_set)
         return SetVerdict(_nobody(name, record, (*empty, *reasons)), record, None)
-    may_be_old = not known.is_newest and any(each.generation > record.generation for each in filled)
-    found = best(ours, None if may_be_old else ClusterRecord(*record[1:]))
-    return SetVerdict(replace(found, reasons=(*found.reasons, *reasons)), record, _chosen(found, filled))
+    may_be_old = not known.is_newest and any(store.generation > record.generation for store in filled)
+    verdict = best(of_set, None if may_be_old else ClusterRecord(*record[1:]))
+    return SetVerdict(replace(verdict, reasons=(*verdict.reasons, *reasons)), record, _chosen(verdict, filled))
 
 
 def _by_cluster(stores: Sequence[StoreFacts], record: SetRecorded) -> tuple[list[StoreFacts], list[StoreFacts]]:
-    """Those that may be of the set with that record, and those of another one that had its name."""
-    ours = [each for each in stores if not each.cluster or not record.cluster or each.cluster == record.cluster]
-    return ours, [each for each in stores if each not in ours]
+    """The stores that may be of the set with that record, and the stores of another one that had its name."""
+    of_set = [store for store in stores if not store.cluster or not record.cluster or store.cluster == record.cluster]
+    return of_set, [store for store in stores if store not in of_set]
 
 
 def _strangers(stores: Sequence[StoreFacts], text: str) -> tuple[Reason, ...]:
-    return tuple(Reason(each.label, each.where, Standing.STRANGER, text) for each in stores)
+    return tuple(Reason(store.label, store.where, Standing.STRANGER, text) for store in stores)
 
 
 def _nobody(name: str, record: SetRecorded, reasons: tuple[Reason, ...]) -> Admin | Nothing:
@@ -141,11 +141,11 @@ def _nobody(name: str, record: SetRecorded, reasons: tuple[Reason, ...]) -> Admi
         f" (generation {record.generation}, epoch {record.epoch}). Can a store of one of those be had?"
     )
     absent = tuple(
-        Reason(each, "", Standing.MISSING, "is in the recorded in-sync set, and its store is not here")
-        for each in record.members
-        if each not in {reason.broker for reason in reasons}
+        Reason(member, "", Standing.MISSING, "is in the recorded in-sync set, and its store is not here")
+        for member in record.members
+        if member not in {reason.broker for reason in reasons}
     )
-    wanted = " ".join(f"{each}:DATA-DIR" for each in record.members)
+    wanted = " ".join(f"{member}:DATA-DIR" for member in record.members)
     wait = Option(f"Wait for {members}: bring a store here, and ask again", (f"qpid-ha store best {wanted}",))
     lost = Option(
         "Give the set and its queues up, once `default` has a primary", (f"qpid-ha set delete --lost {name}",)

@@ -173,9 +173,9 @@ def decode_header(data: Buffer) -> FileHeader:
     magic, letter, version, length = _FILE_START.unpack_from(page)
     if magic != _FILE_MAGIC:
         raise BlockError(f"expected a file that begins with {_FILE_MAGIC!r}, found {magic!r}")
-    sealed, found = int.from_bytes(page[12:16], "little"), crc32(page[_JSON_AT:], crc32(page[:12]))
-    if sealed != found:
-        raise BlockError(f"expected a file header with CRC-32 {sealed:#010x}, found {found:#010x}")
+    sealed, computed = int.from_bytes(page[12:16], "little"), crc32(page[_JSON_AT:], crc32(page[:12]))
+    if sealed != computed:
+        raise BlockError(f"expected a file header with CRC-32 {sealed:#010x}, found {computed:#010x}")
     if version > FORMAT_VERSION:
         raise NewerFormat(version, FORMAT_VERSION)
     kind = _KINDS.get(letter)
@@ -248,9 +248,9 @@ def read_block(
     magic, low, sealed, length, checksum, kind, left_out, age, first, last, committed, synced = _BLOCK.unpack(at)
     if magic != _MAGIC:
         return BlockProblem(BlockFault.MAGIC, start, f"expected a block or zeros, found {bytes(at[:8]).hex(' ')}")
-    found = crc32(at[_SEALED.start :], low)
-    if found != sealed:
-        return BlockProblem(BlockFault.HEADER, start, f"expected CRC-32 {sealed:#010x}, found {found:#010x}")
+    computed = crc32(at[_SEALED.start :], low)
+    if computed != sealed:
+        return BlockProblem(BlockFault.HEADER, start, f"expected CRC-32 {sealed:#010x}, found {computed:#010x}")
     if low != number & 0xFFFFFFFF:
         return None
     if kind not in _KNOWN:
@@ -260,9 +260,9 @@ def read_block(
         data = bytes(view[offset + BLOCK_HEADER_BYTES : offset + BLOCK_HEADER_BYTES + length])
         if len(data) < length:
             return BlockProblem(BlockFault.SHORT, start, f"expected {length} bytes of data, found {len(data)}")
-        found = crc32(data)
-        if found != checksum:
-            return BlockProblem(BlockFault.DATA, start, f"expected CRC-32 {checksum:#010x}, found {found:#010x}")
+        computed = crc32(data)
+        if computed != checksum:
+            return BlockProblem(BlockFault.DATA, start, f"expected CRC-32 {checksum:#010x}, found {computed:#010x}")
     return Block(BlockKind(kind), first, last, committed, left_out, synced, start, data, length, age)
 
 

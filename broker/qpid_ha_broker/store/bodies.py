@@ -77,20 +77,20 @@ class Bodies:
     def file(self, name: str) -> BodyFile:
         """The file with that path: the same one as long as anybody points to it."""
         with self._lock:
-            found = self._files.get(name)
-            if found is None:
-                found = self._files[name] = BodyFile(self._disk, name)
-            return found
+            body_file = self._files.get(name)
+            if body_file is None:
+                body_file = self._files[name] = BodyFile(self._disk, name)
+            return body_file
 
     def files_before(self, number: int) -> list[str]:
         """The newest snapshot, and the segments from it up to before `number`: all that a store needs, oldest first."""
-        snapshots = [each for each in snapshot_numbers(self._disk) if each <= number][-1:]
+        snapshots = [snapshot for snapshot in snapshot_numbers(self._disk) if snapshot <= number][-1:]
         first = snapshots[0] if snapshots else 0
-        segments = [each for each in segment_numbers(self._disk) if first <= each < number]
+        segments = [segment for segment in segment_numbers(self._disk) if first <= segment < number]
         return [*map(snapshot_path, snapshots), *map(segment_path, segments)]
 
     def hold(self, names: Iterable[str]) -> None:
-        """These are about to be deleted: open those that are still pointed to. Raises OSError."""
+        """Files are about to be deleted: open those that are still pointed to. Raises OSError."""
         with self._lock:
             held = [file for name in names if (file := self._files.get(name)) is not None]
         for file in held:
@@ -102,20 +102,20 @@ class Bodies:
         Takes a while, and is made for another thread. Raises OSError, BlockError or NewerFormat.
         """
         with open_blocks(self._disk, name) as reader:
-            source, found = self.file(name), _Found()
+            source, durable_records = self.file(name), _Found()
             for block in reader:
                 if block.kind is BlockKind.EVENTS:
-                    for part in found.add(block.data, block.data_at):
+                    for part in durable_records.add(block.data, block.data_at):
                         yield BodyPiece(source, part)
-            if found.records:
-                yield BodyPiece(source, found.records)
+            if durable_records.records:
+                yield BodyPiece(source, durable_records.records)
 
 
 def records_in(data: bytes, base: int) -> Iterator[Mapping[int, PlacedRecords]]:
     """The durable messages among the records of `data`, which begin at `base` of their file, by queue."""
-    found = _Found()
-    yield from found.add(data, base)
-    yield found.records
+    durable_records = _Found()
+    yield from durable_records.add(data, base)
+    yield durable_records.records
 
 
 class _Found:
@@ -169,6 +169,6 @@ def _none() -> PlacedRecords:
 
 
 def is_before(name: str, number: int) -> bool:
-    """Whether it is a segment or a snapshot that snapshot `number` replaces: their names have numbers of one length."""
+    """Whether the file is a segment or snapshot that snapshot `number` replaces: numbers in names have one length."""
     last = snapshot_path(number) if name.startswith(SNAPSHOTS) else segment_path(number)
     return name < last

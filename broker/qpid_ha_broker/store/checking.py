@@ -20,8 +20,8 @@ def check(disk: Disk, progress: Progress = nobody_watches) -> list[Flaw]:
     """Every flaw of every file, those first for which a broker refuses the store. Raises OSError."""
     refused = refusal(disk)
     checker = _Checker(disk, progress)
-    found = [flaw for flaw in checker.flaws() if refused is None or flaw[:3] != refused[:3]]
-    return found if refused is None else [refused, *found]
+    flaws = [flaw for flaw in checker.flaws() if refused is None or flaw[:3] != refused[:3]]
+    return flaws if refused is None else [refused, *flaws]
 
 
 class _Checker:
@@ -76,11 +76,11 @@ class _Checker:
             return
         number, is_last = header.number, header.number == self._segments[-1]
         following = self._following(number + 1)
-        found = reader.verdict(witnesses_of(number, self._status, following, is_last=is_last))
-        if found.ending is Ending.DAMAGED:
-            yield Flaw(Integrity.DAMAGED, path, found.offset, found.text)
-        elif found.ending is Ending.TORN and is_last:
-            yield Flaw(Integrity.TORN, path, found.offset, found.text)
+        verdict = reader.verdict(witnesses_of(number, self._status, following, is_last=is_last))
+        if verdict.ending is Ending.DAMAGED:
+            yield Flaw(Integrity.DAMAGED, path, verdict.offset, verdict.text)
+        elif verdict.ending is Ending.TORN and is_last:
+            yield Flaw(Integrity.TORN, path, verdict.offset, verdict.text)
 
     def _following(self, number: int) -> FileHeader | None:
         """The header of segment `number`, if it can be read."""

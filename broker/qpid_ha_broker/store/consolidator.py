@@ -29,7 +29,7 @@ NICENESS: Final = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Fold the segments that the arguments name; returns the exit code."""
     parser = argparse.ArgumentParser(prog="qpid_ha_broker.store.consolidator", description="Fold old segments.")
     parser.add_argument("directory", type=Path, help="of the store, with journal/ and snapshots/ in it")
     parser.add_argument("--upto", type=int, required=True, help="the first segment that is not folded")

@@ -98,7 +98,7 @@ class Dump:
         return records
 
     def _shared(self, queue_id: int, message_id: int, event: ev.Enqueued) -> tuple[int, ...]:
-        """Those of its queues for which this record speaks: none if one that was dumped before spoke for it."""
+        """The queues of the event for which this record speaks: none if one that was dumped before spoke for it."""
         place = self._places[queue_id]
         queues = [queue_id]
         for other_id in event.queues:

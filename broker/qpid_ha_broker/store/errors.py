@@ -18,12 +18,12 @@ class StatusError(StoreError):
 class NewerFormat(StoreError):
     """Written by a newer release than this one: nothing is wrong with it, but only that one can read it."""
 
-    def __init__(self, found: int, known: int) -> None:
+    def __init__(self, format_number: int, known: int) -> None:
         super().__init__(
-            f"format {found} is newer than format {known}, the newest that this release knows: "
+            f"format {format_number} is newer than format {known}, the newest that this release knows: "
             "it was written by a newer release: upgrade this one"
         )
-        self.found = found
+        self.format_number = format_number
 
 
 class StoreDamaged(StoreError):

@@ -93,10 +93,10 @@ class Evidence:
                 self._left[queue].difference_update(read_ids(data, at + IDS.size, count))
                 return
         offset = at - HEADER_BYTES
-        found = decode(data, offset, max_records=1)
-        if found.problem is not None:
-            raise RecordError(offset, found.problem.text)
-        self._take(lsn, found.records[0].event)
+        decoded = decode(data, offset, max_records=1)
+        if decoded.problem is not None:
+            raise RecordError(offset, decoded.problem.text)
+        self._take(lsn, decoded.records[0].event)
 
     def _take(self, lsn: int, event: ev.Event) -> None:
         match event:

@@ -113,15 +113,15 @@ class StoreFacts:
         return self.broker or self.where
 
     def seen_from(self, host: str) -> StoreFacts:
-        """The same, as another machine names it."""
+        """These facts, with the place as another machine names it."""
         return replace(self, where=f"{host}:{self.where}")
 
     def to_json(self) -> dict[str, Any]:
         """The shape that `from_json` takes."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**facts, "integrity": str(self.integrity), "history": [list(each) for each in self.history],
+        return {**facts, "integrity": str(self.integrity), "history": [list(entry) for entry in self.history],
                 "members": list(self.members), "members_before": list(self.members_before),
-                "claims": list(self.claims), "set_records": [list(each) for each in self.set_records]}  # fmt: skip
+                "claims": list(self.claims), "set_records": [list(record) for record in self.set_records]}  # fmt: skip
 
     @classmethod
     def from_json(cls, document: object) -> StoreFacts:
@@ -135,7 +135,7 @@ class StoreFacts:
             members = tuple(str(member) for member in given.pop("members", ()))
             before = tuple(str(member) for member in given.pop("members_before", ()))
             claims = tuple(int(generation) for generation in given.pop("claims", ()))
-            records = tuple(_record_of(*each) for each in given.pop("set_records", ()))
+            records = tuple(_record_of(*record) for record in given.pop("set_records", ()))
             integrity = Integrity(given.pop("integrity", Integrity.OK))
         except (ValueError, TypeError) as error:
             raise FactsError(f"these are no facts of a store: {error}") from None
@@ -166,10 +166,10 @@ def set_of(store: StoreFacts) -> str:
 
 def by_set(stores: Sequence[StoreFacts]) -> dict[str, list[StoreFacts]]:
     """The stores of each set: `default` first, the others by name, those with numbers in their order."""
-    found: dict[str, list[StoreFacts]] = {name: [] for name in in_order({set_of(store) for store in stores})}
+    stores_by_set: dict[str, list[StoreFacts]] = {name: [] for name in in_order({set_of(store) for store in stores})}
     for store in stores:
-        found[set_of(store)].append(store)
-    return found
+        stores_by_set[set_of(store)].append(store)
+    return stores_by_set
 
 
 def in_order(names: Iterable[str]) -> list[str]:

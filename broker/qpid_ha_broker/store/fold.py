@@ -83,27 +83,27 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
         raise FoldError(f"{snapshot_path(upto)} is there already")
     if not disk.exists(segment_path(upto)):
         raise FoldError(f"{segment_path(upto)} is not there: only what comes before a segment can be folded")
-    found = survey(disk, upto)
-    if found.dropped or not found.segments:
+    surveyed = survey(disk, upto)
+    if surveyed.dropped or not surveyed.segments:
         raise FoldError(f"there is nothing to fold before {segment_path(upto)}")
     gathered = Gatherer(ResourceSets())
-    base, bytes_read = gather(disk, found, gathered)
-    last = found.segments[-1]
+    base, bytes_read = gather(disk, surveyed, gathered)
+    last = surveyed.segments[-1]
     last_lsn, local_lsn = last.last_lsn or base.last_lsn, last.local_lsn
     if base.counts_lsn > last_lsn or base.local_counts_lsn > local_lsn:
         raise FoldError(f"{last.path} ends before all that went into the snapshot is in the journal: fold more")
-    writer = SnapshotWriter(disk, _header(disk, found, upto, identity, last_lsn, local_lsn))
+    writer = SnapshotWriter(disk, _header(disk, surveyed, upto, identity, last_lsn, local_lsn))
     try:
         for lsn, event in configuration_events(gathered.sets, last_lsn, local_lsn):
             writer.add(encode(lsn, event))
         sieve = Sieve(gathered)
-        for part in JournalReader(disk, found).blocks():
+        for part in JournalReader(disk, surveyed).blocks():
             if part.block.kind is BlockKind.EVENTS:
                 for piece in part.feed(sieve.sift):
                     writer.add(piece)
         for records in sieve.failures(last_lsn, local_lsn):
             writer.add(records)
-        transient = base.transient + found.left_out + gathered.transient - sieve.unmatched
+        transient = base.transient + surveyed.left_out + gathered.transient - sieve.unmatched
         writer.finish(SnapshotEnd(last_lsn, local_lsn, last_lsn, local_lsn, sieve.messages, max(transient, 0)))
     except BaseException:
         writer.abandon()
@@ -111,13 +111,13 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
     return Folded(snapshot_path(upto), sieve.messages, bytes_read, writer.size, last_lsn, local_lsn)
 
 
-def gather(disk: Disk, found: Survey, gatherer: Gatherer) -> tuple[SnapshotEnd, int]:
+def gather(disk: Disk, surveyed: Survey, gatherer: Gatherer) -> tuple[SnapshotEnd, int]:
     """Let `gatherer` note what is gone; how the snapshot ended on which the journal goes on, and how much was read.
 
     Raises StoreDamaged, OSError.
     """
-    reader = JournalReader(disk, found)
-    if found.snapshot is not None:
+    reader = JournalReader(disk, surveyed)
+    if surveyed.snapshot is not None:
         gatherer.begin_snapshot()
     for part in reader.blocks():
         if part.block.kind is BlockKind.END:
@@ -128,10 +128,10 @@ def gather(disk: Disk, found: Survey, gatherer: Gatherer) -> tuple[SnapshotEnd, 
     return reader.base, reader.bytes_read
 
 
-def _header(disk: Disk, found: Survey, upto: int, identity: Identity, last_lsn: int, local_lsn: int) -> FileHeader:
+def _header(disk: Disk, surveyed: Survey, upto: int, identity: Identity, last_lsn: int, local_lsn: int) -> FileHeader:
     """Its time is that of the segment which follows: a clock would make each run another one."""
     following = header_of(disk, segment_path(upto))
-    generation = found.segments[-1].header.generation
+    generation = surveyed.segments[-1].header.generation
     return FileHeader(
         "snapshot", *identity, upto, generation, last_lsn + 1, local_lsn + 1,
         following.created_ms, 0, False, following.store, status_revision=following.status_revision,
@@ -203,7 +203,7 @@ class Gatherer(Loader):
             self.removed[lsn] = set()
         elif isinstance(event, ev.ReplicationChanged):
             self.emptied[event.queue] = self._block, lsn
-        for queue_id in [each for each in self.removed if each not in self._contents]:
+        for queue_id in [queue for queue in self.removed if queue not in self._contents]:
             del self.removed[queue_id]
             self.doubtful.pop(queue_id, None)
 
@@ -321,8 +321,8 @@ class Sieve:
         for queue_id, failed in self._failed.items():
             counts = self._gathered.failures_of(queue_id)
             ids = sorted(message_id for message_id, is_there in failed.items() if is_there)
-            for count in range(1, max((counts[each] for each in ids), default=0) + 1):
-                often = [each for each in ids if counts[each] >= count]
+            for count in range(1, max((counts[message_id] for message_id in ids), default=0) + 1):
+                often = [message_id for message_id in ids if counts[message_id] >= count]
                 now = local_lsn if is_local_lsn(often[0]) else last_lsn
                 for at in range(0, len(often), _IDS_PER_EVENT):
                     yield encode(now, ev.Released(queue_id, tuple(often[at : at + _IDS_PER_EVENT]), True))

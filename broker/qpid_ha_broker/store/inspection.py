@@ -195,13 +195,13 @@ class _Examination:
                 for block in reader:
                     self._advance(block)
                     self._take(path, block, limit_of((number, block.offset)))
-                found = reader.verdict(witnesses_of(number, status, after, is_last=number == last))
+                verdict = reader.verdict(witnesses_of(number, status, after, is_last=number == last))
             self._end_bytes = reader.end
-            if found.ending is Ending.DAMAGED:
-                self._damaged(path, found.offset, found.text)
+            if verdict.ending is Ending.DAMAGED:
+                self._damaged(path, verdict.offset, verdict.text)
                 return
-            if found.ending is Ending.TORN and after is None:
-                self._flaws.append(Flaw(Integrity.TORN, path, found.offset, found.text))
+            if verdict.ending is Ending.TORN and after is None:
+                self._flaws.append(Flaw(Integrity.TORN, path, verdict.offset, verdict.text))
 
     def _take(self, path: str, block: Block, limit: int) -> None:
         self._committed_lsn = max(self._committed_lsn, block.committed_lsn)
@@ -219,7 +219,7 @@ class _Examination:
 
     def _summary(self, where: str) -> StoreFacts:
         identity, evidence = self._identity, self._evidence
-        flaw = min(self._flaws, key=lambda each: _GRAVITY.index(each.integrity), default=None)
+        flaw = min(self._flaws, key=lambda flaw: _GRAVITY.index(flaw.integrity), default=None)
         return StoreFacts(
             where,
             broker=identity.broker if identity else "",
@@ -255,7 +255,7 @@ def _with_status(facts: StoreFacts, status: Status, end: tuple[int, int]) -> Sto
     facts = replace(facts, is_chosen=status.chosen is not None and status.chosen[:2] == facts.position)
     if (status.generation, status.epoch) <= (facts.generation, facts.epoch):
         return facts
-    history = tuple(GenerationEntry(*each) for each in status.history)
+    history = tuple(GenerationEntry(*entry) for entry in status.history)
     before = tuple(sorted({*facts.members, *facts.members_before} - set(status.members)))
     known = replace(facts, history=history, epoch=status.epoch, members=status.members)
     return replace(known, members_before=before, epoch_lsn=0)

@@ -64,10 +64,10 @@ def tied(closed: Sequence[ClosedSegment], taken_back: Iterable[tuple[int, int]])
     """
     segments = list(closed)
     for number, lsn in taken_back:
-        ready_at = max((each.last_lsn for each in segments if each.number == number), default=0)
+        ready_at = max((segment.last_lsn for segment in segments if segment.number == number), default=0)
         segments = [
-            each._replace(last_lsn=ready_at) if each.number < number and each.last_lsn > lsn else each
-            for each in segments
+            segment._replace(last_lsn=ready_at) if segment.number < number and segment.last_lsn > lsn else segment
+            for segment in segments
         ]
     return segments
 
@@ -312,7 +312,7 @@ class Journal:
         self._closed = [closed for closed in self._closed if closed.number >= number]
 
     def _reuse(self, number: int) -> File | None:
-        """That segment as the spare, if it is of the usual size. Not to be written to before the names are synced."""
+        """The segment as the spare, if it is of the usual size. Not to be written to before the names are synced."""
         file = self._disk.open(segment_path(number), writable=True)
         if file.size != self._segment_bytes:
             file.close()

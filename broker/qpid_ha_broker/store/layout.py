@@ -36,5 +36,5 @@ def snapshot_numbers(disk: Disk) -> list[int]:
 
 
 def _numbers(disk: Disk, directory: str, ending: str) -> list[int]:
-    found = (_NUMBERED.fullmatch(name) for name in disk.names(directory))
-    return sorted(int(match[1]) for match in found if match is not None and match[2] == ending)
+    matches = (_NUMBERED.fullmatch(name) for name in disk.names(directory))
+    return sorted(int(match[1]) for match in matches if match is not None and match[2] == ending)

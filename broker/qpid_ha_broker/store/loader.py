@@ -61,7 +61,7 @@ class Contents:
         self.was_emptied = False
 
     def clear(self) -> None:
-        """It was emptied."""
+        """The queue was emptied."""
         self.was_emptied = True
         self.messages.clear()
         self.failures.clear()
@@ -82,7 +82,7 @@ class Contents:
         """All messages by ascending id; the dictionary is empty afterwards."""
         ids = list(self.messages)
         ordered = sorted(ids)
-        loaded = list(self.messages.values()) if ids == ordered else [self.messages[each] for each in ordered]
+        loaded = list(self.messages.values()) if ids == ordered else [self.messages[lsn] for lsn in ordered]
         self.messages = {}
         entries = [Entry(message_id, header, body) for message_id, (header, body) in zip(ordered, loaded, strict=True)]
         if self.failures:
@@ -211,12 +211,12 @@ class Loader:
         else:
             self.end_block(offset)
             unit = [record]
-        for each in unit:
+        for record in unit:
             try:
-                self._apply(each.lsn, each.event)
+                self._apply(record.lsn, record.event)
             except (ReplayError, KeyError) as error:
-                if not is_local_lsn(each.lsn):
-                    raise RecordError(offset, f"LSN {each.lsn}: {type(each.event).__name__}: {error}") from error
+                if not is_local_lsn(record.lsn):
+                    raise RecordError(offset, f"LSN {record.lsn}: {type(record.event).__name__}: {error}") from error
                 self.misfits += 1
 
     def _apply(self, lsn: int, event: ev.Event) -> None:
@@ -243,8 +243,8 @@ class Loader:
             return
         self.enqueued += 1
         message = self._catalog.headers.of(event), event.payload
-        for each in contents:
-            each.messages[lsn] = message
+        for queue_contents in contents:
+            queue_contents.messages[lsn] = message
 
     def _dequeued(self, lsn: int, contents: Contents, ids: tuple[int, ...]) -> None:
         pop = contents.messages.pop

@@ -40,7 +40,7 @@ class Part(NamedTuple):
         return records
 
     def _counting(self) -> bytes:
-        """Those that count, without the parts of a unit that is cut in two."""
+        """The records that count, without the parts of a unit that is cut in two."""
         block, after, limit = self.block, self.after, self.limit
         if block.first_lsn > after and block.last_lsn <= limit:
             return block.data
@@ -62,16 +62,16 @@ class Part(NamedTuple):
 class JournalReader:
     """The promise: `blocks` gives all blocks with records that a survey has found to count, in order, or raises."""
 
-    def __init__(self, disk: Disk, found: Survey) -> None:
+    def __init__(self, disk: Disk, surveyed: Survey) -> None:
         self.base = SnapshotEnd(0, LOCAL_BASE, 0, LOCAL_BASE, 0, 0)
         """What the snapshot ends with, once its END was read."""
         self.bytes_read = 0
         self._disk = disk
-        self._survey = found
-        self._limit_of = limits_of(found.taken_back)
+        self._survey = surveyed
+        self._limit_of = limits_of(surveyed.taken_back)
 
     def blocks(self) -> Iterator[Part]:
-        """Those with records, and the END of the snapshot. Raises StoreDamaged, OSError."""
+        """The blocks with records, and the END of the snapshot. Raises StoreDamaged, OSError."""
         if self._survey.snapshot is not None:
             yield from self._snapshot(self._survey.snapshot)
         for segment in self._survey.segments:

@@ -145,13 +145,13 @@ class BlockReader(Iterator[Block]):
     def __next__(self) -> Block:
         if self._is_over or (self._limit is not None and self.end >= self._limit):
             raise StopIteration
-        found = self._read()
-        if isinstance(found, Block):
-            self.end = found.end
-            self.closed = self._is_over = found.kind is BlockKind.END
-            return found
+        block_or_problem = self._read()
+        if isinstance(block_or_problem, Block):
+            self.end = block_or_problem.end
+            self.closed = self._is_over = block_or_problem.kind is BlockKind.END
+            return block_or_problem
         self._is_over = True
-        self.problem = found
+        self.problem = block_or_problem
         raise StopIteration
 
     def _read(self) -> Block | BlockProblem | None:
@@ -159,21 +159,21 @@ class BlockReader(Iterator[Block]):
             return self._read_header_only()
         if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
             self._fill(_WINDOW_BYTES)
-        found = self._look()
-        if isinstance(found, BlockProblem) and found.fault is BlockFault.SHORT:
+        block = self._look()
+        if isinstance(block, BlockProblem) and block.fault is BlockFault.SHORT:
             header = self._look(headers_only=True)
             if isinstance(header, Block) and header.end <= self._file.size:
                 self._fill(max(_WINDOW_BYTES, header.end - header.offset))
                 return self._look()
-        return found
+        return block
 
     def _read_header_only(self) -> Block | BlockProblem | None:
         if self.end + BLOCK_HEADER_BYTES > self._base + len(self._window):
             self._fill(_HEADERS_WINDOW_BYTES)
-        found = self._look(headers_only=True)
-        if isinstance(found, Block) and found.end > self._file.size:
-            return BlockProblem(BlockFault.SHORT, found.offset, f"expected {found.length} bytes of data, found fewer")
-        return found
+        block = self._look(headers_only=True)
+        if isinstance(block, Block) and block.end > self._file.size:
+            return BlockProblem(BlockFault.SHORT, block.offset, f"expected {block.length} bytes of data, found fewer")
+        return block
 
     def _look(self, *, headers_only: bool = False) -> Block | BlockProblem | None:
         at, number = self.end - self._base, self._header.number
@@ -185,18 +185,18 @@ class BlockReader(Iterator[Block]):
 
     def verdict(self, witnesses: Witnesses = NO_WITNESSES) -> Verdict:
         """What the end at which it has arrived means."""
-        file, header, at, what = self._file, self._header, self.end, self.instead
+        file, header, at, fault = self._file, self._header, self.end, self.instead
         if witnesses.previous_bytes > at:
-            text = f"{what}; the next segment says that {witnesses.previous_bytes} bytes were written"
+            text = f"{fault}; the next segment says that {witnesses.previous_bytes} bytes were written"
             return Verdict(Ending.DAMAGED, at, text)
         if max(witnesses.clean_bytes, witnesses.synced_bytes) > at:
-            text = f"{what}; STATUS says that {max(witnesses.clean_bytes, witnesses.synced_bytes)} bytes were written"
+            text = f"{fault}; STATUS says that {max(witnesses.clean_bytes, witnesses.synced_bytes)} bytes were written"
             return Verdict(Ending.DAMAGED, at, text)
         # Format 1 does not say how long it was, but behind its last block were always the zeros of one more header.
         room_bytes, size = header.room_bytes or at + BLOCK_HEADER_BYTES, file.size
         is_short = self.problem is not None and self.problem.fault is BlockFault.SHORT
         if witnesses.is_last and (size < room_bytes or is_short):
-            text = f"{what}; the file was cut off: it has {size} bytes, and was made with more"
+            text = f"{fault}; the file was cut off: it has {size} bytes, and was made with more"
             return Verdict(Ending.DAMAGED, at, text)
         if self.closed:
             return Verdict(Ending.CLEAN, at, "closed in order")
@@ -204,10 +204,10 @@ class BlockReader(Iterator[Block]):
         if witness is not None:
             if _is_whole_by_now(file, header, at):
                 return Verdict(Ending.CLEAN, at, "the blocks ended when they were read; more have come since")
-            text = f"{what}; the block at offset {witness.offset} says that {witness.synced} bytes were on disk"
+            text = f"{fault}; the block at offset {witness.offset} says that {witness.synced} bytes were on disk"
             return Verdict(Ending.DAMAGED, at, text)
         if self.problem is not None:
-            return Verdict(Ending.TORN, at, what)
+            return Verdict(Ending.TORN, at, fault)
         return Verdict(Ending.CLEAN, at, "the blocks end")
 
 
@@ -234,12 +234,12 @@ def _later_witness(file: File, header: FileHeader, after: int) -> Block | None:
     for base, end in file.written_ranges(after):
         while base < end:
             window = file.read(base, min(_WINDOW_BYTES, end - base + BLOCK_HEADER_BYTES))
-            found = window.find(mark)
-            while found >= 0 and found + BLOCK_HEADER_BYTES <= len(window):
-                block = read_block(window, found, header.number, base=base, headers_only=True)
+            mark_at = window.find(mark)
+            while mark_at >= 0 and mark_at + BLOCK_HEADER_BYTES <= len(window):
+                block = read_block(window, mark_at, header.number, base=base, headers_only=True)
                 if isinstance(block, Block) and after < block.synced <= block.offset:
                     return block
-                found = window.find(mark, found + 1)
+                mark_at = window.find(mark, mark_at + 1)
             if not window or base + len(window) >= end:
                 break
             base += len(window) - BLOCK_HEADER_BYTES + 1

@@ -103,34 +103,34 @@ def recover(
     `apply_all`: also what is not known to be committed, for who is alone to decide. Otherwise that comes as `held`.
     Raises StoreDamaged, NewerFormat, OSError; `sets` are then of no use.
     """
-    found = survey(disk)
-    if found.dropped and not read_only:
-        for path in found.dropped:
+    surveyed = survey(disk)
+    if surveyed.dropped and not read_only:
+        for path in surveyed.dropped:
             disk.remove(path)
         disk.sync_directory(SEGMENTS)
     with _without_collections():
-        return _Recovery(disk, sets, found, apply_all, progress, unloading).run()
+        return _Recovery(disk, sets, surveyed, apply_all, progress, unloading).run()
 
 
 class _Recovery:
     """One run."""
 
     def __init__(
-        self, disk: Disk, sets: ResourceSets, found: Survey, apply_all: bool, progress: Progress,
+        self, disk: Disk, sets: ResourceSets, surveyed: Survey, apply_all: bool, progress: Progress,
         unloading: Unloading | None,
     ) -> None:  # fmt: skip
         self._sets = sets
-        self._survey = found
+        self._survey = surveyed
         self._apply_all = apply_all
         self._progress = progress
         self._unloading = unloading
         self._local_times = sets.local_log.write_times if sets.has_local else WriteTimes()
         self._loader = Loader(sets)
-        self._reader = JournalReader(disk, found)
+        self._reader = JournalReader(disk, surveyed)
         self._held: list[HeldBatch] = []
         self._told = 0
         self._last_lsn = 0
-        self._committed = found.committed_lsn
+        self._committed = surveyed.committed_lsn
 
     def run(self) -> Recovered:
         self._progress(0, self._survey.bytes)
@@ -217,21 +217,21 @@ class _Recovery:
             raise StoreDamaged(last.path, last.end, text)
 
     def _recovered(self, messages: int) -> Recovered:
-        found, sets, base = self._survey, self._sets, self._reader.base
-        local_lsn = max(base.local_lsn, found.segments[-1].local_lsn) if found.segments else base.local_lsn
-        journal_lsn = (found.segments[-1].last_lsn if found.segments else 0) or base.last_lsn
+        surveyed, sets, base = self._survey, self._sets, self._reader.base
+        local_lsn = max(base.local_lsn, surveyed.segments[-1].local_lsn) if surveyed.segments else base.local_lsn
+        journal_lsn = (surveyed.segments[-1].last_lsn if surveyed.segments else 0) or base.last_lsn
         sets.reset(self._last_lsn, local_lsn)
         for queue in sets.catalog.queues.values():
             queue.redelivered_below = queue.log.last_lsn
-        status, notes = found.status, list(found.notes)
+        status, notes = surveyed.status, list(surveyed.notes)
         was_clean = status.clean if status is not None else ""
         if self._loader.misfits:
             notes.append(f"{self._loader.misfits} events of this broker's own log were about things that are not here")
-        transient = base.transient + found.left_out + self._loader.transient - self._loader.unknown
+        transient = base.transient + surveyed.left_out + self._loader.transient - self._loader.unknown
         return Recovered(
             status=status,
             was_clean=was_clean,
-            is_empty=not found.segments and found.snapshot is None,
+            is_empty=not surveyed.segments and surveyed.snapshot is None,
             last_lsn=self._last_lsn,
             journal_lsn=journal_lsn,
             local_lsn=local_lsn,
@@ -240,12 +240,12 @@ class _Recovery:
             messages=messages,
             lost_transient=max(transient, 0),
             notes=tuple(notes),
-            segments=found.segments,
-            snapshot_number=found.snapshot.number if found.snapshot is not None else 0,
-            next_number=found.next_number,
-            previous_bytes=found.previous_bytes,
+            segments=surveyed.segments,
+            snapshot_number=surveyed.snapshot.number if surveyed.snapshot is not None else 0,
+            next_number=surveyed.next_number,
+            previous_bytes=surveyed.previous_bytes,
             bytes_read=self._reader.bytes_read,
-            taken_back=found.taken_back,
+            taken_back=surveyed.taken_back,
         )
 
     def _advance(self) -> None:

@@ -107,11 +107,11 @@ def _fields_of(data: bytes) -> tuple[int, dict[str, Any]]:
         raise StatusError("expected a JSON object with format and crc32")
     sealed = fields.pop("crc32")
     try:
-        found = _checksum(fields)
+        computed = _checksum(fields)
     except ValueError as error:
         raise StatusError(f"expected JSON of text and numbers: {error}") from None
-    if sealed != found:
-        raise StatusError(f"expected CRC-32 {sealed!r}, found {found}")
+    if sealed != computed:
+        raise StatusError(f"expected CRC-32 {sealed!r}, found {computed}")
     version = fields.pop("format")
     if type(version) is int and version > STATUS_FORMAT:
         raise NewerFormat(version, STATUS_FORMAT)
@@ -159,10 +159,10 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "cluster": _text,
     "broker": _text,
     "set": _text,
-    "history": lambda value: tuple(_generation(each) for each in value),
+    "history": lambda value: tuple(_generation(entry) for entry in value),
     "role": _text,
     "epoch": _number,
-    "members": lambda value: tuple(_text(each) for each in value),
+    "members": lambda value: tuple(_text(member) for member in value),
     "clean": _text,
     "journal_end": _end,
     "last_lsn": _number,
@@ -173,7 +173,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "store": _text,
     "revision": _number,
     "journal_synced": _end,
-    "claims": lambda value: tuple(_number(each) for each in value),
+    "claims": lambda value: tuple(_number(generation) for generation in value),
 }
 _SINCE_2: Final = ("store", "revision", "journal_synced")
 _SINCE_3: Final = ("claims",)
@@ -188,8 +188,8 @@ def read_status(disk: Disk) -> Status | None:
 
 
 def holds_store_of(disk: Disk, set_name: str) -> bool:
-    """Whether it is the store of that resource set, whole or not. A copy that an operator put beside it under another
-    name is of another set. Raises OSError."""
+    """Whether the disk has the store of that resource set, whole or not. A copy that an operator put beside it under
+    another name is of another set. Raises OSError."""
     try:
         status = read_status(disk)
     except StoreError:

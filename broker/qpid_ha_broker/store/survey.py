@@ -74,10 +74,10 @@ class Survey(NamedTuple):
 
 def limits_of(taken_back: Sequence[TakenBack]) -> Callable[[tuple[int, int]], int]:
     """For a place of the journal: the highest LSN of the replicated log that was not taken back later."""
-    places = [each.place for each in taken_back]
+    places = [truncation.place for truncation in taken_back]
     lowest = [NO_LIMIT]
-    for each in reversed(taken_back):
-        lowest.append(min(each.last_lsn, lowest[-1]))
+    for truncation in reversed(taken_back):
+        lowest.append(min(truncation.last_lsn, lowest[-1]))
     lowest.reverse()
     return lambda place: lowest[bisect_right(places, place)]
 
@@ -165,7 +165,7 @@ class _Surveyor:
                 raise StoreDamaged(STATUS_FILE, 0, text)
 
     def _find_snapshot(self) -> FileHeader | None:
-        numbers = [each for each in snapshot_numbers(self._disk) if not self._before or each < self._before]
+        numbers = [number for number in snapshot_numbers(self._disk) if not self._before or number < self._before]
         if not numbers:
             return None
         path = snapshot_path(numbers[-1])
@@ -175,7 +175,7 @@ class _Surveyor:
 
     def _find_headers(self, snapshot: FileHeader | None) -> dict[int, FileHeader]:
         """Of the segments that count, in order."""
-        present = [each for each in segment_numbers(self._disk) if not self._before or each <= self._before]
+        present = [number for number in segment_numbers(self._disk) if not self._before or number <= self._before]
         first = snapshot.number if snapshot is not None else present[0] if present else 1
         numbers = [number for number in present if number >= first]
         if snapshot is not None and first not in numbers:

@@ -27,13 +27,13 @@ class BrokerAddress(NamedTuple):
             raise ValueError("an address begins with amqp:// or amqps://")
         if "@" in rest:
             raise ValueError("an address has no user or password: give them as arguments")
-        found = _HOST_PORT.fullmatch(rest)
-        if found is None:
+        match = _HOST_PORT.fullmatch(rest)
+        if match is None:
             raise ValueError(f"{rest!r} is not HOST or HOST:PORT")
-        port = PORTS[scheme] if found[2] is None else int(found[2])
+        port = PORTS[scheme] if match[2] is None else int(match[2])
         if not 0 < port < 65536:
             raise ValueError(f"port {port} is not from 1 to 65535")
-        return cls(scheme, found[1].strip("[]"), port)
+        return cls(scheme, match[1].strip("[]"), port)
 
     @property
     def is_tls(self) -> bool:
@@ -57,15 +57,15 @@ class BrokerAddress(NamedTuple):
 
 def parse_addresses(addresses: str | Iterable[str]) -> tuple[BrokerAddress, ...]:
     """`amqp://a:5672,b:5672`, or a list of such texts; a scheme holds for those after it. Raises ValueError."""
-    scheme, found = "amqp", []
+    scheme, parsed = "amqp", []
     for text in [addresses] if isinstance(addresses, str) else addresses:
         for part in text.split(","):
             if part.strip():
-                found.append(BrokerAddress.parse(part, scheme))
-                scheme = found[-1].scheme
-    if not found:
+                parsed.append(BrokerAddress.parse(part, scheme))
+                scheme = parsed[-1].scheme
+    if not parsed:
         raise ValueError("name at least one broker, such as amqp://127.0.0.1:5672")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(parsed))
 
 
 class Backoff(NamedTuple):
@@ -124,7 +124,7 @@ class BrokerList:
         learned = tuple(dict.fromkeys(self._trusted(brokers)))
         if learned:
             self._learned = learned
-            self._vouched = frozenset(each for each in learned if over_tls and each.is_tls)
+            self._vouched = frozenset(broker for broker in learned if over_tls and broker.is_tls)
 
     def learn_anew(self, brokers: Iterable[BrokerAddress]) -> None:
         """A notice named these; all who listen have got the same."""
@@ -141,12 +141,12 @@ class BrokerList:
                     self._vouched |= {trusted}
 
     def refused(self, broker: BrokerAddress) -> bool:
-        """It does not accept our login. False: it was given, and so it is the login that is wrong."""
+        """The broker does not accept our login. False: it was given, and so it is the login that is wrong."""
         if broker in self._given:
             return False
         self._refused.add(broker)
-        self._learned = tuple(each for each in self._learned if each != broker)
-        self._round = [each for each in self._round if each != broker]
+        self._learned = tuple(address for address in self._learned if address != broker)
+        self._round = [address for address in self._round if address != broker]
         return True
 
     def served(self) -> None:
@@ -177,20 +177,20 @@ class BrokerList:
         return [broker for broker in brokers if broker not in self._refused and (broker.is_tls or not needs_tls)]
 
     def _shuffled(self, brokers: Sequence[BrokerAddress]) -> list[BrokerAddress]:
-        left, found = list(brokers), []
+        left, shuffled = list(brokers), []
         while left:
-            found.append(left.pop(min(int(self._draw() * len(left)), len(left) - 1)))
-        return found
+            shuffled.append(left.pop(min(int(self._draw() * len(left)), len(left) - 1)))
+        return shuffled
 
 
 def read_server_list(value: object, scheme: str) -> list[BrokerAddress]:
     """`failover-server-list` of a broker's open: what can be read of it. `scheme`: of an entry without one."""
-    found = []
+    addresses = []
     for entry in value if isinstance(value, list | tuple) else ():
         address = read_host(entry, scheme)
         if address is not None:
-            found.append(address)
-    return found
+            addresses.append(address)
+    return addresses
 
 
 def read_host(entry: object, scheme: str) -> BrokerAddress | None:
@@ -207,10 +207,10 @@ def read_host(entry: object, scheme: str) -> BrokerAddress | None:
 
 def read_hosts(text: str, scheme: str) -> list[BrokerAddress]:
     """`qpid.known.hosts` of a notice: what can be read of it."""
-    found = []
+    addresses = []
     for part in text.split(","):
         try:
-            found.append(BrokerAddress.parse(part, scheme))
+            addresses.append(BrokerAddress.parse(part, scheme))
         except ValueError:
             continue
-    return found
+    return addresses

@@ -170,13 +170,13 @@ class ConsumerCore:
         if message is None:
             return []
         self._forget(message)
-        told = AnswerConfirmed if message.verdict is not None else DeliveryWithdrawn
-        return [SettleDelivery(self.name, handle), told(self.name, message.ticket), *self._top_up()]
+        effect_type = AnswerConfirmed if message.verdict is not None else DeliveryWithdrawn
+        return [SettleDelivery(self.name, handle), effect_type(self.name, message.ticket), *self._top_up()]
 
     def doubt(self) -> LinkDoubt:
         """What is not certain, if the session is gone."""
         answered = tuple(ticket for ticket, message in self.held.items() if message.verdict is not None)
-        return LinkDoubt(accepted=answered, unanswered=tuple(each for each in self.held if each not in answered))
+        return LinkDoubt(accepted=answered, unanswered=tuple(ticket for ticket in self.held if ticket not in answered))
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the tables disagree."""
@@ -195,10 +195,10 @@ class ConsumerCore:
         if self._held_to_come or not self._is_resumed:
             return []
         effects: list[Effect] = []
-        for message in [each for each in self.held.values() if each.handle is None]:
+        for message in [held for held in self.held.values() if held.handle is None]:
             self._forget(message)
-            told = AnswerConfirmed if message.verdict is not None else DeliveryWithdrawn
-            effects.append(told(self.name, message.ticket))
+            effect_type = AnswerConfirmed if message.verdict is not None else DeliveryWithdrawn
+            effects.append(effect_type(self.name, message.ticket))
         self._is_resumed = False
         return effects
 

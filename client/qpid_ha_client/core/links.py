@@ -66,7 +66,7 @@ class ClientLinks:
         return self._links.pop(name, None) is not None
 
     def attach(self, names: Iterable[str]) -> list[Effect]:
-        """Those of them that are there."""
+        """Attach the links of `names` that are there."""
         effects: list[Effect] = []
         for name in names:
             link = self._links.get(name)

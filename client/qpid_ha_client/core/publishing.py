@@ -131,7 +131,7 @@ class PublisherCore:
         """Raise AssertionError where order or numbers are wrong."""
         numbers = [(sent.producer, sent.number) for sent in self.unconfirmed.values()]
         own = [number for producer, number in numbers if producer == self.producer]
-        if own != sorted(own) or len(set(numbers)) < len(numbers) or any(each >= self.next_number for each in own):
+        if own != sorted(own) or len(set(numbers)) < len(numbers) or any(number >= self.next_number for number in own):
             raise AssertionError(f"numbers are not ascending: {numbers}")
         if list(self._due) != list(self.unconfirmed)[len(self.unconfirmed) - len(self._due) :]:
             raise AssertionError(f"{list(self._due)} is not the end of {list(self.unconfirmed)}")

@@ -158,19 +158,19 @@ class LiveQueue:
         """How many messages there are behind `place`; not much more than `most` are counted. Raises as `facts`."""
         last, count, is_whole = place.message_id, 0, False
         while count < most and not is_whole:
-            found = self._measure(last, most, _NO_END - 1)
-            last, count, is_whole = found.last, count + found.messages, found.is_whole
+            measure = self._measure(last, most, _NO_END - 1)
+            last, count, is_whole = measure.last, count + measure.messages, measure.is_whole
         return count
 
     def end_of_bytes(self, place: QueuePlace, end: int, size: int) -> int:
         """The id, `end` at most, up to which messages behind `place` have so many bytes; but at least of one."""
         last, left = place.message_id, size
         while last < end:
-            found = self._measure(last, _NO_END - 1, left)
-            if found.size > left and last != place.message_id:  # the one that is always counted
+            measure = self._measure(last, _NO_END - 1, left)
+            if measure.size > left and last != place.message_id:  # the one that is always counted
                 return last
-            last, left = found.last, left - found.size
-            if found.is_whole:
+            last, left = measure.last, left - measure.size
+            if measure.is_whole:
                 return end
             if left <= 0:
                 return min(last, end)

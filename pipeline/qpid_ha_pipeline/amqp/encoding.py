@@ -117,7 +117,7 @@ class Encoder:
             yield renumbered(message, number)
 
     def routed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-        """The same with the address to which each is sent; empty: to the target, or as the message itself says."""
+        """The messages with the address to which each is sent; empty: to the target, or as the message itself says."""
         names = set(batch.schema.names)
         addresses = batch.column("to").to_pylist() if {"payload", "to"} <= names else [None] * batch.num_rows
         yield from zip((address or "" for address in addresses), self.messages(batch), strict=True)
@@ -199,8 +199,8 @@ def _plain(name: str, column: pa.Array) -> list[Any]:
     if TimestampType in COLUMNS[name]:
         microseconds = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
         return [value if value is None else value // 1000 for value in microseconds]
-    found: list[Any] = column.to_pylist()
-    return found
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 @lru_cache(maxsize=1024)

@@ -59,10 +59,10 @@ def _annotations_in(payload: bytes) -> tuple[int, int, list[tuple[object, bytes]
 
 
 def _entries_at(payload: bytes, at: int) -> list[tuple[object, bytes]]:
-    found = compound_at(payload, at)
-    if not found.is_map or found.length % 2:
+    compound = compound_at(payload, at)
+    if not compound.is_map or compound.length % 2:
         raise DecodeError("its annotations are no map")
-    bounds = list(places(payload, found, found.length))
+    bounds = list(places(payload, compound, compound.length))
     return [
         (simple_value(payload, *key) if is_simple(payload[key[0]]) else None, payload[key[0] : value[1]])
         for key, value in zip(bounds[::2], bounds[1::2], strict=True)

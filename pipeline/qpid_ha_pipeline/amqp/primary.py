@@ -114,7 +114,7 @@ class PrimaryConnection:
         return self._connection
 
     def is_open(self, connection: BrokerConnection) -> bool:
-        """Whether it is one of those that there are."""
+        """Whether the connection is one of those that there are."""
         return connection is self._connection or connection in self._others.values()
 
     def _connect(self) -> BrokerConnection:
@@ -140,7 +140,7 @@ class PrimaryConnection:
 
 
 class NodeConnection(PrimaryConnection):
-    """That of one queue or exchange: the one that serves us, until the broker there says who else leads its set.
+    """The connection for one queue or exchange: the one that serves us, until its broker says who else leads the set.
 
     Nodes share the connection to a broker. Whoever made the `whole` closes them.
     """
@@ -174,5 +174,5 @@ class NodeConnection(PrimaryConnection):
         return self._whole.connection() if self._at is None else self._whole.at(self._at)
 
     def is_open(self, connection: BrokerConnection) -> bool:
-        """Whether it is one of those that there are."""
+        """Whether the connection is one of those that there are."""
         return self._whole.is_open(connection)

@@ -119,15 +119,15 @@ class ManagementClient(EachTransfer, EachDisposition):
 
     def write_times(self, name: str, after: int, up_to: int) -> MessageTimes:
         """Of messages behind `after` and up to `up_to`. Raises as `queue`."""
-        found = MessageTimes([], [])
+        times = MessageTimes([], [])
         while after < up_to:
             body = self._ask_of("TIMES", name, after=proton.ulong(after), up_to=proton.ulong(up_to))
             if not body["positions"]:
                 break
-            found.positions.extend(map(int, body["positions"]))
-            found.times_ms.extend(map(int, body["times"]))
-            after = found.positions[-1]
-        return found
+            times.positions.extend(map(int, body["positions"]))
+            times.times_ms.extend(map(int, body["times"]))
+            after = times.positions[-1]
+        return times
 
     def measure(self, name: str, after: int, messages: int, size: int) -> Measured:
         """What lies behind `after`, of so many messages and bytes at most; not always as many. Raises as `queue`."""
@@ -230,7 +230,7 @@ class PrimaryManagement:
         def listed(client: ManagementClient) -> dict[str, QueueFacts] | None:
             if client.has_many_sets:
                 return None
-            return {each.name: each for each in client.queues() if is_wanted(each.name)}
+            return {queue.name: queue for queue in client.queues() if is_wanted(queue.name)}
 
         there = self.ask(listed)
         if there is not None:
@@ -259,7 +259,7 @@ class PrimaryManagement:
     def _client(self, connection: BrokerConnection) -> ManagementClient:
         client = self._clients.get(connection)
         if client is None:
-            for each in [each for each in self._clients if not self._primary.is_open(each)]:
-                del self._clients[each]
+            for closed in [known for known in self._clients if not self._primary.is_open(known)]:
+                del self._clients[closed]
             client = self._clients[connection] = ManagementClient(connection)
         return client

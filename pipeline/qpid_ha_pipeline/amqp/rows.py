@@ -53,8 +53,8 @@ def check_live_schema(schema: StructType) -> None:
     """Raises PipelineError unless a user's own schema has only columns of ours, with their types."""
     for field in schema.fields:
         if field.dataType != _type(field.name):
-            expected, found = _type(field.name).simpleString(), field.dataType.simpleString()
-            raise PipelineError(f"column {field.name}: expected {expected}, found {found}")
+            expected, actual = _type(field.name).simpleString(), field.dataType.simpleString()
+            raise PipelineError(f"column {field.name}: expected {expected}, found {actual}")
 
 
 def _type(name: str) -> DataType:
@@ -85,7 +85,7 @@ def batch_of(chunk: BrowsedChunk, source: BrowsedSource, schema: pa.Schema) -> p
         "message_id": lambda: pa.array(np.array(chunk.ids, np.uint64).view(np.int64)),
         "source": lambda: pa.repeat(pa.scalar(source.name, pa.string()), count),
         "enqueued_at": lambda: _times(chunk.ids, source.times or MessageTimes([], [])),
-        "position": lambda: pa.array(np.array([each % LOCAL_BASE for each in chunk.ids], np.int64)),
+        "position": lambda: pa.array(np.array([message_id % LOCAL_BASE for message_id in chunk.ids], np.int64)),
         "size": lambda: pa.array(ends - starts),
         "payload": lambda: binaries(data, starts, ends),
     }

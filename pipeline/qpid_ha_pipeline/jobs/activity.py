@@ -151,7 +151,7 @@ def _buckets(messages: DataFrame, since_s: float, until_s: float) -> Buckets | N
 
 
 def buckets_of(begin_s: float, end_s: float) -> Buckets:
-    """That hold both; `_bucket` reckons in the same way."""
+    """Buckets that hold both times; `_bucket` reckons in the same way."""
     for width_s in (*STEPS_S, max(end_s - begin_s, 1.0) / (MOST_BUCKETS - 2)):
         first_s = min(floor(begin_s / width_s) * width_s, begin_s)  # 0.35 / 0.01 * 0.01 is more than 0.35
         number = floor((end_s - first_s) / width_s) + 1

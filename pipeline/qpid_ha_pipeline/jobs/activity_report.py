@@ -57,8 +57,8 @@ def report(
     logs = sorted({*led, *active}, key=lambda log: (default_first(log[1]), log[0]))
     body = "".join(_section(title_of(*log), active.get(log), led.get(log)) for log in logs[:SHOWN_CLUSTERS])
     if len(logs) > SHOWN_CLUSTERS:
-        what = "clusters" if all(name in ("", DEFAULT_SET) for _, name in logs) else "resource sets"
-        body += f'<p class="note">And {len(logs) - SHOWN_CLUSTERS} {what} more.</p>'
+        unit = "clusters" if all(name in ("", DEFAULT_SET) for _, name in logs) else "resource sets"
+        body += f'<p class="note">And {len(logs) - SHOWN_CLUSTERS} {unit} more.</p>'
     sets = overview_section(overview(timelines, activities))
     return document("Cluster report", sets + (body or "<p>These journals hold nothing.</p>") + client_section(gaps))
 
@@ -86,7 +86,7 @@ def _section(title: str, activity: Activity | None, timeline: Timeline | None) -
 
 
 def _axis(activity: Activity | None, timeline: Timeline | None) -> Axis | None:
-    """That of the queues, if something went through them, so that all drawings lie one below the other."""
+    """The time axis of the queues, if something went through them, so that all drawings lie one below the other."""
     if activity is not None:
         return Axis(activity.buckets.begin_s, activity.buckets.end_s)
     if timeline is not None and timeline.span_s:
@@ -143,8 +143,8 @@ def _series(activity: Activity, values: Callable[[Flow], list[float]]) -> list[S
     first = sorted(by_queue, key=lambda name: (-sum(by_queue[name]), name))[:SHOWN_QUEUES]
     series = [Series(name, f"s{place}", by_queue[name]) for place, name in enumerate(first) if any(by_queue[name])]
     rest = values(activity.total)
-    for each in series:
-        rest = [max(0.0, whole - (part or 0.0)) for whole, part in zip(rest, each.values, strict=True)]
+    for line in series:
+        rest = [max(0.0, whole - (part or 0.0)) for whole, part in zip(rest, line.values, strict=True)]
     if activity.queue_count > len(series) and any(value > 1e-9 for value in rest):
         series.append(Series(_OTHERS, f"s{COLOURS - 1}", rest))
     return series
@@ -152,7 +152,7 @@ def _series(activity: Activity, values: Callable[[Flow], list[float]]) -> list[S
 
 def _latencies(activity: Activity) -> list[Series]:
     return [
-        Series(_percentile(value), style, [each[place] if each else None for each in activity.latencies_s])
+        Series(_percentile(value), style, [bucket[place] if bucket else None for bucket in activity.latencies_s])
         for place, (value, style) in enumerate(zip(PERCENTILES, _LATENCY_STYLES, strict=True))
     ]
 

@@ -125,10 +125,10 @@ def _waiting(journal: DataFrame) -> DataFrame:
     emptied = events.where("event = 'replication_changed'").groupBy(*queue).agg(sql.max("lsn").alias("emptied_at"))
     enqueued = events.where("event = 'enqueued' and amqp_message_id is not null")
     left = enqueued.join(gone, message, "left").join(sql.broadcast(deleted), queue, "left")
-    told = left.join(sql.broadcast(emptied), queue, "left")
+    copies = left.join(sql.broadcast(emptied), queue, "left")
     was_emptied = sql.col("message_id").between(0, sql.coalesce(sql.col("emptied_at"), sql.lit(-1)))
     is_here = sql.col("is_gone").isNull() & sql.col("is_deleted").isNull() & ~was_emptied
-    return told.groupBy(sql.col("amqp_message_id").alias("id")).agg(sql.bool_or(is_here).alias("is_here"))
+    return copies.groupBy(sql.col("amqp_message_id").alias("id")).agg(sql.bool_or(is_here).alias("is_here"))
 
 
 _LOG: Final = ("cluster", "set", "owner")
@@ -187,5 +187,5 @@ def _evidence(judged: DataFrame, journal: DataFrame) -> DataFrame:
     message = [*_LOG, "queue_id", "message_id", "discarded"]
     dequeued = journal.where("event = 'dequeued'").withColumn("owner", _owner())
     gone = dequeued.select(*message, sql.col("lsn").alias("dequeued_lsn"), "reason")
-    told = enqueued.join(gone, message, "left").drop("owner")
-    return bad.join(told, "id", "left").orderBy("verdict", "id", "broker")
+    copies = enqueued.join(gone, message, "left").drop("owner")
+    return bad.join(copies, "id", "left").orderBy("verdict", "id", "broker")

@@ -61,8 +61,8 @@ def snapshots(spark: SparkSession, paths: Sequence[str], output: str, sets: Sequ
     place of older ones of the same store. Raises PipelineError for a store that is damaged, after all others were done.
     """
 
-    def folded(found: tuple[Directory, str]) -> Consolidated:
-        directory, label = found
+    def folded(labelled: tuple[Directory, str]) -> Consolidated:
+        directory, label = labelled
         return fold_beside(directory, joined(as_path(output), label))
 
     labels = on_an_executor(spark, lambda: _labels(find(tuple(paths), tuple(sets))))
@@ -146,19 +146,19 @@ def check_apart(spark: SparkSession, paths: Sequence[str], output: str, *, histo
 
 
 def _check_apart(paths: Sequence[str], output: str, histories: Sequence[str]) -> None:
-    found = {_absolute(directory.parent): directory.parent for directory in find(tuple(paths))}
+    stores = {_absolute(directory.parent): directory.parent for directory in find(tuple(paths))}
     where = _absolute(output)
     for history in histories:
         if _is_within(_absolute(history), where):
             raise PipelineError(f"--output {output}: the history {history} must not be in it: choose another")
-    for absolute, store in found.items():
+    for absolute, store in stores.items():
         if _is_within(where, absolute) or _is_within(absolute, where):
             raise PipelineError(
                 f"--output {output}: the store {store} must not be in it, nor around it: choose another"
             )
-        for other in found:
+        for other in stores:
             if other != absolute and _is_within(absolute, other):
-                raise PipelineError(f"{store} lies in {found[other]}: no store of a broker does")
+                raise PipelineError(f"{store} lies in {stores[other]}: no store of a broker does")
 
 
 def _absolute(path: str) -> str:
@@ -256,16 +256,17 @@ _NO_NAME = re.compile(r"[^\w.@-]+")
 
 def _last_segment(disk: Disk) -> tuple[FileHeader, int]:
     """The newest segment before which all is committed, and none of which is taken back later."""
-    found = survey(disk)
+    surveyed = survey(disk)
     numbers = segment_numbers(disk)
     if len(numbers) < 2:
         raise FoldError("there is no closed segment yet")
     committed = [
         segment.number + 1
-        for segment in found.segments[:-1]
-        if segment.last_lsn <= found.committed_lsn
+        for segment in surveyed.segments[:-1]
+        if segment.last_lsn <= surveyed.committed_lsn
         and not any(
-            each.place[0] > segment.number and each.last_lsn < segment.last_lsn for each in found.taken_back
+            truncation.place[0] > segment.number and truncation.last_lsn < segment.last_lsn
+            for truncation in surveyed.taken_back
         )
     ]  # fmt: skip
     if not committed:

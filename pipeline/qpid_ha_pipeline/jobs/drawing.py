@@ -258,29 +258,29 @@ class Series(NamedTuple):
 
 def lines(title: str, series: Sequence[Series], axis: Axis, unit: str = "", marks: Iterable[Axis] = ()) -> str:
     """A line for each series over the time axis; the buckets divide it equally. `marks`: times with a red shade."""
-    highest = max((value for each in series for value in each.values if value is not None), default=0.0)
+    highest = max((value for line in series for value in line.values if value is not None), default=0.0)
     shapes = [_marks(marks, axis), _value_axis(highest, unit), _time_axis(axis, _PLOT)]
-    shapes += [_polyline(each, axis, highest) for each in series]
-    legend = key((each.style, each.name) for each in series) if len(series) > 1 else ""
+    shapes += [_polyline(line, axis, highest) for line in series]
+    legend = key((line.style, line.name) for line in series) if len(series) > 1 else ""
     return _figure(title, _PLOT + _AXIS, "".join(shapes), legend)
 
 
 def stacked(title: str, series: Sequence[Series], axis: Axis, unit: str = "", marks: Iterable[Axis] = ()) -> str:
     """An area for each series, one on top of the other, so that the height is the sum."""
-    buckets = max((len(each.values) for each in series), default=0)
+    buckets = max((len(line.values) for line in series), default=0)
     tops = list(accumulate(
-        series, lambda below, each: [low + (value or 0.0) for low, value in zip(below, each.values, strict=True)],
+        series, lambda below, line: [low + (value or 0.0) for low, value in zip(below, line.values, strict=True)],
         initial=[0.0] * buckets,
     ))  # fmt: skip
     highest = max(tops[-1], default=0.0)
     shapes = [_marks(marks, axis), _value_axis(highest, unit), _time_axis(axis, _PLOT)]
-    for each, low, high in zip(series, tops, tops[1:], strict=False):
-        if any(each.values):
-            shapes.append(_area(each, axis, (low, high), highest))
-    return _figure(title, _PLOT + _AXIS, "".join(shapes), key((each.style, each.name) for each in series))
+    for line, low, high in zip(series, tops, tops[1:], strict=False):
+        if any(line.values):
+            shapes.append(_area(line, axis, (low, high), highest))
+    return _figure(title, _PLOT + _AXIS, "".join(shapes), key((line.style, line.name) for line in series))
 
 
-def _area(each: Series, axis: Axis, edges: tuple[Sequence[float], Sequence[float]], highest: float) -> str:
+def _area(line: Series, axis: Axis, edges: tuple[Sequence[float], Sequence[float]], highest: float) -> str:
     """Steps, because a bucket has one value: a rate that lasted for a moment was not a slope."""
     low, high = ([_height(value, highest) for value in edge] for edge in edges)
     bounds = _bounds(axis, len(low))
@@ -288,20 +288,20 @@ def _area(each: Series, axis: Axis, edges: tuple[Sequence[float], Sequence[float
               ((bounds[place], high[place]), (bounds[place + 1], high[place]))]  # fmt: skip
     points += [point for place in reversed(range(len(low))) for point in
                ((bounds[place + 1], low[place]), (bounds[place], low[place]))]  # fmt: skip
-    return f'<polygon points="{_points(points)}" class="{each.style}"><title>{escape(each.name)}</title></polygon>'
+    return f'<polygon points="{_points(points)}" class="{line.style}"><title>{escape(line.name)}</title></polygon>'
 
 
-def _polyline(each: Series, axis: Axis, highest: float) -> str:
-    bounds = _bounds(axis, len(each.values))
+def _polyline(line: Series, axis: Axis, highest: float) -> str:
+    bounds = _bounds(axis, len(line.values))
     pieces: list[list[tuple[float, float]]] = [[]]
-    for place, value in enumerate(each.values):
+    for place, value in enumerate(line.values):
         if value is None:
             pieces.append([])
         else:
             height = _height(value, highest)
             pieces[-1] += [(bounds[place], height), (bounds[place + 1], height)]
     return "".join(
-        f'<polyline points="{_points(piece)}" class="line {each.style}"><title>{escape(each.name)}</title></polyline>'
+        f'<polyline points="{_points(piece)}" class="line {line.style}"><title>{escape(line.name)}</title></polyline>'
         for piece in pieces if piece
     )  # fmt: skip
 

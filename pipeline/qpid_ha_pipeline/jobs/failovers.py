@@ -166,8 +166,8 @@ def _lags(table: DataFrame, memberships: Mapping[Log, Sequence[InSyncSetChange]]
         "pairs.cluster = stays.cluster and pairs.set = stays.set and pairs.broker = stays.broker"
         " and lsn between joined and left"
     )
-    told = pairs.alias("pairs").join(stays, is_within, "left").withColumn("in_time", sql.col("joined").isNotNull())
-    return told.groupBy("pairs.cluster", "pairs.set", "pairs.broker").agg(
+    joined = pairs.alias("pairs").join(stays, is_within, "left").withColumn("in_time", sql.col("joined").isNotNull())
+    return joined.groupBy("pairs.cluster", "pairs.set", "pairs.broker").agg(
         sql.count_if("in_time").alias("events"),
         sql.percentile_approx(sql.when(sql.col("in_time"), sql.col("lag")), list(PERCENTILES), 10_000).alias(
             "percentiles"

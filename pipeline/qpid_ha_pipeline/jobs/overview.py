@@ -43,7 +43,7 @@ class SetOverview(NamedTuple):
 
     @property
     def availability_at_most(self) -> float:
-        """The same, where all that is uncertain was service."""
+        """The availability, where all that is uncertain was service."""
         return 1.0 - self.outage_at_least_s / self.span_s if self.span_s > 0 else 1.0
 
 

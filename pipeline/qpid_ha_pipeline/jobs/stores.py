@@ -27,10 +27,10 @@ def facts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()) -
     Raises PipelineError for a path that names none.
     """
     directories = on_an_executor(spark, lambda: find(tuple(paths), tuple(sets)))
-    found: dict[str, list[StoreFacts]] = {}
+    stores: dict[str, list[StoreFacts]] = {}
     for name, document in on_executors(spark, _examined, directories):
-        found.setdefault(name, []).append(StoreFacts.from_json(document))
-    return {name: found[name] for name in sorted(found, key=default_first)}
+        stores.setdefault(name, []).append(StoreFacts.from_json(document))
+    return {name: stores[name] for name in sorted(stores, key=default_first)}
 
 
 def verdicts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()) -> dict[str, Verdict | Nothing]:
@@ -38,8 +38,8 @@ def verdicts(spark: SparkSession, paths: Sequence[str], sets: Sequence[str] = ()
 
     Beside what the stores of `default` tell of the others, if they are among `sets`.
     """
-    stores = [each for group in facts(spark, paths, sets).values() for each in group]
-    return {name: each.verdict for name, each in best_of_sets(stores, has_all=False).items()}
+    stores = [store for group in facts(spark, paths, sets).values() for store in group]
+    return {name: set_verdict.verdict for name, set_verdict in best_of_sets(stores, has_all=False).items()}
 
 
 def _examined(directory: Directory) -> tuple[str, dict[str, Any]]:

@@ -92,7 +92,7 @@ class Batches:
         self._state = state
         self._scan = Scan(part, checks=options.checksums)
         self._damages = list(part.damages)
-        others = [each.directory for each in part.origin.substitutes]
+        others = [substitute.directory for substitute in part.origin.substitutes]
         self._names = QueueNames(part.origin.directory, part.origin.taken_back, others)
         self._generation = part.segment.header.generation
         self._generations = list(part.origin.generations)
@@ -117,15 +117,15 @@ class Batches:
 
     def _around(self, block: DamagedBlock) -> Iterator[pa.RecordBatch]:
         """What was in a damaged block, from a replica that has it, or what is left of it."""
-        found = self._substituted(block.lsns) if block.lsns is not None else None
+        rows = self._substituted(block.lsns) if block.lsns is not None else None
         if not self._options.is_permissive:
-            if found is None:
+            if rows is None:
                 raise JournalDamaged(*block.damage)
-            yield from found
+            yield from rows
             return
-        if found is not None or block.header is None:
+        if rows is not None or block.header is None:
             self._damages.append(block.damage)
-            yield from found or ()
+            yield from rows or ()
             return
         window, damages = self._scan.whole_records(block.header)
         self._damages += damages
@@ -227,7 +227,7 @@ class WindowView:
         return _MAKERS[name](self)
 
     def constant(self, value: str, count: int | None = None) -> pa.Array:
-        """The same for all."""
+        """A column with one value for all."""
         return pa.repeat(pa.scalar(value or None, pa.string()), len(self.rows) if count is None else count)
 
     @cached_property
@@ -307,13 +307,13 @@ def _reason(view: WindowView) -> pa.Array:
     for kind in (_DEQUEUED, _RELEASED):
         rows = np.flatnonzero(kinds == kind)
         if len(rows):
-            found = details(view.window.records, view.rows.record[rows]).astype(np.int64)
-            codes[rows] = found if kind == _DEQUEUED else np.where(found == 1, _FAILED, _NO_REASON)
+            codes_read = details(view.window.records, view.rows.record[rows]).astype(np.int64)
+            codes[rows] = codes_read if kind == _DEQUEUED else np.where(codes_read == 1, _FAILED, _NO_REASON)
     return named(codes, _REASONS)
 
 
-def _expires(found: Enqueueds) -> pa.Array:
-    expires = np.minimum(found.expires_ms.view(np.uint64), np.uint64(_LAST_MS)).astype(np.int64)
+def _expires(events: Enqueueds) -> pa.Array:
+    expires = np.minimum(events.expires_ms.view(np.uint64), np.uint64(_LAST_MS)).astype(np.int64)
     return times(expires, expires == 0)
 
 
@@ -324,12 +324,12 @@ _LAST_MS: Final = 253_402_300_799_000
 def _key(view: WindowView) -> pa.Array:
     data = view.window.records.data
     return view.of_enqueued(
-        lambda found: texts(data, found.key_starts, found.key_ends, found.key_ends > found.key_starts)
+        lambda events: texts(data, events.key_starts, events.key_ends, events.key_ends > events.key_starts)
     )
 
 
 def _payload(view: WindowView) -> pa.Array:
-    return view.of_enqueued(lambda found: binaries(view.window.records.data, found.starts, found.ends))
+    return view.of_enqueued(lambda events: binaries(view.window.records.data, events.starts, events.ends))
 
 
 def _numbers_or_null(values: Ints) -> pa.Array:
@@ -352,11 +352,11 @@ _MAKERS: Final[dict[str, Callable[[WindowView], pa.Array]]] = {
     "written_at": _written,
     "enqueued_at": lambda view: _written(view, ~view.is_enqueued),
     "reason": _reason,
-    "durable": lambda view: view.of_enqueued(lambda found: found.durable),
-    "priority": lambda view: view.of_enqueued(lambda found: found.priority),
+    "durable": lambda view: view.of_enqueued(lambda events: events.durable),
+    "priority": lambda view: view.of_enqueued(lambda events: events.priority),
     "expires_at": lambda view: view.of_enqueued(_expires),
     "key": _key,
-    "size": lambda view: view.of_enqueued(lambda found: found.ends - found.starts),
+    "size": lambda view: view.of_enqueued(lambda events: events.ends - events.starts),
     "payload": _payload,
     "details": lambda view: details_of(view.window.records, view.rows),
     "from_snapshot": lambda view: pa.repeat(view.part.segment.is_snapshot, len(view.rows)),

@@ -19,13 +19,13 @@ _OF_MESSAGES: Final = (RecordKind.ENQUEUED, RecordKind.DEQUEUED, RecordKind.ACQU
 
 def details_of(records: Records, rows: Rows) -> pa.Array:
     """For each row a JSON object; null for events that are about messages."""
-    found: list[str | None] = [None] * len(rows)
+    documents: list[str | None] = [None] * len(rows)
     for index in np.flatnonzero(~np.isin(rows.kinds, [int(kind) for kind in _OF_MESSAGES])):
         event = records.event(int(rows.record[index])).event
-        found[index] = json.dumps(
+        documents[index] = json.dumps(
             {name: _plain(value) for name, value in event._asdict().items()}, ensure_ascii=False
         )  # fmt: skip
-    return pa.array(found, pa.string())
+    return pa.array(documents, pa.string())
 
 
 def _plain(value: object) -> object:

@@ -53,7 +53,7 @@ class FollowedReplica(NamedTuple):
         return ReplicaStore(self.store, self.history).has_own_log
 
     def lacks(self, delivered: Position) -> bool:
-        """Whether it has not all events behind those that were delivered, although the stream has begun."""
+        """Whether the replica has not all events behind those that were delivered, although the stream has begun."""
         base = self.store.base
         is_ahead = base is not None and self.begin[:2] <= (base.file.number, 0)
         if self.lost is not None and base is None:
@@ -75,11 +75,14 @@ class FollowedLog:
 
     def furthest(self, ways: Mapping[StoreId, Sequence[JournalStep]]) -> tuple[FollowedReplica, int]:
         """Who gives the next batch, and up to which LSN it may. `ways`: where each of them can go."""
-        ends = {each.name: (ways[each.name][-1].place if ways[each.name] else each.begin) for each in self.replicas}
-        newest = max(self.replicas, key=lambda each: self._rank(each, ends[each.name].in_log))
+        ends = {
+            replica.name: (ways[replica.name][-1].place if ways[replica.name] else replica.begin)
+            for replica in self.replicas
+        }
+        newest = max(self.replicas, key=lambda replica: self._rank(replica, ends[replica.name].in_log))
         if self.delivered[1]:
             return newest, NO_LIMIT
-        for replica in sorted(self.replicas, key=lambda each: each.store.complete_from):
+        for replica in sorted(self.replicas, key=lambda replica: replica.store.complete_from):
             common = common_lsn(replica.history, NO_LIMIT, newest.history, NO_LIMIT)
             if min(common, ends[replica.name].lsn) >= newest.store.complete_from - 1 and common:
                 return replica, common
@@ -88,8 +91,8 @@ class FollowedLog:
     def reader(self, ends: Mapping[StoreId, JournalPlace]) -> FollowedReplica | None:
         """Who gave, or gives, the batch with these ends; None: it is not here."""
         last = max(place.in_log for place in ends.values())
-        level = [each for each in self.replicas if ends[each.name].in_log == last]
-        return max(level, key=lambda each: self._rank(each, last), default=None)
+        level = [replica for replica in self.replicas if ends[replica.name].in_log == last]
+        return max(level, key=lambda replica: self._rank(replica, last), default=None)
 
     def _rank(self, replica: FollowedReplica, end: Position) -> tuple[bool, int, int, int]:
         """Of those that are as far a stream begins with the one that goes back furthest."""
@@ -99,14 +102,14 @@ class FollowedLog:
     def committed_lsn(self, replica: FollowedReplica) -> int:
         """Of the replica's events the last of which any store says that it was committed."""
         return max(
-            min(each.store.committed_lsn, common_lsn(each.history, NO_LIMIT, replica.history, NO_LIMIT))
-            if each is not replica
-            else each.store.committed_lsn
-            for each in self.replicas
+            min(witness.store.committed_lsn, common_lsn(witness.history, NO_LIMIT, replica.history, NO_LIMIT))
+            if witness is not replica
+            else witness.store.committed_lsn
+            for witness in self.replicas
         )
 
     def new_lsns(self, reader: FollowedReplica) -> LsnRange:
-        """Those of the reader's events that were not delivered."""
+        """The LSNs of the reader's events that were not delivered."""
         return LsnRange(min(self.delivered[1], self._agreed_lsn(reader)) + 1)
 
     def discarded(self, reader: FollowedReplica) -> LsnRange:
@@ -119,9 +122,9 @@ class FollowedLog:
         if any(entry.generation == generation for entry in reader.history):
             return end_of_generation(reader.history, generation)
         common = [
-            common_lsn(each.history, lsn, reader.history, NO_LIMIT)
-            for each in self.replicas
-            if any(entry.generation == generation for entry in each.history)
+            common_lsn(replica.history, lsn, reader.history, NO_LIMIT)
+            for replica in self.replicas
+            if any(entry.generation == generation for entry in replica.history)
         ]
         return min(common, default=end_of_generation(reader.history, generation))
 
@@ -133,11 +136,11 @@ class FollowedLog:
         """Who else has the reader's events, and up to where."""
         return tuple(
             Substitute(
-                each.store.directory,
-                common_lsn(each.history, each.store.last_lsn, reader.history, NO_LIMIT),
+                replica.store.directory,
+                common_lsn(replica.history, replica.store.last_lsn, reader.history, NO_LIMIT),
             )
-            for each in self.replicas
-            if each is not reader
+            for replica in self.replicas
+            if replica is not reader
         )
 
 

@@ -95,7 +95,7 @@ class Messages:
 
     @cached_property
     def _properties(self) -> tuple[Iterator[Values], list[Values]]:
-        """Those fields that nobody has asked for yet, and the others."""
+        """The fields that nobody has asked for yet, and the others."""
         return self._payloads.fields(PROPERTIES), []
 
     def _property(self, place: int) -> Values:
@@ -104,11 +104,11 @@ class Messages:
         return known[place]
 
     def _number(self, values: Values, default: int | None = None) -> pa.Array:
-        found = self._payloads.number(values)
+        numbers = self._payloads.number(values)
         missing = ~np.isin(values.codes, NUMBERS)
         if default is None:
-            return pa.array(found, mask=missing)
-        return pa.array(np.where(missing, default, found))
+            return pa.array(numbers, mask=missing)
+        return pa.array(np.where(missing, default, numbers))
 
     def _flag(self, values: Values) -> Mask:
         data = np.frombuffer(self._data, np.uint8)
@@ -124,10 +124,10 @@ class Messages:
         others = np.flatnonzero((values.codes != NO_CODE) & (values.codes != _NULL) & ~np.isin(values.codes, _TEXT))
         if not len(others):
             return text
-        found = text.to_pylist()
+        written = text.to_pylist()
         for row in others:
-            found[row] = self._written(int(values.codes[row]), int(values.starts[row]), int(values.ends[row]))
-        return pa.array(found, pa.string())
+            written[row] = self._written(int(values.codes[row]), int(values.starts[row]), int(values.ends[row]))
+        return pa.array(written, pa.string())
 
     def _written(self, code: int, start: int, end: int) -> str | None:
         data = self._data[start:end]
@@ -146,10 +146,10 @@ class Messages:
         several = np.flatnonzero(self._payloads.sections[DATA].counts > 1)
         if not len(several):
             return array
-        found = array.to_pylist()
+        bodies = array.to_pylist()
         for row in several:
-            found[row] = self._joined(int(row))
-        return pa.array(found, pa.binary())
+            bodies[row] = self._joined(int(row))
+        return pa.array(bodies, pa.binary())
 
     @cached_property
     def _body_places(self) -> tuple[Ints, Ints, Mask]:

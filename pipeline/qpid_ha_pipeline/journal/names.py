@@ -41,7 +41,7 @@ class QueueNames:
         self._headers: list[FileHeader] | None = None
 
     def learn(self, lsn: int, event: Naming) -> None:
-        """It was just read."""
+        """The event with that LSN was just read."""
         self._names[lsn] = event.name
 
     def name(self, queue_id: int) -> str | None:
@@ -83,7 +83,7 @@ class QueueNames:
         """The first LSN that it can have of the log to which `lsn` belongs: what it takes back, it writes anew."""
         if is_local_lsn(lsn):
             return header.first_local_lsn
-        anew = [each.last_lsn + 1 for each in self._taken_back if each.place[0] == header.number]
+        anew = [truncation.last_lsn + 1 for truncation in self._taken_back if truncation.place[0] == header.number]
         return min(header.first_lsn, *anew) if anew else header.first_lsn
 
     def _segment_headers(self) -> list[FileHeader]:

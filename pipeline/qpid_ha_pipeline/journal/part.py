@@ -127,5 +127,5 @@ def origin_of(store: SurveyedStore, history: Sequence[tuple[int, str, int]]) -> 
 
 def part_of(origin: Origin, segment: SurveyedSegment, piece: SurveyedPiece, lsns: LsnRange = ALL, *,
             with_local: bool = True) -> JournalPart:  # fmt: skip
-    """That piece of that segment."""
+    """The part that is one piece of a segment."""
     return JournalPart(origin, segment._replace(pieces=(), taken_back=()), piece, lsns, with_local)

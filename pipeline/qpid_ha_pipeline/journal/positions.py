@@ -36,7 +36,7 @@ class JournalPlace(NamedTuple):
     skip: int = 0
 
     def to_json(self) -> dict[str, int]:
-        """As it lies in a checkpoint."""
+        """The place as it lies in a checkpoint."""
         return {name: value for name, value in self._asdict().items() if value or name != "skip"}
 
     @property
@@ -98,7 +98,11 @@ def steps(
             if committed_lsn is None and not _is_whole(store, segment, piece):
                 return
             begin_and_end = (segment.number, piece.begin), (segment.number, piece.end)
-            truncated = [each.last_lsn for each in taken_back if begin_and_end[0] <= each.place < begin_and_end[1]]
+            truncated = [
+                truncation.last_lsn
+                for truncation in taken_back
+                if begin_and_end[0] <= truncation.place < begin_and_end[1]
+            ]
             lsn = last if counts else min(lsn, *truncated, NO_LIMIT)
             events = piece.last_lsn - piece.first_lsn + 1 if counts else int(piece.has_local)
             generation = generation_at(history, lsn) if history else begin.generation
@@ -109,7 +113,9 @@ def steps(
 def _after_snapshot(
     store: SurveyedStore, base: SurveyedSnapshot, lsn: int, history: Sequence[GenerationEntry]
 ) -> JournalPlace:
-    created_ms = next((each.header.created_ms for each in store.segments if each.number == base.file.number), 0)
+    created_ms = next(
+        (segment.header.created_ms for segment in store.segments if segment.number == base.file.number), 0
+    )
     return JournalPlace(base.file.number, FILE_HEADER_BYTES, generation_at(history, lsn), lsn, created_ms)
 
 
@@ -169,9 +175,9 @@ def first_place(store: SurveyedStore) -> JournalPlace:
 def place_after(store: SurveyedStore, lsn: int, history: Sequence[GenerationEntry]) -> JournalPlace:
     """Where the event after that LSN of the replicated log is, or will be. `store`: all of it, block by block."""
     generation, begin = generation_at(history, lsn), first_place(store)
-    found, limit_of = begin._replace(generation=generation, lsn=lsn), limits_of(store.taken_back)
+    place, limit_of = begin._replace(generation=generation, lsn=lsn), limits_of(store.taken_back)
     if store.base is not None and lsn < store.base.last_lsn:
-        return found
+        return place
     for segment in store.counting_segments:
         created_ms = segment.header.created_ms
         for piece in segment.pieces:
@@ -179,8 +185,8 @@ def place_after(store: SurveyedStore, lsn: int, history: Sequence[GenerationEntr
             if last >= piece.first_lsn and last > lsn:
                 skip = lsn if piece.first_lsn <= lsn else 0
                 return JournalPlace(segment.number, piece.begin, generation, lsn, created_ms, skip)
-            found = JournalPlace(segment.number, piece.end, generation, lsn, created_ms)
-    return found
+            place = JournalPlace(segment.number, piece.end, generation, lsn, created_ms)
+    return place
 
 
 def generation_at(history: Sequence[GenerationEntry], lsn: int) -> int:

@@ -87,9 +87,9 @@ def find_records(data: bytes, begin: int = 0, end: int | None = None) -> Ints:
             pieces.append(at + size * np.arange(count, dtype=np.int64))
             at += size * count
             continue
-        found, at = _walk(data, at, end)
-        pieces.append(np.array(found, np.int64))
-        if len(found) < _STRIDE or at - found[0] < HEADER_BYTES * len(found):  # it may not get on at all
+        walked, at = _walk(data, at, end)
+        pieces.append(np.array(walked, np.int64))
+        if len(walked) < _STRIDE or at - walked[0] < HEADER_BYTES * len(walked):  # it may not get on at all
             break
     offsets = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     bad = np.flatnonzero(np.diff(offsets, append=at) < HEADER_BYTES)
@@ -100,12 +100,12 @@ def find_records(data: bytes, begin: int = 0, end: int | None = None) -> Ints:
 
 
 def find_in_blocks(data: bytes, begins: Ints, ends: Ints) -> Ints:
-    """The same for many pieces, which ascend: one step in each of them at a time, for as long as there are enough.
+    """`find_records` for many pieces, which ascend: one step in each of them at a time, as long as there are enough.
 
     Within a piece each record says only where the next one is, but pieces do not wait for each other. What does not add
     up is left to who goes through a piece alone, and says where it is.
     """
-    found, at, end = list[Ints](), begins, ends
+    pieces, at, end = list[Ints](), begins, ends
     room = max(0, len(data) - _SIZE.size + 1)
     view = np.ndarray((room,), _PLAIN["size"], data if room else bytes(_SIZE.size), 0, (1,))
     while len(at) >= _ABREAST and (at + HEADER_BYTES <= end).all():
@@ -114,17 +114,17 @@ def find_in_blocks(data: bytes, begins: Ints, ends: Ints) -> Ints:
         is_over = following >= end
         if int(sizes.min()) < HEADER_BYTES or (following > end).any():
             break
-        found.append(at)
+        pieces.append(at)
         at, end = (following[~is_over], end[~is_over]) if is_over.any() else (following, end)
-    found += [find_records(data, *piece) for piece in zip(at.tolist(), end.tolist(), strict=True)]
-    offsets = np.concatenate(found) if found else np.zeros(0, np.int64)
+    pieces += [find_records(data, *piece) for piece in zip(at.tolist(), end.tolist(), strict=True)]
+    offsets = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     offsets.sort()
     return offsets
 
 
 def find_whole_records(data: bytes) -> tuple[Ints, list[tuple[int, str]]]:
     """Where in a damaged block records begin whose checksums are right, and where bytes are that belong to none."""
-    found, bad, at = list[int](), list[tuple[int, str]](), 0
+    offsets, bad, at = list[int](), list[tuple[int, str]](), 0
     while at < len(data):
         begin = at
         while at < len(data) and not (size := _whole_size(data, at)):
@@ -132,9 +132,9 @@ def find_whole_records(data: bytes) -> tuple[Ints, list[tuple[int, str]]]:
         if at > begin:
             bad.append((begin, f"{at - begin} bytes are no record with the checksum that it bears"))
         if at < len(data):
-            found.append(at)
+            offsets.append(at)
             at += size
-    return np.array(found, np.int64), bad
+    return np.array(offsets, np.int64), bad
 
 
 def _whole_size(data: bytes, at: int) -> int:
@@ -149,15 +149,15 @@ def _whole_size(data: bytes, at: int) -> int:
 
 def _walk(data: bytes, at: int, end: int) -> tuple[list[int], int]:
     """Record after record, as many as are looked at in one go; and where the next one begins."""
-    size_at, found = _SIZE.unpack_from, list[int]()
-    append = found.append
+    size_at, offsets = _SIZE.unpack_from, list[int]()
+    append = offsets.append
     with suppress(struct.error):
         for _ in repeat(None, _STRIDE):
             if at >= end:
                 break
             append(at)
             at += size_at(data, at)[0]
-    return found, at
+    return offsets, at
 
 
 def _run_length(data: bytes, at: int, end: int) -> int:
@@ -244,10 +244,10 @@ class Records:
     def event(self, index: int) -> LogRecord:
         """One of them, as the codec reads it. Raises RecordError."""
         offset = int(self.offsets[index])
-        found = decode(self.data, offset, max_records=1)
-        if found.problem is not None:
-            raise RecordError(offset, found.problem.text)
-        return found.records[0]
+        decoded = decode(self.data, offset, max_records=1)
+        if decoded.problem is not None:
+            raise RecordError(offset, decoded.problem.text)
+        return decoded.records[0]
 
     def format_bytes(self, starts: Ints, ends: Ints) -> Ints:
         """How many bytes of a format are in front of each message whose payload is between `starts` and `ends`."""
@@ -315,11 +315,11 @@ class Rows:
     def _check_ids(self, chosen: Ints, counts: Ints, where: Mask) -> None:
         if not len(chosen):
             return
-        found = self.records.field(_IDS, "ids", chosen).astype(np.int64)
-        bad = np.flatnonzero(IDS.end + _ID.itemsize * found != self.records.sizes[chosen])
+        id_counts = self.records.field(_IDS, "ids", chosen).astype(np.int64)
+        bad = np.flatnonzero(IDS.end + _ID.itemsize * id_counts != self.records.sizes[chosen])
         if len(bad):
             self.records.fail(int(chosen[bad[0]]))
-        counts[where] = found
+        counts[where] = id_counts
 
     def _spread_enqueued(self, rows: Ints, place: Ints) -> None:
         owners = self.record[rows]
@@ -358,8 +358,8 @@ class Enqueueds:
 
     @property
     def durable(self) -> Mask:
-        found: Mask = self._records.field(_PLAIN, "durable", self._chosen) != 0
-        return found
+        durable: Mask = self._records.field(_PLAIN, "durable", self._chosen) != 0
+        return durable
 
     @property
     def priority(self) -> NDArray[np.int32]:

@@ -20,7 +20,7 @@ _HERE: Final = re.compile(r"^file:/+")
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is for fsspec: `SCHEME://...`, or several such with `::` between them."""
+    """Whether the path is for fsspec: `SCHEME://...`, or several such with `::` between them."""
     return _REMOTE.match(path) is not None
 
 
@@ -57,10 +57,10 @@ class RemoteDisk:
         with self._told(f"{directory} cannot be listed"):
             self._system.invalidate_cache()
             try:
-                found = self._system.ls(self._path(directory), detail=False)
+                paths = self._system.ls(self._path(directory), detail=False)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
 
     def exists(self, path: str) -> bool:
         """Asks anew each time, too."""
@@ -69,7 +69,7 @@ class RemoteDisk:
             return bool(self._system.exists(self._path(path)))
 
     def open(self, path: str, *, writable: bool = False) -> RemoteFile:
-        """As it is now. Raises FileNotFoundError."""
+        """The file as it is now. Raises FileNotFoundError."""
         if writable:
             self._refuse(path)
         return RemoteFile(self, path)
@@ -77,10 +77,10 @@ class RemoteDisk:
     def matching(self, pattern: str) -> list[str]:
         """URLs of what matches this one."""
         with self._told("cannot be listed"):
-            found = sorted(str(path) for path in self._system.glob(self._root))
-        if found and self._root not in pattern:
+            paths = sorted(str(path) for path in self._system.glob(self._root))
+        if paths and self._root not in pattern:
             raise PipelineError(f"{pattern}: on this filesystem there are no patterns: name the directories")
-        return [pattern.replace(self._root, path) for path in found]
+        return [pattern.replace(self._root, path) for path in paths]
 
     def length(self, path: str) -> int:
         """In bytes. Raises FileNotFoundError."""
@@ -89,7 +89,7 @@ class RemoteDisk:
             return int(self._system.size(self._path(path)) or 0)
 
     def part(self, path: str, begin: int, end: int) -> bytes:
-        """Those bytes. Raises FileNotFoundError."""
+        """The bytes of a file from `begin` to `end`. Raises FileNotFoundError."""
         with self._told(f"{path} cannot be read"):
             return bytes(self._system.cat_file(self._path(path), start=begin, end=end))
 
@@ -103,14 +103,14 @@ class RemoteDisk:
         return f"{self._root.rstrip('/')}/{name}" if name else str(self._root)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _told(self, problem: str) -> Iterator[None]:
         """Each filesystem has errors of its own."""
         try:
             yield
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise PipelineError(f"{self._url}: {what}: {str(error) or type(error).__name__}") from error
+            raise PipelineError(f"{self._url}: {problem}: {str(error) or type(error).__name__}") from error
 
     def _refuse(self, path: str) -> NoReturn:
         raise PermissionError(f"{joined(self._url, path)} is only read")

@@ -86,15 +86,15 @@ class ReplicaStore:
     def extents(self) -> list[Extent]:
         """In segments, ascending and apart. What comes later with a lower LSN truncated what was before, also where the
         block that says so is damaged."""
-        limit_of, found, before = limits_of(self.store.taken_back), list[Extent](), NO_LIMIT
+        limit_of, extents, before = limits_of(self.store.taken_back), list[Extent](), NO_LIMIT
         pieces = [(segment, piece) for segment in self.store.counting_segments for piece in segment.pieces]
         for segment, piece in reversed(pieces):
             last = min(piece.last_lsn, limit_of((segment.number, piece.begin)), self.common_lsn, before - 1)
             if piece.first_lsn <= last:
-                found.append(Extent(LsnRange(piece.first_lsn, last), segment, piece))
+                extents.append(Extent(LsnRange(piece.first_lsn, last), segment, piece))
             if piece.first_lsn <= piece.last_lsn:
                 before = min(before, piece.first_lsn)
-        return found[::-1]
+        return extents[::-1]
 
     def extent_at(self, lsn: int) -> Extent | None:
         """The one that has it."""
@@ -121,16 +121,16 @@ class ReplicatedLog:
     @property
     def committed_lsn(self) -> int:
         """The highest LSN of which a replica that agrees says that it was committed."""
-        return max(min(each.store.committed_lsn, each.common_lsn) for each in self.replicas)
+        return max(min(replica.store.committed_lsn, replica.common_lsn) for replica in self.replicas)
 
     @cached_property
     def beginning(self) -> ReplicaStore:
         """With whose beginning the log begins."""
         fitting = sorted(
-            (each for each in self.replicas if each.begins_within and each.store.segments),
-            key=lambda each: (each.store.complete_from, each is not self.leading),
+            (replica for replica in self.replicas if replica.begins_within and replica.store.segments),
+            key=lambda replica: (replica.store.complete_from, replica is not self.leading),
         )
-        return next((each for each in fitting if self._is_whole_from(each.store.complete_from)), self.leading)
+        return next((replica for replica in fitting if self._is_whole_from(replica.store.complete_from)), self.leading)
 
     def _is_whole_from(self, lsn: int) -> bool:
         return all(isinstance(run, _Run) for run in self.runs(lsn))
@@ -139,15 +139,17 @@ class ReplicatedLog:
         """From which replica events are read, from `begin` on to the end; a range: no replica has these."""
         cursor, end = begin, self.leading.last_lsn
         while cursor <= end:
-            found = [(each, extent) for each in self.replicas if (extent := each.extent_at(cursor)) is not None]
-            if not found:
-                following = min(each.next_after(cursor) for each in self.replicas)
+            holders = [
+                (replica, extent) for replica in self.replicas if (extent := replica.extent_at(cursor)) is not None
+            ]
+            if not holders:
+                following = min(replica.next_after(cursor) for replica in self.replicas)
                 yield LsnRange(cursor, min(end, following - 1))
                 cursor = following
                 continue
-            replica, extent = found[0]
+            replica, extent = holders[0]
             if replica is not self.leading:
-                replica, extent = max(found, key=lambda pair: pair[1].lsns.last)
+                replica, extent = max(holders, key=lambda pair: pair[1].lsns.last)
             last = extent.lsns.last
             if replica is not self.leading:
                 last = min(last, self.leading.next_after(cursor) - 1)
@@ -192,9 +194,11 @@ def _compared(replicas: Sequence[ReplicaStore]) -> ReplicatedLog:
     facts = [_facts(str(number), replica) for number, replica in enumerate(replicas)]
     first = replicas[int(leading(facts).where)]
     others = [
-        ReplicaStore(each.store, each.history, common_lsn(each.history, each.store.last_lsn, first.history, NO_LIMIT))
-        for each in replicas
-        if each is not first
+        ReplicaStore(
+            replica.store, replica.history, common_lsn(replica.history, replica.store.last_lsn, first.history, NO_LIMIT)
+        )
+        for replica in replicas
+        if replica is not first
     ]
     return ReplicatedLog([ReplicaStore(first.store, first.history), *others])
 
@@ -231,7 +235,7 @@ def history_of(store: SurveyedStore) -> tuple[GenerationEntry, ...]:
 
 
 def _generations(store: SurveyedStore, *, whole: bool) -> Iterator[tuple[int, ev.GenerationStarted]]:
-    """Those that begin at the end of the journal, or anywhere in it."""
+    """The generations that begin at the end of the journal, or anywhere in it."""
     origin, left, chosen = origin_of(store, ()), TAIL_BYTES, list[JournalPart]()
     files = (store.base.file, *store.segments) if store.base is not None and whole else store.segments
     for segment in reversed(files):
@@ -310,8 +314,8 @@ def _each_event_once(log: ReplicatedLog, allowed: LsnRange, is_permissive: bool)
                 lsns = [LsnRange(0, complete_from - 1) if replica is beginning else NONE]
             else:
                 lsns = ranges.get((replica, segment.number, piece.begin), [NONE])
-            for turn, each in enumerate(lsns):
-                chosen, with_local = each.within(allowed), piece.has_local and not turn
+            for turn, lsn_range in enumerate(lsns):
+                chosen, with_local = lsn_range.within(allowed), piece.has_local and not turn
                 if with_local or not chosen.is_empty:
                     yield part_of(origin, segment, piece, chosen, with_local=with_local)
         yield from _damages(replica)
@@ -322,7 +326,9 @@ def _origin(replica: ReplicaStore, log: ReplicatedLog | None = None, complete_fr
     discarded_from = min(replica.common_lsn, NO_LIMIT) + 1
     if log is None:
         return replace(origin, discarded_from=discarded_from)
-    others = tuple(Substitute(each.store.directory, each.common_lsn) for each in log.replicas if each is not replica)
+    others = tuple(
+        Substitute(other.store.directory, other.common_lsn) for other in log.replicas if other is not replica
+    )
     return replace(
         origin, discarded_from=discarded_from, substitutes=others, committed_lsn=log.committed_lsn,
         complete_from=origin.complete_from if complete_from is None else complete_from,
@@ -362,5 +368,5 @@ def state_parts(log: ReplicatedLog, options: JournalOptions) -> Iterator[StatePa
 
 def _stateful(log: ReplicatedLog) -> ReplicaStore:
     """Of which the state is made: the leading one, or if that is damaged one that is as far."""
-    level = [each for each in log.replicas if each.last_lsn >= log.leading.store.last_lsn]
-    return next((each for each in level if not each.store.damages), log.leading)
+    level = [replica for replica in log.replicas if replica.last_lsn >= log.leading.store.last_lsn]
+    return next((replica for replica in level if not replica.store.damages), log.leading)

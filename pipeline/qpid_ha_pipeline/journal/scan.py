@@ -160,16 +160,16 @@ class Scan:
         blocks: list[Block] = []
         at, number = base, self.part.segment.number
         while at < self._end:
-            found = read_block(data, at - base, number, base=base, headers_only=True)
-            if not isinstance(found, Block):
+            block = read_block(data, at - base, number, base=base, headers_only=True)
+            if not isinstance(block, Block):
                 return blocks, at, BLOCK_HEADER_BYTES
-            if found.end > base + len(data):
-                return blocks, at, found.end - at
-            if self._is_wanted(found):
+            if block.end > base + len(data):
+                return blocks, at, block.end - at
+            if self._is_wanted(block):
                 if self._checks and not has_whole_data(data, at - base):
                     return blocks, at, 0
-                blocks.append(found)
-            at = found.end
+                blocks.append(block)
+            at = block.end
         return blocks, at, 0
 
     def _is_wanted(self, block: Block) -> bool:

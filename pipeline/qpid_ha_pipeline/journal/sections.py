@@ -95,17 +95,17 @@ class Payloads:
     def _walk(self, row: int, at: int) -> None:
         """All sections of one message from `at` on, up to what is none."""
         payload, offset = self.data[at : int(self._ends[row])], 0
-        found: dict[int, tuple[int, int, int, int]] = {}
+        sections: dict[int, tuple[int, int, int, int]] = {}
         while offset < len(payload):
             try:
                 code, end = section_at(payload, offset)
                 value = value_end(payload, offset + 1)
             except DecodeError:
                 break
-            begin, first_value, _, number = found.get(code, (at + offset, at + value, 0, 0))
-            found[code] = begin, first_value, at + end, number + 1
+            begin, first_value, _, number = sections.get(code, (at + offset, at + value, 0, 0))
+            sections[code] = begin, first_value, at + end, number + 1
             offset = end
-        for code, (begin, first_value, end, number) in found.items():
+        for code, (begin, first_value, end, number) in sections.items():
             section = self.sections[code]
             if not section.counts[row]:
                 section.begins[row], section.values[row] = begin, first_value
@@ -148,20 +148,20 @@ class Payloads:
         numbers = self._length(np.where(is_list, body.starts, 0), np.where(wide, 4, 1))
         at = np.where(is_list, body.starts + np.where(wide, 4, 1), 0)
         for place in count():
-            found = self.values(at)
-            here = is_list & (numbers > place) & (found.ends <= section.ends)
-            yield Values(np.where(here, found.codes, NO_CODE).astype(np.uint8), found.starts, found.ends)
-            at = np.where(here, found.ends, at)
+            values = self.values(at)
+            here = is_list & (numbers > place) & (values.ends <= section.ends)
+            yield Values(np.where(here, values.codes, NO_CODE).astype(np.uint8), values.starts, values.ends)
+            at = np.where(here, values.ends, at)
 
     def number(self, values: Values) -> Ints:
         """Of unsigned integers and timestamps: their value; 0 for all else."""
-        found = np.zeros(len(values.codes), np.int64)
+        numbers = np.zeros(len(values.codes), np.int64)
         lengths = values.ends - values.starts
         for width in (1, 4, 8):
             rows = np.flatnonzero(np.isin(values.codes, NUMBERS) & (lengths == width))
             for byte in range(width):
-                found[rows] = found[rows] << 8 | self._at(values.starts[rows] + byte)
-        return found
+                numbers[rows] = numbers[rows] << 8 | self._at(values.starts[rows] + byte)
+        return numbers
 
 
 NUMBERS: Final = np.array([0x43, 0x44, 0x50, 0x52, 0x53, 0x70, 0x80, 0x83], np.uint8)

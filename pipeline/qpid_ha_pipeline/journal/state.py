@@ -52,12 +52,15 @@ class StoreState:
     @property
     def files(self) -> list[JournalPart]:
         """What holds the messages: rows of them count only where `is_there` says so."""
-        found = self._survey
-        files = [SurveyedSegment(each.number, each.header, each.end, NO_WITNESSES, (), ()) for each in found.segments]
-        if found.snapshot is not None:
-            base = SurveyedSegment(found.snapshot.number, found.snapshot, 0, NO_WITNESSES, (), ())
+        surveyed = self._survey
+        files = [
+            SurveyedSegment(segment.number, segment.header, segment.end, NO_WITNESSES, (), ())
+            for segment in surveyed.segments
+        ]
+        if surveyed.snapshot is not None:
+            base = SurveyedSegment(surveyed.snapshot.number, surveyed.snapshot, 0, NO_WITNESSES, (), ())
             files.insert(0, base._replace(end=bytes_of(self._origin.directory.disk, base.name)))
-        return [self._file(each) for each in files]
+        return [self._file(file) for file in files]
 
     def _file(self, segment: SurveyedSegment) -> JournalPart:
         lsns = self._part.lsns
@@ -145,14 +148,14 @@ def _gather(origin: Origin) -> tuple[Survey, _Removals, SnapshotEnd]:
     for _ in range(_ATTEMPTS):
         names = segment_numbers(disk), snapshot_numbers(disk)
         try:
-            found = survey(disk)
+            surveyed = survey(disk)
             removals = _Removals()
-            base, _ = gather(disk, found, removals)
+            base, _ = gather(disk, surveyed, removals)
         except (StoreDamaged, FileNotFoundError) as error:
             if isinstance(error, StoreDamaged) and names == (segment_numbers(disk), snapshot_numbers(disk)):
                 raise JournalDamaged(origin.directory.file(error.file), error.offset, error.text) from error
         except NewerFormat as error:
             raise PipelineError(f"{origin.directory.path}: {error}") from error
         else:
-            return found, removals, base
+            return surveyed, removals, base
     raise PipelineError(f"{origin.directory.path}: its files change faster than they can be read; try again")

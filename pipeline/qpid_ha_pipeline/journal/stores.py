@@ -52,13 +52,13 @@ def find(paths: tuple[str, ...], sets: tuple[str, ...] = ()) -> list[Directory]:
     Raises PipelineError for a path that has no store, and for a set of which none of them has one: a slip must not look
     like a journal without events. Not every broker has a replica of each set, so a directory may be without one.
     """
-    found: dict[str, Directory] = {}
+    stores: dict[str, Directory] = {}
     for path in paths:
         for directory in _expanded(as_path(path)):
-            found |= {store.path: store for store in _stores_in(directory)}
+            stores |= {store.path: store for store in _stores_in(directory)}
     if not sets:
-        return list(found.values())
-    names = {store: set_of(store, sets) for store in found.values()}
+        return list(stores.values())
+    names = {store: set_of(store, sets) for store in stores.values()}
     for name in sets:
         if name not in names.values():
             raise PipelineError(f"no store of the resource set {name!r} is in {', '.join(paths)}")
@@ -70,15 +70,15 @@ def identities(directories: Iterable[Directory]) -> dict[StoreId, Directory]:
 
     Raises PipelineError for two copies of one store: their rows would come twice.
     """
-    found: dict[StoreId, Directory] = {}
+    by_store: dict[StoreId, Directory] = {}
     for directory in directories:
         store = _identity(directory)
-        if store in found:
+        if store in by_store:
             raise PipelineError(
-                f"{directory.path} and {found[store].path} are copies of one store, {store}: name one of them"
+                f"{directory.path} and {by_store[store].path} are copies of one store, {store}: name one of them"
             )
-        found[store] = directory
-    return found
+        by_store[store] = directory
+    return by_store
 
 
 def _identity(directory: Directory) -> StoreId:
@@ -87,10 +87,13 @@ def _identity(directory: Directory) -> StoreId:
     if numbers := segment_numbers(disk):
         with suppress(StoreError, FileNotFoundError):  # what is wrong with it is told by whoever reads it
             known.append(header_of(disk, segment_path(numbers[-1])))
-    if not any(each.cluster for each in known):
+    if not any(identity.cluster for identity in known):
         with suppress(PipelineError):
             known += [status for status in (read_status(directory),) if status is not None]
-    return next((f"{each.cluster}/{each.broker}/{each.set}" for each in known if each.cluster), directory.path)
+    return next(
+        (f"{identity.cluster}/{identity.broker}/{identity.set}" for identity in known if identity.cluster),
+        directory.path,
+    )
 
 
 def read_status(directory: Directory) -> Status | None:
@@ -107,10 +110,10 @@ def _expanded(path: str) -> list[Directory]:
     has_pattern = bool(_MAGIC & set(path))
     if not has_pattern:
         return [Directory(path if is_remote(path) else str(Path(path).absolute()))]
-    found = RemoteDisk(path).matching(path) if is_remote(path) else _matching(Path(path).absolute())
-    if not found:
+    paths = RemoteDisk(path).matching(path) if is_remote(path) else _matching(Path(path).absolute())
+    if not paths:
         raise PipelineError(f"{path}: no directory matches this pattern")
-    return [Directory(each) for each in found]
+    return [Directory(matching) for matching in paths]
 
 
 def _matching(pattern: Path) -> list[str]:

@@ -76,7 +76,7 @@ class SurveyedSegment(NamedTuple):
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it is one."""
+        """Whether the file is a snapshot."""
         return self.header.kind == "snapshot"
 
     @property
@@ -124,11 +124,11 @@ class SurveyedStore(NamedTuple):
     @property
     def taken_back(self) -> tuple[TakenBack, ...]:
         """Of all segments, ascending by place."""
-        return tuple(each for segment in self.segments for each in segment.taken_back)
+        return tuple(truncation for segment in self.segments for truncation in segment.taken_back)
 
     @property
     def counting_segments(self) -> tuple[SurveyedSegment, ...]:
-        """Those of which the state and the events follow: older ones than the snapshot are about to be deleted."""
+        """The segments from which state and events follow: older ones than the snapshot are about to be deleted."""
         first = self.base.file.number if self.base is not None else 0
         return tuple(segment for segment in self.segments if segment.number >= first)
 
@@ -220,18 +220,18 @@ class _StoreSurveyor:
         for number in numbers:
             following = headers.get(number + 1)
             is_wanted = is_wanted and wanted(number, events, length)
-            found = self._known.get(number) if following is not None and not is_wanted else None
-            if found is None or found.segment.header != headers[number]:
+            closed = self._known.get(number) if following is not None and not is_wanted else None
+            if closed is None or closed.segment.header != headers[number]:
                 begin = max(first_offset, FILE_HEADER_BYTES) if number == first_number else FILE_HEADER_BYTES
                 witnesses = witnesses_of(number, status, following, is_last=number == numbers[-1])
-                found = self._segment(headers[number], witnesses, begin)
+                closed = self._segment(headers[number], witnesses, begin)
                 if following is not None and begin == FILE_HEADER_BYTES:
-                    self._known[number] = Closed(found.segment._replace(pieces=()), found.committed_lsn)
-            committed = max(min(committed, found.segment.truncated_to), found.committed_lsn)
-            segments.append(found.segment if is_wanted else found.segment._replace(pieces=()))
+                    self._known[number] = Closed(closed.segment._replace(pieces=()), closed.committed_lsn)
+            committed = max(min(committed, closed.segment.truncated_to), closed.committed_lsn)
+            segments.append(closed.segment if is_wanted else closed.segment._replace(pieces=()))
             events += sum(max(0, piece.last_lsn - piece.first_lsn + 1) for piece in segments[-1].pieces)
             length += sum(piece.end - piece.begin for piece in segments[-1].pieces)
-        for number in [each for each in self._known if each not in headers]:
+        for number in [known_number for known_number in self._known if known_number not in headers]:
             del self._known[number]
         first = next(iter(headers), 0)
         return SurveyedStore(self._directory, status, tuple(segments), committed, tuple(self._damages), first, base)
@@ -374,11 +374,11 @@ class _StoreSurveyor:
                     end = block.offset  # a crash tore it, or it is being written: nobody was promised what it holds
                     break
                 blocks.add(block)
-        found = SurveyedSegment(
+        segment = SurveyedSegment(
             header.number, header, end, witnesses, tuple(blocks.pieces.all()), tuple(blocks.taken_back),
             blocks.truncated_to, blocks.last_lsn, blocks.recent[0] if blocks.recent else begin,
         )  # fmt: skip
-        return Closed(found, blocks.committed_lsn)
+        return Closed(segment, blocks.committed_lsn)
 
 
 def read_at(disk: Disk, name: str, offset: int, length: int) -> bytes:
@@ -390,11 +390,11 @@ def read_at(disk: Disk, name: str, offset: int, length: int) -> bytes:
 def next_good_block(file: File, number: int, at: int, end: int) -> int:
     """Where from `at` on the next whole block of that file begins; `end`: nowhere before."""
     data, mark = file.read(at, max(0, end - at)), block_mark(number)
-    found = data.find(mark)
-    while found >= 0:
-        if isinstance(read_block(data, found, number, base=at), Block):
-            return at + found
-        found = data.find(mark, found + 1)
+    mark_at = data.find(mark)
+    while mark_at >= 0:
+        if isinstance(read_block(data, mark_at, number, base=at), Block):
+            return at + mark_at
+        mark_at = data.find(mark, mark_at + 1)
     return end
 
 

@@ -29,7 +29,7 @@ def binaries(data: bytes, starts: Ints, ends: Ints, present: Mask | None = None)
 
 
 def texts(data: bytes, starts: Ints, ends: Ints, present: Mask | None = None) -> pa.Array:
-    """The same as UTF-8; what is none is null."""
+    """The slices as UTF-8; what is none is null."""
     return as_text(binaries(data, starts, ends, present))
 
 

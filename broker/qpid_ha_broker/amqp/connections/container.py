@@ -406,7 +406,7 @@ class Container:
         now_s = self.clock()
         for waiting in list(self.waiting):
             if now_s >= waiting.until_s:
-                waiting.told(AmqpError(RESOURCE_LOCKED, f"{waiting.wait.reason}, which takes too long: try again"))
+                waiting.callback(AmqpError(RESOURCE_LOCKED, f"{waiting.wait.reason}, which takes too long: try again"))
 
     def begin(self, task: Task, budget: Budget, *, at_once: bool) -> None:
         """End links: as many now as there is time for, and the rest in the turns to come.

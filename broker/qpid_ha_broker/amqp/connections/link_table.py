@@ -164,14 +164,14 @@ class LinkTable:
         self._waiting[waiting.link._impl] = waiting
         self.use.links += 1
         self._container.waiting[waiting] = None
-        waiting.wait.add(waiting.told)
+        waiting.wait.add(waiting.callback)
 
     def end_wait(self, waiting: WaitingAttach) -> None:
         """It is answered now, or nobody wants an answer any more."""
         if self._waiting.pop(waiting.link._impl, None) is not None:
             self.use.links -= 1
         self._container.waiting.pop(waiting, None)
-        waiting.wait.forget(waiting.told)
+        waiting.wait.forget(waiting.callback)
 
     def end_wait_of(self, link: proton.Link) -> None:
         """The same, by the link that waits."""

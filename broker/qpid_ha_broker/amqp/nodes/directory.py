@@ -29,11 +29,11 @@ class QueueDecision:
         the set's primary is not known to have done it."""
 
     def decide(self, result: Mapping[str, object]) -> None:
-        """It is done, or pending."""
+        """The controller has done what was asked, or will."""
         self.result, self.written = result, COMMITTED
 
     def fail(self, error: ModelError) -> None:
-        """It is not, or nobody knows."""
+        """The controller has not done what was asked, or nobody knows."""
         self.failure = error
 
 

@@ -137,8 +137,8 @@ class HostedSet:
         """`message`, whose expiry is by the clock of `other`."""
         if other is self or not message.expires_at_ms:
             return message
-        clock, theirs = self.resources.catalog.clock, other.resources.catalog.clock
-        return message._replace(expires_at_ms=clock.converted(message.expires_at_ms, theirs))
+        clock, other_clock = self.resources.catalog.clock, other.resources.catalog.clock
+        return message._replace(expires_at_ms=clock.converted(message.expires_at_ms, other_clock))
 
     def open_gate(self) -> None:
         """Whoever comes for what it had before this broker led, has come."""
@@ -175,7 +175,7 @@ class HostedSet:
         """Whether a turn would find something to do."""
         is_heard = bool(self.accepting or self.resources.overrun)
         withheld = self._withheld, self._withheld_of_sessions
-        return is_heard or self.has_work or any(each and each[0].written.is_committed for each in withheld)
+        return is_heard or self.has_work or any(handouts and handouts[0].written.is_committed for handouts in withheld)
 
     def turn(self) -> LogBatch | None:
         """End a round; returns what witnesses must see. Call again when one has acknowledged."""

@@ -26,7 +26,7 @@ class PeerIdentity(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether it has connected through loopback: from this machine."""
+        """Whether the client has connected through loopback: from this machine."""
         try:
             address = ipaddress.ip_address(self.address.rpartition(":")[0].strip("[]"))
         except ValueError:

@@ -39,12 +39,12 @@ class LinkEndpoint:
 
     @property
     def is_writer(self) -> bool:
-        """Whether it does more than a replica allows."""
+        """Whether the link does more than a replica allows."""
         return False
 
     @property
     def must_end_at_once(self) -> bool:
-        """Whether it may hold what others write: then it must not be told `closed` some turns later."""
+        """Whether the link may hold what others write: then it must not be told `closed` some turns later."""
         return False
 
     def state(self) -> LinkState:
@@ -68,10 +68,10 @@ class LinkEndpoint:
         """How much the connection takes has changed."""
 
     def stop(self) -> None:
-        """It ends: take nothing more. What it holds comes back with `closed`, which may be some turns later."""
+        """The link ends: take nothing more. What it holds comes back with `closed`, which may be some turns later."""
 
     def closed(self, *, lost: bool) -> None:
-        """It has ended: give back what it holds. `lost`: nobody wished that, see `EndpointEnding.is_failure`."""
+        """The link has ended: give back what it holds. `lost`: nobody wished that, see `EndpointEnding.is_failure`."""
         raise NotImplementedError
 
     # --- the turn's calls

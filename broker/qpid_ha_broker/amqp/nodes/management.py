@@ -102,9 +102,9 @@ class Reply(NamedTuple):
 class LaterReply:
     """The reply to a command whose work goes on in the turns to come: ask at the end of each turn."""
 
-    def __init__(self, request: Request, outcome: Outcome[ManagementAnswer], told: Callable[[int], None]) -> None:
-        """`told`: takes the status, or 0 where nobody waits for it any more."""
-        self._told: Callable[[int], None] | None = told
+    def __init__(self, request: Request, outcome: Outcome[ManagementAnswer], report: Callable[[int], None]) -> None:
+        """`report`: takes the status, or 0 where nobody waits for it any more."""
+        self._report: Callable[[int], None] | None = report
         self._request = request
         self._outcome = outcome
         self.is_elsewhere = isinstance(outcome, Pending) and outcome.is_elsewhere
@@ -128,9 +128,9 @@ class LaterReply:
         self._tell(0)
 
     def _tell(self, status: int) -> None:
-        told, self._told = self._told, None
-        if told is not None:
-            told(status)
+        report, self._report = self._report, None
+        if report is not None:
+            report(status)
 
 
 class Management:
@@ -151,8 +151,8 @@ class Management:
         self.access = access
         self.administration = administration
         entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
-        self._types: dict[str, EntityType] = {each.name: each for each in entity_types}
-        self._short_names = {each.short_name: each.name for each in entity_types}
+        self._types: dict[str, EntityType] = {type_.name: type_ for type_ in entity_types}
+        self._short_names = {type_.short_name: type_.name for type_ in entity_types}
         self._node_operations: dict[str, Operation] = {
             "QUERY": self._query,
             "GET-TYPES": self._get_types,
@@ -216,7 +216,7 @@ class Management:
             self.access.check(subject, Permission.MANAGE, MANAGEMENT)
         if operation in self._node_operations:
             return self._node_operations[operation](request)
-        everything = {*self._node_operations, *(each for known in self._types.values() for each in known.operations)}
+        everything = {*self._node_operations, *(name for known in self._types.values() for name in known.operations)}
         if operation not in everything:
             raise RequestRefusal(NOT_IMPLEMENTED, f"unknown operation {operation!r:.80}; {_known(everything)}")
         given = request.properties.get("type")
@@ -241,13 +241,13 @@ class Management:
 
     def _type(self, given: object, where: str) -> EntityType:
         name = self._short_names.get(given, given) if isinstance(given, str) else ""
-        found = self._types.get(name)
-        if found is None:
+        type_ = self._types.get(name)
+        if type_ is None:
             problem = "is missing" if given is None else f"is {given!r:.80}"
             raise RequestRefusal(
                 BAD_REQUEST, f"the application property {where} {problem}; {_known(self._types, name)}"
             )
-        return found
+        return type_
 
     def _wanted_types(self, request: Request) -> list[EntityType]:
         """What `entityType` asks for: all without it, none where it is the node itself."""
@@ -264,24 +264,24 @@ class Management:
     def _get_types(self, request: Request) -> ManagementAnswer:
         """Each type with the types that it extends: none."""
         node: Facts = {NODE_TYPE: []} if self._includes_node(request) else {}
-        return ManagementAnswer(OK, "OK", {**node, **{each.name: [] for each in self._wanted_types(request)}})
+        return ManagementAnswer(OK, "OK", {**node, **{type_.name: [] for type_ in self._wanted_types(request)}})
 
     def _get_attributes(self, request: Request) -> ManagementAnswer:
         node: Facts = {NODE_TYPE: list(NODE_ATTRIBUTES)} if self._includes_node(request) else {}
         return ManagementAnswer(
-            OK, "OK", {**node, **{each.name: list(each.attributes) for each in self._wanted_types(request)}}
+            OK, "OK", {**node, **{type_.name: list(type_.attributes) for type_ in self._wanted_types(request)}}
         )
 
     def _get_operations(self, request: Request) -> ManagementAnswer:
         """For each type its operations, with the application properties that they take."""
-        found: Facts = {}
+        operations: Facts = {}
         if self._includes_node(request):
             pages = ["entityType", "offset", "count"]
             takes = {"QUERY": pages, "GET-MGMT-NODES": [], "READ": []}
-            found[NODE_TYPE] = {each: takes.get(each, ["entityType"]) for each in (*self._node_operations, "READ")}
-        for each in self._wanted_types(request):
-            found[each.name] = {name: list(each.parameters.get(name, ())) for name in each.operations}
-        return ManagementAnswer(OK, "OK", found)
+            operations[NODE_TYPE] = {name: takes.get(name, ["entityType"]) for name in (*self._node_operations, "READ")}
+        for type_ in self._wanted_types(request):
+            operations[type_.name] = {name: list(type_.parameters.get(name, ())) for name in type_.operations}
+        return ManagementAnswer(OK, "OK", operations)
 
     # --- QUERY
 
@@ -300,7 +300,7 @@ class Management:
         count = min(_whole_number(request, "count", MAX_ROWS), MAX_ROWS)
         node = [self._node()] if self._includes_node(request) else []
         types = self._wanted_types(request)
-        total = len(node) + sum(each.count for each in types)
+        total = len(node) + sum(type_.count for type_ in types)
         rows = _page(islice(_rows(node, types, offset), count), names)
         pages = {"count": len(rows), "offset": offset, "total": total}
         return ManagementAnswer(OK, "OK", {"attributeNames": names, "results": rows}, pages)
@@ -343,16 +343,16 @@ def _rows(node: list[Facts], types: list[EntityType], offset: int) -> Iterator[F
     """From number `offset` on, each made when it is asked for."""
     yield from node[offset:]
     offset = max(offset - len(node), 0)
-    for each in types:
-        yield from each.rows_from(offset)
-        offset = max(offset - each.count, 0)
+    for type_ in types:
+        yield from type_.rows_from(offset)
+        offset = max(offset - type_.count, 0)
 
 
-def _page(found: Iterable[Mapping[str, object]], names: list[str]) -> list[list[object]]:
+def _page(entities: Iterable[Mapping[str, object]], names: list[str]) -> list[list[object]]:
     """As many rows as one answer may hold: the client sees from their number where to go on."""
     rows: list[list[object]] = []
     weight = 0
-    for facts in found:
+    for facts in entities:
         row = [facts.get(name) for name in names]
         weight += ROW_WEIGHT + _weight(row)
         if rows and weight > MAX_WEIGHT:
@@ -365,7 +365,7 @@ def _weight(value: object) -> int:
     if isinstance(value, list):
         return 1 + sum(map(_weight, value))
     if isinstance(value, dict):
-        return 1 + sum(_weight(name) + _weight(each) for name, each in value.items())
+        return 1 + sum(_weight(name) + _weight(element) for name, element in value.items())
     return 1 + len(value) // TEXT_PER_WEIGHT if isinstance(value, str) else 1
 
 

@@ -209,8 +209,8 @@ class QueueType(EntityType):
 
     def _times(self, request: Request) -> ManagementAnswer:
         given, name = request.properties, target_of(request)
-        found = self._browsing(name).write_times(name, given.get("after"), given.get("up_to"))
-        return ManagementAnswer(OK, "OK", found)
+        times = self._browsing(name).write_times(name, given.get("after"), given.get("up_to"))
+        return ManagementAnswer(OK, "OK", times)
 
 
 class ExchangeType(EntityType):

@@ -121,9 +121,9 @@ def read_answer(data: bytes) -> tuple[int, ManagementAnswer]:
 
 
 def _correlation_id(message: proton.Message) -> object:
-    found = message.id if message.correlation_id is None else message.correlation_id
+    correlation_id = message.id if message.correlation_id is None else message.correlation_id
     # A view points into the request, which will be gone by the time the reply is written.
-    return bytes(found) if isinstance(found, memoryview) else found
+    return bytes(correlation_id) if isinstance(correlation_id, memoryview) else correlation_id
 
 
 def _plain(value: object, depth: int = 0) -> object:
@@ -132,9 +132,9 @@ def _plain(value: object, depth: int = 0) -> object:
         raise ValueError(f"it nests maps and lists deeper than {MAX_DEPTH}")
     if isinstance(value, list | proton.Array):
         elements = value.elements if isinstance(value, proton.Array) else value
-        return [_plain(each, depth + 1) for each in elements]
+        return [_plain(element, depth + 1) for element in elements]
     if isinstance(value, dict):
-        return {_plain(name, depth + 1): _plain(each, depth + 1) for name, each in value.items()}
+        return {_plain(name, depth + 1): _plain(element, depth + 1) for name, element in value.items()}
     if isinstance(value, bool | proton.decimal32 | proton.decimal64):
         return value
     for kind in (int, float, str):
@@ -148,9 +148,9 @@ def _plain(value: object, depth: int = 0) -> object:
 def _wire(value: object) -> object:
     """What Proton encodes as it is meant: an integer beyond long is a ulong."""
     if isinstance(value, list):
-        return [_wire(each) for each in value]
+        return [_wire(element) for element in value]
     if isinstance(value, dict):
-        return {name: _wire(each) for name, each in value.items()}
+        return {name: _wire(element) for name, element in value.items()}
     if isinstance(value, int) and value > _LARGEST_LONG:
         return proton.ulong(value)
     return value

@@ -25,13 +25,13 @@ class NodeWait:
         """How many wait."""
         return len(self._waiting)
 
-    def add(self, told: Told) -> None:
-        """Call `told` at the end."""
-        self._waiting[told] = None
+    def add(self, callback: Told) -> None:
+        """Call `callback` at the end."""
+        self._waiting[callback] = None
 
-    def forget(self, told: Told) -> None:
-        """`told` waits no more."""
-        self._waiting.pop(told, None)
+    def forget(self, callback: Told) -> None:
+        """`callback` is not called any more."""
+        self._waiting.pop(callback, None)
 
     def forget_all(self) -> None:
         """Nobody waits any more."""
@@ -47,8 +47,8 @@ class NodeWait:
 
     def _end(self, error: AmqpError | None) -> None:
         waiting, self._waiting = self._waiting, {}
-        for told in waiting:
-            told(error)
+        for callback in waiting:
+            callback(error)
 
 
 class AttachWaits(Exception):
@@ -65,6 +65,6 @@ class WaitingAttach:
 
     link: proton.Link
     wait: NodeWait
-    told: Told
+    callback: Told
     until_s: float
     """By the container's clock: then it is refused."""

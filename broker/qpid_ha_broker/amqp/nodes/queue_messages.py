@@ -121,8 +121,8 @@ class QueueMessages:
                 f" {target.resources.name}: nothing is committed in two sets at once, so a message could be lost or be"
                 " there twice; export the queue and import it there, then purge it here"
             )
-        found = source.configuration.queue(source_name), target.configuration.queue(target_name)
-        move = begin_move(source.resources, *found, most=most, message_id=message_id)
+        queues = source.configuration.queue(source_name), target.configuration.queue(target_name)
+        move = begin_move(source.resources, *queues, most=most, message_id=message_id)
         return Pending(
             move,
             source.resources.replicated.log,
@@ -244,14 +244,14 @@ _MARKS: Final = {
 }
 
 
-def _limit(value: object, what: str, most: int) -> int:
-    number = checked_number(value, what)
+def _limit(value: object, parameter: str, most: int) -> int:
+    number = checked_number(value, parameter)
     if not 0 < number <= most:
-        raise InvalidArgument(f"{what} is {number}: give 1 to {most}")
+        raise InvalidArgument(f"{parameter} is {number}: give 1 to {most}")
     return number
 
 
-def _message_id(value: object, what: str) -> int:
+def _message_id(value: object, parameter: str) -> int:
     """Also as text: JSON has no integers of 64 bits everywhere."""
     is_text = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20
-    return checked_number(int(str(value)) if is_text else value, what)
+    return checked_number(int(str(value)) if is_text else value, parameter)

@@ -76,7 +76,7 @@ class SessionAttachment:
         return SessionPart(self.id, self.name, self.epoch, link)
 
     def grant(self) -> None:
-        """It is this connection's: tell the client."""
+        """The session is this connection's: tell the client."""
         self.is_granted = True
         connection = self._connection()
         if connection is not None:

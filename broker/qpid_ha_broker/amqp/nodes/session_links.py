@@ -106,7 +106,7 @@ class SessionLinks:
             older.endpoint.end(again if older.part.epoch == part.epoch else AmqpError(CONNECTION_FORCED, TAKEN))
 
     def forget(self, endpoint: LinkEndpoint) -> None:
-        """It has ended."""
+        """The link has ended."""
         key = self._keys.pop(endpoint, None)
         if key is not None:
             del self._attached[key]
@@ -119,7 +119,7 @@ class SessionLinks:
         return bool(self._lagging)
 
     def end_those_of(self, session: int) -> None:
-        """It has ended."""
+        """The session has ended: end its links."""
         for part, endpoint in list(self._attached.values()):
             if part.id == session and endpoint in self._keys:
                 endpoint.end(AmqpError(CONNECTION_FORCED, _ENDED))

@@ -53,7 +53,7 @@ class SetsAdministration(Administration):
         self._hosted = hosted
 
     def of_queue(self, name: object, *, leads: bool = False) -> Administration:
-        """That of the queue's set, of `default` where there is none of that name. Raises ServedElsewhere.
+        """The administration of the queue's set, of `default` where there is none of that name. Raises ServedElsewhere.
 
         See `Administration`.
         """
@@ -76,19 +76,19 @@ class SetsAdministration(Administration):
 
     def queues(self, start: int = 0) -> Iterator[Facts]:
         """As `Administration.queues`, set by set; of one that another broker leads those that the directory has."""
-        found = list[Iterator[Facts]]()
+        listings = list[Iterator[Facts]]()
         for set_name, hosted in self._sets():
             count = self._count(set_name, hosted)
             if hosted is not None and not self._is_elsewhere(set_name, hosted) and start < count:
-                found.append(hosted.administration.queues(start))
+                listings.append(hosted.administration.queues(start))
             elif start < count:
-                found.append(self._all_known(set_name, start))
+                listings.append(self._all_known(set_name, start))
             start = max(start - count, 0)
-        return chain.from_iterable(found)
+        return chain.from_iterable(listings)
 
     def _all_known(self, set_name: str, start: int) -> Iterator[Facts]:
-        """Those of a set that another broker leads, of which the first `start` are left out. A change of the map while
-        they are told is not seen."""
+        """The queues of a set that another broker leads, of which the first `start` are left out. A change of the map
+        while they are told is not seen."""
         queues = list(islice(self._catalog.map.queues_of(set_name).values(), start, None))
         return (self._facts_known(queue.name, set_name, queue.declared) for queue in queues)
 
@@ -105,7 +105,7 @@ class SetsAdministration(Administration):
     @property
     def queue_count(self) -> int:
         """How many queues there are."""
-        return sum(self._count(*each) for each in self._sets())
+        return sum(self._count(*named_set) for named_set in self._sets())
 
     def _sets(self) -> Iterator[tuple[str, HostedSet | None]]:
         """All that there are, with the replica here; those without one last."""

@@ -41,7 +41,7 @@ class Subscriber(NamedTuple):
 
     @property
     def identity_of_nobody(self) -> str:
-        """The same as releases wrote it in which a subscription belonged to no user."""
+        """The identity as releases wrote it in which a subscription belonged to no user."""
         return _SEPARATOR.join(_ESCAPED.sub(_percent, part) for part in self[:2])
 
     @property
@@ -125,14 +125,14 @@ class Subscriptions:
                 PRECONDITION_FAILED, "a durable subscription belongs to a container id, and this connection has none"
             )
         name, queues = subscriber.queue_name, self._catalog.queues
-        for found in (name, subscriber.queue_name_of_nobody, subscriber.queue_name_before):
-            queue = queues.get(found)
+        for queue_name in (name, subscriber.queue_name_of_nobody, subscriber.queue_name_before):
+            queue = queues.get(queue_name)
             if queue is not None and queue.arguments.subscription == subscriber.identity:
                 return queue
-        for found in (subscriber.queue_name_of_nobody, subscriber.queue_name_before):
-            queue = queues.get(found)
+        for queue_name in (subscriber.queue_name_of_nobody, subscriber.queue_name_before):
+            queue = queues.get(queue_name)
             if queue is not None and _is_unowned(queue, subscriber):
-                return self._configuration.update_queue(found, {SUBSCRIPTION: subscriber.identity})
+                return self._configuration.update_queue(queue_name, {SUBSCRIPTION: subscriber.identity})
         if name in self._catalog.exchanges or name in queues:
             raise AmqpError(
                 PRECONDITION_FAILED,
@@ -192,5 +192,5 @@ def _without_selector(arguments: Arguments) -> dict[str, Scalar]:
     return {name: value for name, value in arguments.items() if name != SELECTOR_ARGUMENT}
 
 
-def _percent(found: re.Match[str]) -> str:
-    return percent_encoded(found[0], "replace")
+def _percent(match: re.Match[str]) -> str:
+    return percent_encoded(match[0], "replace")

@@ -81,35 +81,35 @@ def read_terminus(terminus: proton.Terminus) -> Terminus:
 
 
 def answer_terminus(
-    ours: proton.Terminus, theirs: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, *, durable: bool
+    own: proton.Terminus, remote: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, *, durable: bool
 ) -> None:
     """Fill in what the peer gets: of capabilities and node properties those that hold for `node`.
 
     `durable`: what has been set up outlives the link. Nothing else does, and no unsettled deliveries.
     """
-    ours.copy(theirs)
-    ours.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE
-    ours.expiry_policy = proton.Terminus.EXPIRE_NEVER if durable else proton.Terminus.EXPIRE_WITH_LINK
-    ours.timeout = 0
+    own.copy(remote)
+    own.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE
+    own.expiry_policy = proton.Terminus.EXPIRE_NEVER if durable else proton.Terminus.EXPIRE_WITH_LINK
+    own.timeout = 0
     held = QUEUE_CAPABILITIES if isinstance(node, Queue) else TOPIC_CAPABILITIES if node is not None else frozenset()
-    _put_symbols(ours.capabilities, sorted(asked.capabilities & held))
+    _put_symbols(own.capabilities, sorted(asked.capabilities & held))
     properties: dict[Any, object] = {}
     if isinstance(node, Queue):
         given = node.arguments.given
         properties = {proton.symbol(n): value for n, value in asked.arguments.items() if given.get(n) == value}
     if asked.dynamic:
         properties[proton.symbol("lifetime-policy")] = proton.Described(proton.symbol(DELETE_ON_CLOSE), [])
-    ours.properties.clear()
+    own.properties.clear()
     if properties:
-        ours.properties.put_object(properties)
+        own.properties.put_object(properties)
 
 
-def answer_source(ours: proton.Terminus, theirs: proton.Terminus, filters: Filters) -> None:
+def answer_source(own: proton.Terminus, remote: proton.Terminus, filters: Filters) -> None:
     """The part of the answer that only a source has: filters that are applied, outcomes that are known."""
-    ours.filter.clear()
+    own.filter.clear()
     if filters.applied:
-        ours.filter.put_object(filters.applied)
-    _put_symbols(ours.outcomes, [name for name in map(str, _flattened(value_of(theirs.outcomes))) if name in _OUTCOMES])
+        own.filter.put_object(filters.applied)
+    _put_symbols(own.outcomes, [name for name in map(str, _flattened(value_of(remote.outcomes))) if name in _OUTCOMES])
 
 
 def _put_symbols(data: proton.Data, names: Sequence[str]) -> None:
@@ -138,15 +138,15 @@ class Filters(NamedTuple):
         """What of them is applied by a subscription to an exchange of that kind: only some look at keys or headers."""
         by_headers = kind is ExchangeKind.HEADERS
         idle = {
-            name: each
-            for name, each in self.bindings.items()
-            if kind is ExchangeKind.FANOUT or (_kind_of(each) == "headers") is not by_headers
+            name: described
+            for name, described in self.bindings.items()
+            if kind is ExchangeKind.FANOUT or (_kind_of(described) == "headers") is not by_headers
         }
-        idle |= {name: each for name, each in self.applied.items() if _kind_of(each) == "after"}
+        idle |= {name: described for name, described in self.applied.items() if _kind_of(described) == "after"}
         return self._without(idle)._replace(after=None)
 
     def _without(self, names: Mapping[proton.symbol, object]) -> Filters:
-        return self._replace(applied={name: each for name, each in self.applied.items() if name not in names})
+        return self._replace(applied={name: described for name, described in self.applied.items() if name not in names})
 
 
 def read_filters(source: proton.Terminus) -> Filters:
@@ -156,23 +156,23 @@ def read_filters(source: proton.Terminus) -> Filters:
     a subscriber that counts on not getting its own messages would get them.
     """
     given = value_of(source.filter)
-    found: dict[str, tuple[proton.symbol, proton.Described]] = {}
+    by_kind: dict[str, tuple[proton.symbol, proton.Described]] = {}
     for name, described in given.items() if isinstance(given, dict) else ():
         kind = _kind_of(described)
-        if kind in found:
+        if kind in by_kind:
             raise AmqpError(INVALID_FIELD, f"two filters are of the kind {kind}, and only one can be applied")
         if kind:
-            found[kind] = proton.symbol(name), described
-    if "no-local" in found:
+            by_kind[kind] = proton.symbol(name), described
+    if "no-local" in by_kind:
         raise AmqpError(NOT_IMPLEMENTED, "the filter no-local is not there: leave it out, and skip what you have sent")
-    values = {kind: described.value for kind, (_, described) in found.items()}
+    values = {kind: described.value for kind, (_, described) in by_kind.items()}
     return Filters(
         _selector(values["selector"]) if "selector" in values else None,
         str(values["key"]) if "key" in values else None,
         _scalars(cast(dict[Any, object], values["headers"])) if "headers" in values else None,
         _message_id(values["after"]) if "after" in values else None,
-        applied=dict(found.values()),
-        bindings=dict(found[kind] for kind in ("key", "headers") if kind in found),
+        applied=dict(by_kind.values()),
+        bindings=dict(by_kind[kind] for kind in ("key", "headers") if kind in by_kind),
     )
 
 

@@ -98,8 +98,8 @@ def like(value: Expression, negate: Token | None, pattern: Token, escape: Token 
         sought = count_sought(cut(_unquoted(pattern), character))
     except ValueError as error:
         raise SelectorError(str(error), pattern.column) from None
-    found = _joined(SelectorKind.CONDITION, logic.like(value.evaluate, matches), value)
-    return _negated_if(negate, found._replace(sought=found.sought + sought))
+    condition = _joined(SelectorKind.CONDITION, logic.like(value.evaluate, matches), value)
+    return _negated_if(negate, condition._replace(sought=condition.sought + sought))
 
 
 def is_null(value: Expression, negate: Token | None) -> Expression:
@@ -206,7 +206,7 @@ def _not_too_deep(expression: Expression) -> Expression:
 
 
 def condition(expression: Expression) -> Expression:
-    """The same, if it can be true or false."""
+    """The expression as it is, if it can be true or false."""
     if expression.kind not in (SelectorKind.CONDITION, SelectorKind.PROPERTY):
         raise SelectorError(f"{expression.kind.value} stands where a condition belongs", expression.column)
     return expression

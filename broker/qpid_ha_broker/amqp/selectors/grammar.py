@@ -107,18 +107,18 @@ def _tokens(text: str) -> Iterator[Token]:
     """In order, and then the end. Raises SelectorError."""
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             problem = "the quote is never closed" if text[at] in "'\"" else f"{text[at]!r} is not expected here"
             raise SelectorError(problem, 1 + at)
-        if found.lastgroup != "SPACE":
-            yield Token(_kind(found), found.group(), 1 + at)
-        at = found.end()
+        if match.lastgroup != "SPACE":
+            yield Token(_kind(match), match.group(), 1 + at)
+        at = match.end()
     yield Token(_END, "", 1 + at)
 
 
-def _kind(found: re.Match[str]) -> str:
-    group, word = str(found.lastgroup), found.group()
+def _kind(match: re.Match[str]) -> str:
+    group, word = str(match.lastgroup), match.group()
     if group == "BRACKET_OR_COMMA":
         return word
     return word.upper() if group == "IDENTIFIER" and word.upper() in _KEYWORDS else group

@@ -75,17 +75,17 @@ class _Piece:
         """Whether `text` has this piece at `start`."""
         if self._literal is not None:
             return text.startswith(self._literal, start)
-        found = text[start : start + self.length]
-        return len(found) == self.length and all(
-            expected is None or expected == actual for expected, actual in zip(self._characters, found, strict=True)
+        piece = text[start : start + self.length]
+        return len(piece) == self.length and all(
+            expected is None or expected == actual for expected, actual in zip(self._characters, piece, strict=True)
         )
 
     def find_end(self, text: str, start: int) -> int:
         """Where the leftmost occurrence from `start` on ends; -1 when there is none."""
         if self._literal is None:
             return start + self.length if start + self.length <= len(text) else -1
-        found = text.find(self._literal, start)
-        return found if found < 0 else found + self.length
+        piece_at = text.find(self._literal, start)
+        return piece_at if piece_at < 0 else piece_at + self.length
 
 
 class _SoughtPiece(_Piece):

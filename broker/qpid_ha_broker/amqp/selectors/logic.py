@@ -120,7 +120,7 @@ def comparison_with_number(symbol: str, name: str, number: int | float) -> Evalu
 
 
 def comparison_with_string(symbol: str, name: str, text: str) -> Evaluate:
-    """The same for a string literal."""
+    """A comparison with a string literal."""
     if symbol not in _ANY_TYPE_SYMBOLS:
         return comparison(symbol, identifier(name), constant(text))
     compare = _COMPARISONS[symbol]
@@ -153,8 +153,8 @@ def between(value: Evaluate, low: Evaluate, high: Evaluate) -> Evaluate:
 
 def among(value: Evaluate, allowed: Sequence[object]) -> Evaluate:
     """`value IN (...)`, for strings and numbers."""
-    strings = frozenset(each for each in allowed if isinstance(each, str))
-    numbers = frozenset(each for each in allowed if _is_number(each))
+    strings = frozenset(literal for literal in allowed if isinstance(literal, str))
+    numbers = frozenset(literal for literal in allowed if _is_number(literal))
 
     def evaluate(lookup: Lookup) -> bool | None:
         actual = value(lookup)

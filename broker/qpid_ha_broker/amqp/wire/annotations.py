@@ -132,5 +132,5 @@ def _wrong(name: str, expected: str, value: object) -> AmqpError:
     return _refusal(name, expected, f"{value!r:.80}" if value is not None else "nothing: give both or neither")
 
 
-def _refusal(name: str, expected: str, found: str) -> AmqpError:
-    return AmqpError(INVALID_FIELD, f"message annotation {name}: expected {expected}, found {found}")
+def _refusal(name: str, expected: str, actual: str) -> AmqpError:
+    return AmqpError(INVALID_FIELD, f"message annotation {name}: expected {expected}, found {actual}")

@@ -116,7 +116,7 @@ class DecodeError(AmqpError, errors.ModelError):
 
 
 def as_amqp(error: errors.ModelError) -> AmqpError:
-    """The same refusal in the protocol's terms."""
+    """The refusal in the protocol's terms."""
     if isinstance(error, AmqpError):
         return error
     return AmqpError(_OF_MODEL.get(type(error), INTERNAL_ERROR), str(error))

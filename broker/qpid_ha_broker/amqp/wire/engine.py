@@ -1,8 +1,8 @@
 """Proton's engine, called directly: the one module that knows `cproton_ffi`.
 
-Proton's Python classes are a comfortable reception desk; for each parcel they fetch a form, fill it in and file it.
-On the message path we walk straight to the counter: one C call per step, no object per event. What happens once per
-connection or link (open, attach, conditions, filters) goes through the classes, handed out as `proton` objects.
+Proton's Python classes make an object for each event and each delivery. On the message path there are none: one C call
+per step. What happens once per connection or link (open, attach, conditions, filters) goes through the classes, handed
+out as `proton` objects.
 
 An `Engine` is one connection, without a socket: bytes in by `push`, bytes out by `take_output`, and in between
 `process`, which tells a `Handler` what the peer did.
@@ -304,10 +304,10 @@ class Engine:
     def reason_of_end(self, link: proton.Link) -> str:
         """Why `link` is no more: what the peer has said before what we have, of the link before of the connection."""
         pointer, connection = link._impl, self.connection._impl
-        theirs = (lib.pn_link_remote_condition(pointer), lib.pn_connection_remote_condition(connection))
-        ours = (lib.pn_link_condition(pointer), lib.pn_connection_condition(connection))
-        found = map(_condition_text, (*theirs, lib.pn_transport_condition(self._transport), *ours))
-        return next(filter(None, found), "the connection was lost")
+        remote = (lib.pn_link_remote_condition(pointer), lib.pn_connection_remote_condition(connection))
+        local = (lib.pn_link_condition(pointer), lib.pn_connection_condition(connection))
+        texts = map(_condition_text, (*remote, lib.pn_transport_condition(self._transport), *local))
+        return next(filter(None, texts), "the connection was lost")
 
     @property
     def reason_of_close(self) -> str:
@@ -649,14 +649,14 @@ def _place_of_counts() -> int | None:
     for transport, connection in zip(transports, connections, strict=True):
         transport.bind(connection)
         connection.open()
-    ours: Any = connections[0].session()
-    sender: Any = ours.sender("probe")
-    ours.open()
+    local_session: Any = connections[0].session()
+    sender: Any = local_session.sender("probe")
+    local_session.open()
     sender.open()
     _exchange(*transports)
-    theirs: Any = connections[1].session_head(0)
+    remote_session: Any = connections[1].session_head(0)
     receiver: Any = connections[1].link_head(0)
-    theirs.open()
+    remote_session.open()
     receiver.open()
     receiver.flow(_PROBE_CREDIT)
     _exchange(*transports)

@@ -72,10 +72,10 @@ def without_field(payload: bytes, section: int, field: int) -> bytes:
     if not end:
         return payload
     list_at = value_end(payload, start + 1)
-    found = compound_at(payload, list_at)
-    if found.is_map or found.length <= field:
+    compound = compound_at(payload, list_at)
+    if compound.is_map or compound.length <= field:
         return payload
-    *_, (at, stop) = places(payload, found, field + 1)
+    *_, (at, stop) = places(payload, compound, field + 1)
     if payload[at:stop] == _NULL:
         return payload
     is_long = payload[list_at] == _LONG_LIST

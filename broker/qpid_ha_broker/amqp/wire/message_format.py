@@ -91,11 +91,11 @@ class FormatReader:
             if not self._begun and _USUAL(data, at):
                 at += _UINT.unpack_from(data, at)[0] or 1
                 continue
-            found = self._examine(data, at)
-            if found is None:
+            examined = self._examine(data, at)
+            if examined is None:
                 self._held = bytes(data[at:])
                 break
-            size, head_bytes, head = found
+            size, head_bytes, head = examined
             if not size:  # no frame: from here on nothing is looked at any more
                 self._is_off = True
                 at = length
@@ -148,7 +148,7 @@ class FormatReader:
         fields = frame.fields
         place = (frame.channel, fields[0]) if fields else (frame.channel, None)
         if frame.code == _END:
-            self._begun = {each for each in self._begun if each[0] != frame.channel}
+            self._begun = {begun for begun in self._begun if begun[0] != frame.channel}
         elif frame.code == _DETACH:
             self._begun.discard(place)
         if frame.code != _TRANSFER or len(fields) <= _FORMAT_FIELD:
@@ -192,8 +192,8 @@ class FormatWriter:
             size = _FRAME.size if output[at : at + 4] == _PROTOCOL else int(_UINT.unpack_from(output, at)[0])
             if size < _FRAME.size:
                 break
-            if found := self._rewritten(output[at : at + min(size, _EXAMINED_BYTES)], size):
-                head, head_bytes = found
+            if rewritten := self._rewritten(output[at : at + min(size, _EXAMINED_BYTES)], size):
+                head, head_bytes = rewritten
                 pieces += (output[done:at], head)
                 done = at + head_bytes
             at += size
@@ -226,17 +226,17 @@ def _with_field(text: bytes, frame: _Frame, encoded: bytes, cut: int = 0) -> byt
     """
     start = text[4] * 4
     list_at = value_end(text, start + 1)
-    found = compound_at(text, list_at)
-    *_, (tag_at, tag_end), (_, stop) = places(text, found, _FORMAT_FIELD + 1)
+    compound = compound_at(text, list_at)
+    *_, (tag_at, tag_end), (_, stop) = places(text, compound, _FORMAT_FIELD + 1)
     tag = text[tag_at:tag_end]
     if cut and tag[:1] == _SHORT_BINARY:
         kept = max(tag[1] - cut, 0)
         tag = _SHORT_BINARY + bytes((kept,)) + tag[2 : 2 + kept]
-    fields = text[found.first : tag_at] + tag + encoded + text[stop : frame.payload_at]
+    fields = text[compound.first : tag_at] + tag + encoded + text[stop : frame.payload_at]
     if len(fields) < 255:
-        described = b"\xc0" + bytes((len(fields) + 1, found.length)) + fields
+        described = b"\xc0" + bytes((len(fields) + 1, compound.length)) + fields
     else:
-        described = b"\xd0" + struct.pack(">II", len(fields) + 4, found.length) + fields
+        described = b"\xd0" + struct.pack(">II", len(fields) + 4, compound.length) + fields
     return text[:list_at] + described
 
 
@@ -253,6 +253,6 @@ def _read_frame(text: bytes) -> _Frame:
     code = _DESCRIPTORS.get(descriptor, 0) if isinstance(descriptor, str) else descriptor
     if code not in (_TRANSFER, _DETACH, _END) or not isinstance(code, int):
         return _Frame(0, channel, [], 0)
-    found = compound_at(text, descriptor_end)
-    values = [simple_value(text, *place) for place in places(text, found, _FIELDS)]
-    return _Frame(code, channel, values, found.end)
+    compound = compound_at(text, descriptor_end)
+    values = [simple_value(text, *place) for place in places(text, compound, _FIELDS)]
+    return _Frame(code, channel, values, compound.end)

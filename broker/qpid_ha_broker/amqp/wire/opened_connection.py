@@ -99,7 +99,7 @@ class OpenedConnection(Handler):
     # --- the end
 
     def _fail(self, error: AmqpError, reason: str = "") -> None:
-        """It cannot go on, as the peer is told. `reason`: what is better known here than there."""
+        """The connection cannot go on, as the peer is told. `reason`: what is better known here than there."""
         if not self._has_ended:
             self.error = error
             self._say_goodbye(error)

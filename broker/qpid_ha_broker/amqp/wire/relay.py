@@ -172,16 +172,16 @@ def read_request(properties: object) -> RelayRequest | None:
 
 def read_answer(properties: object) -> RelayAnswer:
     """The primary's answer. Raises AmqpError."""
-    found = properties if isinstance(properties, dict) else {}
-    held = decode_ids(_binary(found, HELD, MAX_HELD_BYTES))
-    session_held = _number(found, SESSION_HELD) if SESSION_HELD in found else None
-    return RelayAnswer(_number(found, GENERATION), held, _text(found, OWN_QUEUE), session_held)
+    fields = properties if isinstance(properties, dict) else {}
+    held = decode_ids(_binary(fields, HELD, MAX_HELD_BYTES))
+    session_held = _number(fields, SESSION_HELD) if SESSION_HELD in fields else None
+    return RelayAnswer(_number(fields, GENERATION), held, _text(fields, OWN_QUEUE), session_held)
 
 
 def told_to_client(properties: object) -> dict[Any, Any] | None:
     """Of the properties of the primary's attach those that are for the client of a session; None: there are none."""
-    found = properties if isinstance(properties, dict) else {}
-    return _symbols({name: found[name] for name in (CONFIRMED, REFUSED, SESSION_HELD) if name in found}) or None
+    fields = properties if isinstance(properties, dict) else {}
+    return _symbols({name: fields[name] for name in (CONFIRMED, REFUSED, SESSION_HELD) if name in fields}) or None
 
 
 def _session_fields(part: SessionPart) -> list[object]:

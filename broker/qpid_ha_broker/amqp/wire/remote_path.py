@@ -46,7 +46,7 @@ def extend(path: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
     """The way, one step further. Raises AmqpError, with the way, where that was taken before or it gets too long."""
     longer = (*path, step)
     way = " -> ".join(map(str, longer))
-    if any((each.broker, each.node) == (step.broker, step.node) for each in path):
+    if any((earlier.broker, earlier.node) == (step.broker, step.node) for earlier in path):
         text = f"the link comes back to where it began, {way}: one of these remote nodes has to lead elsewhere"
         raise AmqpError(NOT_ALLOWED, text)
     if len(longer) > MOST_STEPS:
@@ -56,7 +56,7 @@ def extend(path: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
 
 def check_ends_here(path: tuple[Step, ...], broker: str, node: str) -> None:
     """Refuse a link to a queue of `broker` that a bridge of that queue has begun. Raises AmqpError, with the way."""
-    if any((each.broker, each.node) == (broker, node) for each in path):
+    if any((step.broker, step.node) == (broker, node) for step in path):
         way = " -> ".join([*map(str, path), node])
         raise AmqpError(NOT_ALLOWED, f"the link comes back to the queue where it began, {way}: lead it elsewhere")
 

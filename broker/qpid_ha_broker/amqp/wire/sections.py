@@ -170,8 +170,8 @@ class MessageSections:
         if start == _EMPTY_HEADER_TEXT:
             return _EMPTY_HEADER
         if start == b"\x00Sp\xc0":
-            found = self._headers.get(payload[: 5 + payload[4]]) if len(payload) > 4 else None
-            return found or self._decode_header(payload)
+            header = self._headers.get(payload[: 5 + payload[4]]) if len(payload) > 4 else None
+            return header or self._decode_header(payload)
         if start[:2] == b"\x00S" and len(start) == 4 and HEADER < start[2] <= FOOTER:
             return _NO_HEADER
         return self._decode_header(payload)
@@ -182,9 +182,11 @@ class MessageSections:
         section, end = section_at(payload, 0)
         if section != HEADER:
             return _NO_HEADER
-        found = compound_at(payload, _described_value_at(payload, 0))
+        compound = compound_at(payload, _described_value_at(payload, 0))
         values = (
-            [] if found.is_map else [simple_value(payload, *place) for place in places(payload, found, _HEADER_FIELDS)]
+            []
+            if compound.is_map
+            else [simple_value(payload, *place) for place in places(payload, compound, _HEADER_FIELDS)]
         )
         fields = [*values, None, None, None, None, None]
         durable, priority = fields[0] is True, _number(fields[1], _DEFAULT_PRIORITY, 0xFF)
@@ -247,15 +249,15 @@ class MessageSections:
 
     def lookup(self, payload: bytes) -> Callable[[str], object]:
         """`selector_value` of one message, for many names: its properties are read once."""
-        found: Mapping[str, object] | None = None
+        properties: Mapping[str, object] | None = None
 
         def value_of_name(name: str) -> object:
-            nonlocal found
+            nonlocal properties
             if name in _HEADER_IDENTIFIERS or name in _PROPERTY_IDENTIFIERS:
                 return self.selector_value(payload, name)
-            if found is None:
-                found = self.properties(payload)
-            return found.get(name)
+            if properties is None:
+                properties = self.properties(payload)
+            return properties.get(name)
 
         return value_of_name
 
@@ -291,10 +293,10 @@ def _property(payload: bytes, field: int) -> object:
     start, end = find_section(payload, PROPERTIES)
     if not end:
         return None
-    found = compound_at(payload, _described_value_at(payload, start))
-    if found.is_map or found.length <= field:
+    compound = compound_at(payload, _described_value_at(payload, start))
+    if compound.is_map or compound.length <= field:
         return None
-    *_, (at, stop) = places(payload, found, field + 1)
+    *_, (at, stop) = places(payload, compound, field + 1)
     if stop - at > MAX_TEXT_BYTES:
         raise DecodeError(f"a field of the properties has {stop - at} bytes; {MAX_TEXT_BYTES} are allowed")
     return simple_value(payload, at, stop)
@@ -305,12 +307,12 @@ def _map(payload: bytes, wanted: int) -> dict[str, object]:
     start, end = find_section(payload, wanted)
     if not end:
         return {}
-    found = compound_at(payload, _described_value_at(payload, start))
-    if not found.is_map:
+    compound = compound_at(payload, _described_value_at(payload, start))
+    if not compound.is_map:
         return {}
-    if found.length > 2 * MAX_PAIRS:
-        raise DecodeError(f"the section at byte {start} has {found.length // 2} entries; {MAX_PAIRS} are allowed")
-    entries = list(places(payload, found, found.length))
+    if compound.length > 2 * MAX_PAIRS:
+        raise DecodeError(f"the section at byte {start} has {compound.length // 2} entries; {MAX_PAIRS} are allowed")
+    entries = list(places(payload, compound, compound.length))
     if any(not is_simple(payload[at]) for at, _ in entries[::2]):
         raise DecodeError(f"the section at byte {start} has a list or a map where a name belongs")
     values = [simple_value(payload, *entry) for entry in entries]
@@ -400,10 +402,10 @@ def entries_of(payload: bytes, start: int, most: int) -> list[tuple[object, int,
 
     Raises DecodeError for what is none, and for more than `most` entries.
     """
-    found = compound_at(payload, _described_value_at(payload, start))
-    if not found.is_map or found.length % 2 or found.length > 2 * most:
+    compound = compound_at(payload, _described_value_at(payload, start))
+    if not compound.is_map or compound.length % 2 or compound.length > 2 * most:
         raise DecodeError(f"the message's annotations are no map of at most {most} entries")
-    bounds = list(places(payload, found, found.length))
+    bounds = list(places(payload, compound, compound.length))
     return [
         (simple_value(payload, *name) if is_simple(payload[name[0]]) else None, name[0], value[0], value[1] - value[0])
         for name, value in zip(bounds[::2], bounds[1::2], strict=True)

@@ -123,5 +123,5 @@ def _truth(given: Mapping[str, object], name: str) -> bool:
     return value
 
 
-def _wrong(name: str, expected: str, found: object) -> AmqpError:
-    return AmqpError(INVALID_FIELD, f"connection property {name}: expected {expected}, found {found!r:.80}")
+def _wrong(name: str, expected: str, actual: object) -> AmqpError:
+    return AmqpError(INVALID_FIELD, f"connection property {name}: expected {expected}, found {actual!r:.80}")

@@ -22,8 +22,8 @@ def flags(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     if not isinstance(url, str):
         pytest.exit("which coordinator? Name it: --coordinator URL", USAGE)
     try:
-        found = flags_of(url, request.config.getoption("--coordinator-setting"))
-        there = UnderTest(found, None).clean()
+        coordinator_flags = flags_of(url, request.config.getoption("--coordinator-setting"))
+        there = UnderTest(coordinator_flags, None).clean()
     except (ValueError, ConfigError, SettingsError) as error:
         pytest.exit(str(error), USAGE)
     except CoordinatorError as error:
@@ -34,8 +34,8 @@ def flags(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
             "give the suite a namespace of its own",
             USAGE,
         )
-    yield found
-    UnderTest(found, None).clean()
+    yield coordinator_flags
+    UnderTest(coordinator_flags, None).clean()
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +46,10 @@ def faults(request: pytest.FixtureRequest) -> Faults | None:
         return None
     module, _, name = place.partition(":")
     try:
-        found: Faults = getattr(importlib.import_module(module), name)
+        coordinator_faults: Faults = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         pytest.exit(f"--coordinator-faults {place}: {error}", USAGE)
-    return found
+    return coordinator_faults
 
 
 @pytest.fixture

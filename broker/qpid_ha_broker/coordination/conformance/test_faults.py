@@ -45,7 +45,7 @@ def fault(under_test: UnderTest, faults: Faults | None) -> Iterator[Faults]:
 
 
 def is_answered(coordinator: Coordinator) -> bool:
-    """Whether it can be read."""
+    """Whether the record can be read."""
     try:
         coordinator.read()
     except CoordinatorError:
@@ -63,7 +63,7 @@ def used(coordinator: Coordinator) -> Coordinator:
 
 
 def check_error(call: Callable[[], object]) -> None:
-    """It raises CoordinatorError, in time."""
+    """The call raises CoordinatorError, in time."""
     assert why_no_error(call) == ""
 
 
@@ -152,7 +152,7 @@ def test_a_lease_can_be_had_afterwards(leases: UnderTest, fault: Faults) -> None
 
 
 def is_free(lease: Lease) -> bool:
-    """Whether it could be taken."""
+    """Whether the lease could be taken."""
     try:
         return lease.try_lock()
     except CoordinatorError:

@@ -26,8 +26,8 @@ def test_whoever_comes_first_writes_it_and_all_others_read_it(coordinator: Coord
 
 def test_of_many_who_come_at_once_all_have_the_same_one(under_test: UnderTest) -> None:
     coordinators = [under_test.connect() for _ in range(RACERS)]
-    found = at_once([partial(identity_of, own, note=NOTE) for own in coordinators])
-    assert set(found) == {coordinators[0].read_note(NOTE)}
+    identities = at_once([partial(identity_of, own, note=NOTE) for own in coordinators])
+    assert set(identities) == {coordinators[0].read_note(NOTE)}
 
 
 def test_a_record_that_has_none_gets_one_and_stays_as_it_is(coordinator: Coordinator, other: Coordinator) -> None:

@@ -25,7 +25,7 @@ LOOK_S: Final = 0.02
 
 
 def becomes(is_so: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether it is so within that time."""
+    """Whether `is_so` becomes true within that time."""
     end_s = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > end_s:

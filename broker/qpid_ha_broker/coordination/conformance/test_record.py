@@ -120,11 +120,11 @@ def test_another_process_reads_at_once_what_was_confirmed(coordinator: Coordinat
     worker = under_test.worker()
     record = ClusterRecord()
     for generation in range(1, ROUNDS, 2):
-        ours = FIRST._replace(generation=generation)
-        assert coordinator.compare_and_set(record, ours) == (True, ours)
-        assert worker.read() == ours
-        record = ours._replace(generation=generation + 1)
-        assert worker.tell("compare_and_set", as_text(ours), as_text(record)) == [True, as_text(record)]
+        own_record = FIRST._replace(generation=generation)
+        assert coordinator.compare_and_set(record, own_record) == (True, own_record)
+        assert worker.read() == own_record
+        record = own_record._replace(generation=generation + 1)
+        assert worker.tell("compare_and_set", as_text(own_record), as_text(record)) == [True, as_text(record)]
         assert coordinator.read() == record
 
 

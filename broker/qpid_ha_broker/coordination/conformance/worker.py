@@ -34,7 +34,7 @@ Interval = tuple[float, float]
 
 
 class WorkerFailed(Exception):
-    """It did not answer, or with an error that no coordinator should raise; the text says which."""
+    """The worker did not answer, or with an error that no coordinator should raise; the text says which."""
 
 
 class Worker:
@@ -154,9 +154,9 @@ def climb(coordinator: Coordinator, name: str, steps: int) -> list[int]:
     """Count the record's epoch up as often; the epochs that were confirmed as ours."""
     made = []
     for _ in range(steps):
-        found = coordinator.read()
-        wanted = found._replace(primary=name, epoch=found.epoch + 1)
-        done, there = coordinator.compare_and_set(found, wanted)
+        record = coordinator.read()
+        wanted = record._replace(primary=name, epoch=record.epoch + 1)
+        done, there = coordinator.compare_and_set(record, wanted)
         if done:
             made.append(there.epoch)
     return made

@@ -42,7 +42,7 @@ class Done(NamedTuple, Generic[Result]):
         return self
 
     def then(self, change: Callable[[Result], Other]) -> Done[Other]:
-        """The same with another form of its result."""
+        """The command, done, with another form of its result."""
         return Done(change(self.result), self.written)
 
     def is_of(self, log: Log) -> bool:
@@ -73,7 +73,7 @@ class TakingOver:
     @property
     def written(self) -> CommitToken | None:
         """See `Work`."""
-        return None if any(each.is_taking_over for each in self._sets) else COMMITTED
+        return None if any(resource_set.is_taking_over for resource_set in self._sets) else COMMITTED
 
 
 class Pending(Generic[Result]):
@@ -101,7 +101,7 @@ class Pending(Generic[Result]):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is for others to do: what comes after it does not wait for it."""
+        """Whether the command is for other brokers to do: what comes after it does not wait for it."""
         return self._log is None
 
 
@@ -195,7 +195,7 @@ class Administration:
         return map(self._exchange_facts, self._exchanges_from(0))
 
     def exchange_outlines(self, start: int) -> Iterator[Facts]:
-        """Those of `exchanges` from number `start` on, with the number of their bindings only."""
+        """The facts of `exchanges` from number `start` on, with the number of their bindings only."""
         return map(self._exchange_outline, self._exchanges_from(start))
 
     def _exchanges_from(self, start: int) -> Iterator[Exchange]:
@@ -243,8 +243,8 @@ class Administration:
         source = self.configuration.exchange(checked_name(exchange, "exchange"))
         target = self._catalog.bindable_named(checked_name(queue, "queue"))
         wanted = (target.id, _key(key))
-        found = source.binding(*wanted)
-        return None if found is None else {"exchange": source.name, **self._binding_facts(found)}
+        binding = source.binding(*wanted)
+        return None if binding is None else {"exchange": source.name, **self._binding_facts(binding)}
 
     def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
         """Bind, or give the binding with that key other arguments. Raises NotFound, InvalidArgument."""
@@ -286,7 +286,7 @@ class Administration:
     def _bindings_of(self, exchange: Exchange, start: int = 0) -> Iterator[Facts]:
         there = exchange.bindings()[start:]
         ids, placed = self._catalog.queues_by_id, self._catalog.map.queues_by_id
-        return (self._binding_facts(each) for each in there if each.queue in ids or each.queue in placed)
+        return (self._binding_facts(binding) for binding in there if binding.queue in ids or binding.queue in placed)
 
     @staticmethod
     def _exchange_outline(exchange: Exchange) -> Facts:
@@ -309,11 +309,11 @@ def taking_over(resources: Resources) -> Facts:
     return {"taking_over": True} if resources.replicated.is_taking_over else {}
 
 
-def checked_name(value: object, what: str) -> str:
+def checked_name(value: object, parameter: str) -> str:
     """Names end up in messages to others: nothing that is too long, or that a terminal would obey, gets that far."""
-    text = _text(value, what, MAX_NAME_BYTES)
+    text = _text(value, parameter, MAX_NAME_BYTES)
     if not text or not text.isprintable():
-        raise InvalidArgument(f"{what} is {text!r:.80}: give 1 to {MAX_NAME_BYTES} bytes of printable text")
+        raise InvalidArgument(f"{parameter} is {text!r:.80}: give 1 to {MAX_NAME_BYTES} bytes of printable text")
     return text
 
 
@@ -321,30 +321,30 @@ def _key(value: object) -> str:
     return _text(value, "key", MAX_KEY_BYTES)
 
 
-def _text(value: object, what: str, most: int) -> str:
+def _text(value: object, parameter: str, most: int) -> str:
     if not isinstance(value, str):
         given = "missing" if value is None else f"of type {type(value).__name__}"
-        raise InvalidArgument(f"{what} is {given}: give a text")
+        raise InvalidArgument(f"{parameter} is {given}: give a text")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{what} is {value!r:.80}: give a text that UTF-8 can hold") from None
+        raise InvalidArgument(f"{parameter} is {value!r:.80}: give a text that UTF-8 can hold") from None
     if size > most:
-        raise InvalidArgument(f"{what} has {size} bytes: give at most {most}")
+        raise InvalidArgument(f"{parameter} has {size} bytes: give at most {most}")
     return value
 
 
-def checked_number(value: object, what: str) -> int:
+def checked_number(value: object, parameter: str) -> int:
     """As a request has it. Raises InvalidArgument."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
-        raise InvalidArgument(f"{what} is {value!r:.80}: give a whole number from 0 up, as a ulong")
+        raise InvalidArgument(f"{parameter} is {value!r:.80}: give a whole number from 0 up, as a ulong")
     return int(value)
 
 
-def checked_flag(value: object, what: str) -> bool:
+def checked_flag(value: object, parameter: str) -> bool:
     """As a request has it. Raises InvalidArgument."""
     if not isinstance(value, bool):
-        raise InvalidArgument(f"{what} is of type {type(value).__name__}: give true or false")
+        raise InvalidArgument(f"{parameter} is of type {type(value).__name__}: give true or false")
     return value
 
 

@@ -380,8 +380,8 @@ class Configuration:
         if not placed:
             return
         further = self._catalog.exchanges.get(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-        for each in (exchange, further):
-            for binding in each.bindings() if each is not None else ():
+        for source in (exchange, further):
+            for binding in source.bindings() if source is not None else ():
                 if binding.queue in placed:
                     name, set_name = placed[binding.queue].name, placed[binding.queue].set
                     raise InvalidArgument(

@@ -112,7 +112,7 @@ class QueueMove:
         cursor = self.source.messages.browsing_cursor(self._last_id)
         now_ms, entries, size, passed = self._resources.catalog.now_ms, list[Entry](), 0, 0
         # What is coming back from who has gone is nobody's any more.
-        free = {None, *(each.holder for each in self.source.dispatcher.returning)}
+        free = {None, *(returning.holder for returning in self.source.dispatcher.returning)}
         most = min(PORTION_MESSAGES, self._most - self.count)
         while len(entries) < most and passed < PASSED_MOST:
             entry = cursor.peek()
@@ -195,5 +195,5 @@ def _check_available(source: Queue, message_id: int) -> None:
     entry = source.messages.find(message_id)
     if entry is None:
         raise NotFound(f"queue {source.name} has no message {message_id}")
-    if entry.holder not in {None, *(each.holder for each in source.dispatcher.returning)}:
+    if entry.holder not in {None, *(returning.holder for returning in source.dispatcher.returning)}:
         raise InUse(f"somebody has acquired message {message_id} of queue {source.name}")

@@ -1,4 +1,4 @@
-"""Where a message goes: exchanges sort like a post office, by the address, a pattern, the stamps, or not at all.
+"""Exchanges: to which queues a message goes, by its key, by a pattern that the key fits, by its properties, or to all.
 
 Queues are named by their ids, so an exchange knows nothing of queues, and a backup that applies the same events routes
 alike. The order of a route is that of the earliest binding that matched. It follows from `bindings()` alone: an
@@ -158,7 +158,7 @@ class Exchange(ABC):
                 f"a queue that has a binding with a selector has at most {MAX_SELECTED_BINDINGS} to one exchange"
             )
         if text and text not in self._selectors:
-            cost = sum(each.compiled.cost for each in self._selectors.values())
+            cost = sum(selector.compiled.cost for selector in self._selectors.values())
             if cost + self.reader.selector(text).cost > MAX_SELECTORS_COST:
                 raise LimitReached(
                     f"the {len(self._selectors)} different selectors of exchange {self.name} cost {cost} units for each"
@@ -176,7 +176,7 @@ class Exchange(ABC):
         return self._select(queues, key, payload) if self._selected else queues
 
     def _select(self, queues: tuple[int, ...], key: str, payload: bytes) -> tuple[int, ...]:
-        """Those of a route that a binding without a selector leads to, or one whose selector matches."""
+        """The queues of a route that a binding without a selector leads to, or one whose selector matches."""
         lookup: Lookup | None = None
         verdicts: dict[_Selector, bool] = {}
 
@@ -202,21 +202,21 @@ class Exchange(ABC):
                     kept.append(queue)
             else:
                 leading = self._leading(queue, key, payload)
-                if any(each not in selected or matches(selected[each]) for each in leading):
+                if any(binding_key not in selected or matches(selected[binding_key]) for binding_key in leading):
                     kept.append(queue)
         return tuple(kept)
 
     def _leading(self, queue: int, key: str, payload: bytes) -> list[str]:
         """Of a queue that a message goes to, the keys of the bindings that lead there: few, it has selectors."""
         alone = make_exchange(self.kind, 0, self.name, {})
-        reader, found = self.reader, []
-        for each in self._keys_of_queue[queue]:
-            binding = self._bindings[queue, each]
+        reader, leading = self.reader, []
+        for binding_key in self._keys_of_queue[queue]:
+            binding = self._bindings[queue, binding_key]
             alone.bind(binding)
             if alone.route(key, lambda: reader.properties(payload)):
-                found.append(each)
-            alone.unbind(queue, each)
-        return found
+                leading.append(binding_key)
+            alone.unbind(queue, binding_key)
+        return leading
 
     def _note_selector(self, queue: int, key: str, text: str) -> None:
         selector = self._selectors.get(text)
@@ -433,8 +433,8 @@ def _headers_match(arguments: Arguments) -> _HeadersMatch:
     match = arguments.get(MATCH_ARGUMENT, "all")
     if match not in ("all", "any"):
         raise ValueError(f"{MATCH_ARGUMENT} is {match!r}: use 'all' or 'any'")
-    ours = (REPLICATE_ARGUMENT, MATCH_ARGUMENT)
-    expected = tuple((key, value) for key, value in arguments.items() if key not in ours and not key.startswith("x-"))
+    own = (REPLICATE_ARGUMENT, MATCH_ARGUMENT)
+    expected = tuple((key, value) for key, value in arguments.items() if key not in own and not key.startswith("x-"))
     return _HeadersMatch(match == "all", expected)
 
 

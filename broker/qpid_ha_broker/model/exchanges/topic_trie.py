@@ -1,6 +1,6 @@
 """Which queues want a message with this topic, without trying every pattern.
 
-Patterns that begin alike share a path, as words in a dictionary share a page. A key is looked up by walking all of
+Patterns that begin alike share a path from the root of a trie. A key is looked up by walking all of
 those paths at once, one word at a time: `#` makes a path branch, but two branches that meet in one node are one branch
 again. So the work is bounded by words times nodes, and `#.#.#.#` costs four nodes rather than an exponent. That is
 still too much where many patterns with many `#` meet a key of many words: such a key is refused after `MATCH_STEPS`.

@@ -47,7 +47,7 @@ class Commitment(Protocol):
 
     @property
     def is_committed(self) -> bool:
-        """Whether it may be told."""
+        """Whether clients may hear of what was written."""
 
     @property
     def failure(self) -> ModelError | None:
@@ -71,11 +71,11 @@ class CommitToken(NamedTuple):
 
     @property
     def is_committed(self) -> bool:
-        """Whether it may be told."""
+        """Whether clients may hear of what was written."""
         return self.lsn <= self.log.committed_lsn and (self.also is None or self.also.is_committed)
 
     def is_of(self, log: Log) -> bool:
-        """Whether it was written to `log`, or waits for what was: of a log that has no witnesses any more that is all
+        """Whether the token is of `log`, or waits for one that is: of a log that has no witnesses any more that is all
         that can be said."""
         return self.log is log or (self.also is not None and self.also.waits_for(log))
 
@@ -173,7 +173,7 @@ class Log:
         self._acknowledged = dict.fromkeys(self._acknowledged, last_lsn)
 
     def note_time(self, now_ms: int) -> None:
-        """It is that late, and all that is in the log has been written."""
+        """The time of day is `now_ms`, and all that is in the log has been written."""
         if self.last_lsn != self.write_times.last_lsn:
             self.write_times.note(now_ms, self.last_lsn)
 

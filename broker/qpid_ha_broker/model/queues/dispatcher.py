@@ -169,8 +169,8 @@ class Dispatcher:
 
     def positions(self) -> list[OrderCursor]:
         """Where consumers and browsers stand; where consumers would begin, if there are none."""
-        found = {consumer.position: None for consumer in self.consumers if consumer.position is not None}
-        return list(found) or [self._head]
+        positions = {consumer.position: None for consumer in self.consumers if consumer.position is not None}
+        return list(positions) or [self._head]
 
     def hand_out(
         self,
@@ -301,7 +301,7 @@ class Dispatcher:
             return _NO_LIMIT
         if self._by_priority:
             return 0  # the oldest may be of any priority
-        return min(each.entries[-1].id for each in self.returning)
+        return min(returning.entries[-1].id for returning in self.returning)
 
     def _expire(self, entry: Entry, expired: list[Entry]) -> None:
         """Its time is over. Whoever has it, may still accept it."""

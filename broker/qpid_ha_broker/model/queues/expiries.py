@@ -32,13 +32,13 @@ class Expiries:
         """`entry` expires then; its queue holds `count` messages."""
         if len(self._heap) > 2 * count + _SLACK:
             # Most were consumed long before their time: a long TTL must not keep a memory of every message.
-            self._heap = [each for each in self._heap if each[2].body is not None]
+            self._heap = [expiry for expiry in self._heap if expiry[2].body is not None]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (expires_at_ms, entry.id, entry))
 
     def pop(self, now_ms: int, most: int) -> list[Entry]:
         """What was due by `now_ms` and is still here, be it somebody's or not; of `most` notes, the rest later."""
-        found = []
+        expired = []
         heap = self._heap
         for _ in range(most):
             if not heap or heap[0][0] > now_ms:
@@ -46,10 +46,10 @@ class Expiries:
             expires_at_ms, _, entry = heapq.heappop(heap)
             self.popped_ms = max(self.popped_ms, expires_at_ms)
             if entry.body is not None:
-                found.append(entry)
+                expired.append(entry)
         if not heap or heap[0][0] > now_ms:
             self.popped_ms = max(self.popped_ms, now_ms)
-        return found
+        return expired
 
     def clear(self) -> None:
         """Forget all messages."""

@@ -106,7 +106,7 @@ class SetMarks:
         self._is_gating, self._ends_lsn = True, 0
 
     def ended(self) -> None:
-        """They do until it is known to all that there are no marks."""
+        """Messages wait for marks until all know that there are none any more."""
         self._ends_lsn = self.last_lsn
 
     def gates(self, log: Log) -> bool:

@@ -28,7 +28,7 @@ class MessageHeaders:
         self._at_most = at_most
 
     def of(self, event: Enqueued) -> MessageHeader:
-        """That of the message which `event` brings."""
+        """The header of the message which `event` brings."""
         queues, _, durable, priority, expires_at_ms, key = event
         last = self._last
         if last == (queues, durable, priority, expires_at_ms, key):

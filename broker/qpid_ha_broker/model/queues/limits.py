@@ -132,7 +132,7 @@ class QueueLimits:
             self._messages.give_back(entry, failed=False)
 
     def _is_ring_for(self, size: int) -> bool:
-        """Whether it is a ring, into which a message of that size fits alone."""
+        """Whether the queue is a ring, into which a message of that size fits alone."""
         limits = self._arguments
         return limits.policy_type is FullPolicy.RING and not 0 < limits.max_size < size
 

@@ -233,17 +233,17 @@ class ByPriority(Order):
         return next((entry for level in self._levels if (entry := level.find(message_id))), None)
 
     def find_all(self, ids: Sequence[int]) -> list[Entry]:
-        found: list[Entry] = []
+        present: list[Entry] = []
         missing = ids
         for level in self._levels:
             here = level.find_all(missing)
             if here:
-                found += here
+                present += here
                 known = {entry.id for entry in here}
                 missing = [message_id for message_id in missing if message_id not in known]
             if not missing:
                 break
-        return found
+        return present
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         parts: list[list[Entry]] = [[] for _ in self._levels]
@@ -368,12 +368,12 @@ class ArrivalPosition(_LevelsPosition):
         self._next = self._cursors[0]
 
     def peek(self) -> Entry | None:
-        found: Entry | None = None
+        oldest: Entry | None = None
         for cursor in self._cursors:
             entry = cursor.peek()
-            if entry is not None and (found is None or entry.id < found.id):
-                found, self._next = entry, cursor
-        return found
+            if entry is not None and (oldest is None or entry.id < oldest.id):
+                oldest, self._next = entry, cursor
+        return oldest
 
     def skip(self) -> None:
         self._next.skip()

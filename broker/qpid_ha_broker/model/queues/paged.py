@@ -89,11 +89,11 @@ def read_bodies(refs: Sequence[BodyRef]) -> list[bytes | BodyDamaged]:
     Each is what the record says that was written under its LSN. Waits for the disk and touches nothing but the sources:
     run it in another thread.
     """
-    found: dict[int, bytes | BodyDamaged] = {}
-    numbered = sorted(enumerate(refs), key=lambda each: (each[1].source.name, each[1].offset))
+    bodies: dict[int, bytes | BodyDamaged] = {}
+    numbered = sorted(enumerate(refs), key=lambda numbered_ref: (numbered_ref[1].source.name, numbered_ref[1].offset))
     for run in _runs(numbered):
-        found.update(_read_run(run))
-    return [found[number] for number in range(len(refs))]
+        bodies.update(_read_run(run))
+    return [bodies[number] for number in range(len(refs))]
 
 
 _Numbered = tuple[int, BodyRef]
@@ -103,15 +103,15 @@ def _runs(refs: Iterable[_Numbered]) -> Iterator[list[_Numbered]]:
     """Bodies that lie so close to each other that one read brings them."""
     run: list[_Numbered] = []
     start = end = 0
-    for each in refs:
-        ref = each[1]
+    for numbered_ref in refs:
+        ref = numbered_ref[1]
         stop = ref.offset + ref.record_bytes
         if run and (ref.source is not run[0][1].source or ref.offset > end + GAP_BYTES or stop > start + RUN_BYTES):
             yield run
             run = []
         if not run:
             start = ref.offset
-        run.append(each)
+        run.append(numbered_ref)
         end = stop
     if run:
         yield run
@@ -144,9 +144,9 @@ def _body_at(data: bytes, at: int, ref: BodyRef) -> bytes:
     if stop > len(data):
         # It is longer than it should be: a record for more queues than its ref is in, or damage to its size.
         data, at, stop = _read_alone(ref, size), 0, size
-    found = crc32(memoryview(data)[at + SEAL.size : stop])
-    if found != checksum:
-        raise _damaged(ref, f"expected CRC-32 {checksum:#010x}, found {found:#010x}")
+    computed = crc32(memoryview(data)[at + SEAL.size : stop])
+    if computed != checksum:
+        raise _damaged(ref, f"expected CRC-32 {checksum:#010x}, found {computed:#010x}")
     if lsn != ref.lsn or kind != RecordKind.ENQUEUED or version != VERSION:
         raise _damaged(ref, f"another record is there, of kind {kind:#04x}, version {version}, LSN {lsn}")
     start = at + _UPTO_QUEUES.size + key_bytes + 8 * count

@@ -91,7 +91,7 @@ class Queue:
         """There is something to decide about a message that comes: see `Resources.enqueue_plain`."""
 
     def change_id(self, queue_id: int) -> None:
-        """It counts as one that another event declared."""
+        """The queue counts as one that another event declared."""
         self.id, self.ids = queue_id, (queue_id,)
         self.durable_headers, self.transient_headers = {}, {}
 
@@ -102,7 +102,7 @@ class Queue:
         return header
 
     def mark_deleted(self) -> None:
-        """It is no more. `needs_care` leads a late publisher to where that is noticed."""
+        """The queue is deleted. `needs_care` leads a late publisher to where that is noticed."""
         self.deleted = self.needs_care = True
 
     def is_redelivered(self, entry: Entry) -> bool:
@@ -153,8 +153,8 @@ class Queue:
             self.unused_since_ms = None
 
     def is_due_for_deletion(self, now_ms: int) -> bool:
-        """Whether it deletes itself, and nobody has consumed from it for as long as it was told to wait since somebody
-        did."""
+        """Whether the queue deletes itself, and nobody has consumed from it for as long as it was told to wait since
+        somebody did."""
         if not self.arguments.auto_delete or self.unused_since_ms is None or self.dispatcher.has_takers:
             return False
         return now_ms - self.unused_since_ms >= self.arguments.auto_delete_delay_s * 1000

@@ -101,7 +101,7 @@ class QueueArguments:
 
     @property
     def transient(self) -> bool:
-        """It is gone when its only user is: there is nothing to fail over."""
+        """The queue is gone when its only user is: there is nothing to fail over."""
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
 
     def means_the_same_as(self, other: QueueArguments) -> bool:
@@ -109,8 +109,8 @@ class QueueArguments:
         same."""
         if self == other:
             return True
-        ours, theirs = ({n: v for n, v in each.given.items() if not n.startswith(PREFIX)} for each in (self, other))
-        return ours == theirs and replace(self, given={}, created_by="") == replace(other, given={}, created_by="")
+        own, others = ({n: v for n, v in queue.given.items() if not n.startswith(PREFIX)} for queue in (self, other))
+        return own == others and replace(self, given={}, created_by="") == replace(other, given={}, created_by="")
 
     def _check_relations(self) -> None:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):

@@ -208,7 +208,7 @@ class QueuedMessages:
         entry.holder = holder
 
     def give_back(self, entry: Entry, failed: bool) -> None:
-        """It is available again, in its old place; `failed` counts one failed delivery."""
+        """Make the entry available again, in its old place; `failed` counts one failed delivery."""
         if entry.holder is not None:
             self.acquired -= 1
             entry.acquired_before |= entry.holder is not DISPLACED
@@ -242,10 +242,10 @@ class QueuedMessages:
         Of `most` notes: there may be more, as `next_expiry_ms` tells.
         """
         # Once each: what came when its time was over already, and was held and given back since, is noted twice.
-        found = [entry for entry in dict.fromkeys(self._expiries.pop(now_ms, most)) if entry.holder is None]
-        for entry in found:
+        entries = [entry for entry in dict.fromkeys(self._expiries.pop(now_ms, most)) if entry.holder is None]
+        for entry in entries:
             self.hold(entry, EXPIRED)
-        return found
+        return entries
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the counters and the messages disagree; called after each step in tests."""

@@ -191,7 +191,7 @@ class MessageSequence:
 
     def find_all(self, ids: Sequence[int]) -> list[Entry]:
         """Those of `ids` that are here. Ids that follow each other as in the log cost next to nothing each."""
-        found: list[Entry] = []
+        present: list[Entry] = []
         entries: list[Entry] = []
         at = first_id = 0
         for message_id in ids:
@@ -202,8 +202,8 @@ class MessageSequence:
                     entries, first_id = block.entries, block.first_id
                 at = bisect_left(entries, message_id, key=_entry_id)
             if at < len(entries) and entries[at].id == message_id and entries[at].body is not None:
-                found.append(entries[at])
-        return found
+                present.append(entries[at])
+        return present
 
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
         """Up to `limit` entries with the largest ids below `bound`, ascending; costs no more for a longer queue."""
@@ -461,7 +461,7 @@ class HistoryCursor(Cursor):
             block, index = following, 0
 
     def ahead(self) -> Iterator[Entry]:
-        """Those that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
+        """The entries that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
         block: SequenceBlock | None = self._block
         index = self._index
         while block is not None:

@@ -173,7 +173,7 @@ class Catalog:
         return None if is_for_notices(name) else self.exchanges.get(name)
 
     def takes_notices_alone(self, queue: Queue | PlacedQueue) -> bool:
-        """Whether it is the queue of who listens to the broker's notices: nothing else may come into it."""
+        """Whether the queue is of a client that listens to the broker's notices: nothing else may come into it."""
         notices = self.exchanges.get(NOTICE_EXCHANGE)
         is_subscription = queue.name.startswith((TEMPORARY_SUBSCRIPTION, DURABLE_SUBSCRIPTION))
         return is_subscription and notices is not None and bool(notices.count_of(queue.id))
@@ -210,11 +210,11 @@ class Catalog:
         """As `route`, with the queues of other sets. Raises NotFound."""
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        found = self._destinations(exchange.route_message(key, payload))
-        if not any(found):
+        routed = self._destinations(exchange.route_message(key, payload))
+        if not any(routed):
             alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            found = self._destinations(alternate.route_message(key, payload)) if alternate is not None else found
-        return found
+            routed = self._destinations(alternate.route_message(key, payload)) if alternate is not None else routed
+        return routed
 
     def _destinations(self, ids: tuple[int, ...]) -> Destinations:
         by_id = self.queues_by_id

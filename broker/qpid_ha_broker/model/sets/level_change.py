@@ -166,8 +166,8 @@ class LevelChange:
             events.append(ev.ReplicationChanged(queue.id, False))
         if queue.used:
             events.append(ev.QueueUsed(queue.id, queue.owner))
-        ours = [each for each in bindings if is_local_binding(each[0], queue, each[1].arguments)]
-        rebound = [_rebound(*each, queue) for each in bindings if each not in ours]
+        local_bindings = [binding for binding in bindings if is_local_binding(binding[0], queue, binding[1].arguments)]
+        rebound = [_rebound(*binding, queue) for binding in bindings if binding not in local_bindings]
         events += rebound
         copies = _Copies([], [], [])
         if level is not Replicate.CONFIGURATION:
@@ -180,8 +180,8 @@ class LevelChange:
                 self._came_into_the_log(queue, copies, lsns[len(events) :])
 
         self._replicated.submit([*events, *copies.enqueued, *copies.history], count)
-        for each in ours:  # after the declaration that they name
-            self._sets.local.submit((_rebound(*each, queue),))
+        for binding in local_bindings:  # after the declaration that they name
+            self._sets.local.submit((_rebound(*binding, queue),))
         if level is Replicate.CONFIGURATION:
             self._copy_messages_to_local(queue)
 

@@ -63,7 +63,7 @@ class MessageClock:
         return max(reading_ms - self.offset_ms, 1)
 
     def go_on(self, reading_ms: int, steady_ms: int) -> None:
-        """It is `reading_ms` now: by the store, as long as no primary has said another thing."""
+        """The clock reads `reading_ms` now: by the store, as long as no primary has said another thing."""
         self.offset_ms = reading_ms - steady_ms
 
     def follow(self) -> None:

@@ -50,11 +50,11 @@ class Purge:
         """What to drop next, which may be nothing. What is coming back from who has gone is nobody's any more."""
         blocks = list(islice(self._walk, PURGED_BLOCKS))
         self.has_seen_all = len(blocks) < PURGED_BLOCKS
-        newest_id, free = self._newest_id, {None, *(each.holder for each in self.queue.dispatcher.returning)}
+        newest_id, free = self._newest_id, {None, *(returning.holder for returning in self.queue.dispatcher.returning)}
         return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in free]
 
     def give_up(self, kind: type[ModelError], why: str) -> None:
-        """It comes to no end, because of `why`."""
+        """The purge comes to no end, because of `why`."""
         done = f"{self.count} messages of queue {self.queue.name} had gone before"
         self.failure = kind(f"it was not finished: {why}; {done}")
 

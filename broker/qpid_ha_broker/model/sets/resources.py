@@ -69,7 +69,7 @@ class Resources:
         self._shrinking = Shrinking(self.sets, self.work)
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
-        self.deduplication = Deduplication([each.state.producers for each in self.sets.all])
+        self.deduplication = Deduplication([resource_set.state.producers for resource_set in self.sets.all])
         self.is_gated = False
         """Nobody is given anything but those who only look: others may come for what they have had already."""
         self.unroutable_total = 0
@@ -153,17 +153,17 @@ class Resources:
         # For the same reason the unit comes last after which the numbers of its messages are known.
         replicated_first = first.events and (departures or not first.advances)
         outdated: dict[Queue, list[Entry]] = {queue: list(entries) for queue, entries in plan.displaced.items()}
-        for each in sets if replicated_first else reversed(sets):
-            leaving = [departure for departure in departures if departure.queue.log is each.log]
-            unit = plan.units[each.log]
+        for resource_set in sets if replicated_first else reversed(sets):
+            leaving = [departure for departure in departures if departure.queue.log is resource_set.log]
+            unit = plan.units[resource_set.log]
             if not (unit.events or leaving):
                 continue
-            events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused] = plan.written_to(each.log)
+            events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused] = plan.written_to(resource_set.log)
             advances = unit.advances
             if advances:
-                room = self.deduplication.room_for(advances, each.state.producers)
+                room = self.deduplication.room_for(advances, resource_set.state.producers)
                 events = [*room, *events, *self.deduplication.take_refused(advances)]
-            for queue, older in each.commit(events, leaving):
+            for queue, older in resource_set.commit(events, leaving):
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
         token = self.sets.written_since(before)

@@ -198,7 +198,7 @@ class SetState:
         self.transients_lost_lsn = lsn
         for queue in self.queues():
             if has_replicated_messages(queue):
-                lost = [each for each in queue.messages if each.id < event.before and not each.header.durable]
+                lost = [entry for entry in queue.messages if entry.id < event.before and not entry.header.durable]
                 self.catalog.removed(queue, lost)
 
     def _exchange_declared(self, lsn: int, event: ev.ExchangeDeclared) -> None:

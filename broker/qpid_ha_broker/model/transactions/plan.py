@@ -94,11 +94,11 @@ class EnqueuePlan:
 
     @property
     def logs(self) -> set[Log]:
-        """Those into which something goes."""
+        """The logs into which something goes."""
         return {log for log, unit in self.units.items() if unit.events}
 
     def written_to(self, log: Log) -> Sequence[Enqueued | ProducerAdvanced]:
-        """What goes into `log`: messages, and then how far their producers have come with them."""
+        """The events that go into `log`: messages, and then how far their producers have come with them."""
         unit = self.units[log]
         if not unit.advances:
             return unit.events
@@ -157,7 +157,7 @@ class EnqueuePlan:
         return key
 
     def abandon(self) -> None:
-        """It is not carried out."""
+        """The plan is not carried out."""
         for queue, entries in self.displaced.items():
             queue.limits.undo_displacing(entries)
         self.displaced.clear()

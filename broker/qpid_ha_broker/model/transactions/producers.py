@@ -113,7 +113,7 @@ class RefusedNumbers:
         return producers.get(producer, ()) if producers else ()
 
     def put(self, producer: bytes, numbers: tuple[int, ...]) -> None:
-        """They are all that there are of it, and noted last; the first of more than `REFUSED_MOST` are forgotten."""
+        """Note all numbers of a producer, as the last; the first of more than `REFUSED_MOST` are forgotten."""
         self.take(producer)
         if not numbers:
             return
@@ -122,7 +122,7 @@ class RefusedNumbers:
         self._counts[owner] += len(kept)
         self._total += len(kept)
         while self._total > ALL_REFUSED_MOST:
-            _, most = max((count, each) for each, count in self._counts.items())
+            _, most = max((count, owner) for owner, count in self._counts.items())
             self.take(next(iter(self._by_owner[most])))
 
     def take(self, producer: bytes) -> tuple[int, ...]:
@@ -145,7 +145,7 @@ class RefusedNumbers:
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the counts are not those of the numbers."""
-        counts = Counter({owner: sum(map(len, each.values())) for owner, each in self._by_owner.items()})
+        counts = Counter({owner: sum(map(len, numbers.values())) for owner, numbers in self._by_owner.items()})
         if counts != self._counts or counts.total() != self._total:
             raise AssertionError(f"{self._total} numbers should be refused, of {self._counts}, found {counts}")
 
@@ -185,8 +185,8 @@ class Producers:
 
     def sequence_of(self, producer: bytes) -> int:
         """The highest number that was accepted; NEVER for one who is not known."""
-        found = self._advances.get(producer)
-        return NEVER if found is None else found.sequence
+        advance = self._advances.get(producer)
+        return NEVER if advance is None else advance.sequence
 
     def refused(self, producer: bytes) -> tuple[int, ...]:
         """Numbers that were refused, though a higher one was accepted; ascending."""
@@ -304,7 +304,7 @@ class Deduplication:
         self.dropped_total = 0
 
     def knows(self, message: Message) -> bool:
-        """Whether it was accepted before. Raises RefusedBefore; for one that is new NumberTooHigh and LimitReached."""
+        """Whether the message was accepted before. Raises RefusedBefore; of a new one NumberTooHigh, LimitReached."""
         sequence, producer = message.sequence, message.producer
         if not producer or not self.producers:
             return False
@@ -378,10 +378,15 @@ class Deduplication:
 
     def refused(self, producer: bytes) -> tuple[int, ...]:
         """Numbers below the highest that were refused; ascending."""
-        found = [
-            each for name in {producer, name_of(producer)} for table in self._tables if (each := table.refused(name))
+        refusals = [
+            numbers
+            for name in {producer, name_of(producer)}
+            for table in self._tables
+            if (numbers := table.refused(name))
         ]
-        return found[0] if len(found) == 1 else tuple(sorted({number for each in found for number in each}))
+        return (
+            refusals[0] if len(refusals) == 1 else tuple(sorted({number for numbers in refusals for number in numbers}))
+        )
 
     def note_refused(self, producer: bytes, sequence: int) -> None:
         """A message was refused. Nothing is written before a later one is accepted: till then it may be tried again."""

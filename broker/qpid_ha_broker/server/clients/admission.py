@@ -99,7 +99,7 @@ class Admission(Generic[Key]):
 
     @property
     def unopened(self) -> list[Key]:
-        """Those that are not served, in no certain order."""
+        """The connections that are not served, in no certain order."""
         return list(self._unopened)
 
     @property
@@ -118,15 +118,15 @@ class Admission(Generic[Key]):
 
     def spoke(self, key: Key, now_s: float) -> None:
         """Bytes came."""
-        found = self._unopened.get(key)
-        if found is not None and now_s - found.accepted_s <= TALKING_MAX_S:
+        unopened = self._unopened.get(key)
+        if unopened is not None and now_s - unopened.accepted_s <= TALKING_MAX_S:
             self._leave(key)
-            self._enter(key, found.address, found.accepted_s, now_s, has_spoken=True)
+            self._enter(key, unopened.address, unopened.accepted_s, now_s, has_spoken=True)
 
     def opened(self, key: Key, *, is_marked: bool, is_broker: bool = False) -> AdmissionRefusal | None:
         """Its AMQP open came: serve it, unless a limit is reached. `is_broker`: which it has proved."""
-        found = self._unopened.get(key)
-        if found is None:
+        unopened = self._unopened.get(key)
+        if unopened is None:
             return None
         limits = self.limits
         kind = _Kind.BROKER if is_broker else _Kind.MARKED if is_marked else _Kind.CLIENT
@@ -137,31 +137,31 @@ class Admission(Generic[Key]):
                 return AdmissionRefusal.MARKED
             case _Kind.CLIENT if self._clients.total() >= limits.clients:
                 return AdmissionRefusal.CLIENTS
-            case _Kind.CLIENT if self._clients[found.address] >= limits.clients_per_address:
+            case _Kind.CLIENT if self._clients[unopened.address] >= limits.clients_per_address:
                 return AdmissionRefusal.ADDRESS
         self._leave(key)
-        self._served[key] = (found.address, kind)
+        self._served[key] = (unopened.address, kind)
         if kind is _Kind.CLIENT:
-            self._clients[found.address] += 1
+            self._clients[unopened.address] += 1
         else:
             self._others[kind] += 1
         return None
 
     def ended(self, key: Key, now_s: float) -> None:
-        """It is served no more; its socket is still there."""
-        found = self._served.get(key)
-        if found is not None:
+        """The connection is served no more; its socket is still there."""
+        served = self._served.get(key)
+        if served is not None:
             self.gone(key)
-            self._enter(key, found[0], now_s, now_s, has_spoken=True)
+            self._enter(key, served[0], now_s, now_s, has_spoken=True)
 
     def gone(self, key: Key) -> None:
         """Its socket is closed."""
         if key in self._unopened:
             self._leave(key)
-        found = self._served.pop(key, None)
-        if found is None:
+        served = self._served.pop(key, None)
+        if served is None:
             return
-        address, kind = found
+        address, kind = served
         if kind is not _Kind.CLIENT:
             self._others[kind] -= 1
         elif self._clients[address] > 1:
@@ -173,7 +173,7 @@ class Admission(Generic[Key]):
         """Who has to go for the next one; None: nobody yet."""
         if not self._by_address:
             return None
-        silent, talking = max(self._by_address.values(), key=lambda found: len(found[0]) + len(found[1]))
+        silent, talking = max(self._by_address.values(), key=lambda groups: len(groups[0]) + len(groups[1]))
         for group, patience_s in ((silent, SILENT_S), (talking, TALKING_S)):
             oldest = next(iter(group), None)
             if oldest is not None and now_s - group[oldest] >= patience_s:
@@ -199,8 +199,8 @@ class Admission(Generic[Key]):
         self._by_address.setdefault(address, ({}, {}))[has_spoken][key] = now_s
 
     def _leave(self, key: Key) -> None:
-        found = self._unopened.pop(key)
-        groups = self._by_address[found.address]
-        del groups[found.has_spoken][key]
+        unopened = self._unopened.pop(key)
+        groups = self._by_address[unopened.address]
+        del groups[unopened.has_spoken][key]
         if not groups[0] and not groups[1]:
-            del self._by_address[found.address]
+            del self._by_address[unopened.address]

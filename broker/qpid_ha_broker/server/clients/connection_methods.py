@@ -78,7 +78,7 @@ class ConnectionMethods:
                 return False, "this broker was started anew meanwhile: look which connections there are now"
             return self._close_for_another(wanted["close"], Caller.through(question.asker, wanted.get("caller")))
         place = wanted.get("from") if isinstance(wanted, dict) else None
-        if not isinstance(place, list) or [type(each) for each in place] != [int, int]:
+        if not isinstance(place, list) or [type(number) for number in place] != [int, int]:
             return False, "this release does not know what is asked of its connections"
         rows, following = connection_page(self._connections, ConnectionPlace(*place))
         return True, json.dumps({"rows": rows, "next": following})

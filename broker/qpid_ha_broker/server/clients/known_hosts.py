@@ -57,14 +57,14 @@ def serving_brokers(ha: HaSettings, member: Member, cluster_map: ClusterMap, *, 
 
 def _on_map(cluster_map: ClusterMap) -> tuple[Address, ...]:
     """Those that are up, and are not drained. Empty where there is no map, or it says that of all."""
-    found: list[Address] = []
+    addresses: list[Address] = []
     for broker in cluster_map.brokers.values():
         if broker.up and not broker.draining:
             try:
-                found += parse_brokers(broker.clients_url or broker.address)
+                addresses += parse_brokers(broker.clients_url or broker.address)
             except ValueError:  # of a release that writes addresses otherwise
                 continue
-    return tuple(found)
+    return tuple(addresses)
 
 
 def first_address(url: str) -> Address | None:

@@ -56,9 +56,9 @@ class Listeners:
         loop = asyncio.get_running_loop()
         try:
             flags, kind = socket.AI_PASSIVE, socket.SOCK_STREAM
-            found = await loop.getaddrinfo(address.host, address.port, type=kind, flags=flags)
-            bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in found)
-            places = [_Place(listening_socket(*each), make_protocol) for each in bindable]
+            infos = await loop.getaddrinfo(address.host, address.port, type=kind, flags=flags)
+            bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in infos)
+            places = [_Place(listening_socket(family, bound), make_protocol) for family, bound in bindable]
         except OSError as error:
             raise SettingsError("listen", f"{address}: {error.strerror or error}; is it in use?") from error
         self._places += places
@@ -119,12 +119,12 @@ class Listeners:
 
     def _make_room(self, reason: str) -> bool:
         """Whether somebody had to go."""
-        found = self._admission.next_to_go(time.monotonic())
-        if found is None:
+        connection = self._admission.next_to_go(time.monotonic())
+        if connection is None:
             return False
-        self._admission.gone(found)
-        self._refusals.warning("%s dropped before its AMQP open: %s", found.peer, reason)
-        found.abort()
+        self._admission.gone(connection)
+        self._refusals.warning("%s dropped before its AMQP open: %s", connection.peer, reason)
+        connection.abort()
         return True
 
     def _pause(self, place: _Place) -> None:
@@ -140,18 +140,18 @@ class Listeners:
 
 def listening_socket(family: int, bound: tuple[object, ...]) -> socket.socket:
     """A socket that listens at one address of the machine. Raises OSError."""
-    found = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        found.setblocking(False)
-        found.bind(bound)
-        found.listen(BACKLOG)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(bound)
+        listening.listen(BACKLOG)
     except OSError:
-        found.close()
+        listening.close()
         raise
-    return found
+    return listening
 
 
 def _no_descriptors(limit: int) -> str:

@@ -60,7 +60,7 @@ class SharedConnection:
     # --- what the channel beneath tells
 
     def opened(self, channel: Channel) -> None:
-        """It is there."""
+        """The channel is there."""
         self.channel = channel
         log.debug("a shared connection with %s is open", channel.peer)
         self.mux.announce()
@@ -75,7 +75,7 @@ class SharedConnection:
             self.give_up(str(error))
 
     def closed(self, channel: Channel, reason: str) -> None:
-        """It is gone, or could not be opened."""
+        """The channel is gone, or could not be opened."""
         self._owner.forget(self, channel)
         self.mux.lost(reason)
 
@@ -177,7 +177,7 @@ class SharedConnections:
     # --- the connections' calls
 
     def want_flush(self, connection: SharedConnection) -> None:
-        """It has something to send at the end of the turn."""
+        """The connection has something to send at the end of the turn."""
         self._unflushed[connection] = None
         if not self._broker.is_in_turn:
             self._broker.schedule_turn()
@@ -187,7 +187,7 @@ class SharedConnections:
         return self._broker.unwritten_bytes(connection)
 
     def forget(self, connection: SharedConnection, channel: Channel) -> None:
-        """It is gone: who needs the address again gets another one."""
+        """The connection is gone: who needs the address again gets another one."""
         self._theirs.pop(channel, None)
         self._unflushed.pop(connection, None)
         if self._ours.get(connection.address) is connection:

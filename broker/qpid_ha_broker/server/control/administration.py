@@ -110,8 +110,8 @@ def _set(settings: SettingsHolder, params: Params) -> object:
     except SettingsError as error:
         raise _setting_refused(error) from None
     notes = settings.replace(after)
-    told: dict[str, object] = {"key": key, "old": before.get(key), "new": after.get(key)}
-    return {**told, "notes": notes} if notes else told
+    change: dict[str, object] = {"key": key, "old": before.get(key), "new": after.get(key)}
+    return {**change, "notes": notes} if notes else change
 
 
 def _key(params: Params) -> str:

@@ -99,9 +99,9 @@ class AuditLog:
         self, caller: Caller, method: str, params: Mapping[str, object], result: AuditResult, reason: str
     ) -> None:
         """Add the line of a request of JSON-RPC, if it is one that changes something."""
-        found = None if self.path is None else audited_request(method, params)
-        if found is not None:
-            self.record(AuditedAct(caller, *found, result, reason))
+        audited = None if self.path is None else audited_request(method, params)
+        if audited is not None:
+            self.record(AuditedAct(caller, *audited, result, reason))
 
     def _lose(self) -> None:
         self.lost += 1

@@ -114,14 +114,14 @@ def only_looks(method: str, params: Mapping[str, object]) -> bool:
 
 
 def _told(method: str, params: Mapping[str, object], names: AuditedParameters) -> dict[str, object]:
-    told = audited(params, names)
-    if method == "set" and "value" in told and not _may_be_told(params.get("key")):
-        del told["value"]
-    return told
+    parameters = audited(params, names)
+    if method == "set" and "value" in parameters and not _may_be_told(params.get("key")):
+        del parameters["value"]
+    return parameters
 
 
 def _may_be_told(key: object) -> bool:
-    """Whether it is a setting whose value is no secret."""
+    """Whether `key` is a setting whose value is no secret."""
     try:
         return isinstance(key, str) and find(key).setting.key not in SECRETS
     except SettingsError:

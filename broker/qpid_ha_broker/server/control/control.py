@@ -446,16 +446,16 @@ def _pieces(value: object) -> Iterator[str]:
     """The JSON text of `value`, piece by piece."""
     if isinstance(value, Iterator):
         start = "["
-        for each in value:
+        for element in value:
             yield start
-            yield from _pieces(each)
+            yield from _pieces(element)
             start = ", "
         yield "[]" if start == "[" else "]"
-    elif isinstance(value, dict) and any(isinstance(each, Iterator) for each in value.values()):
+    elif isinstance(value, dict) and any(isinstance(element, Iterator) for element in value.values()):
         start = "{"
-        for name, each in value.items():
+        for name, element in value.items():
             yield f"{start}{json.dumps(name)}: "
-            yield from _pieces(each)
+            yield from _pieces(element)
             start = ", "
         yield "}"
     else:

@@ -42,7 +42,7 @@ class OperatorRequests:
             self._waiting.pop(number, None)
 
     def answered(self, effect: fx.Answered) -> None:
-        """That is the outcome."""
+        """The member says what came of a request."""
         if effect.text != self._member.status.problem:  # that is in the log already, perhaps for the hundredth attempt
             of_set = "" if self._member.set == DEFAULT_SET else f"set {self._member.set}: "
             log.log(logging.INFO if effect.done else logging.WARNING, "%s%s", of_set, effect.text)

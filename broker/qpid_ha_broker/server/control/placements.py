@@ -37,11 +37,11 @@ def load_placement(name: str) -> Placement:
         return _OWN[name]
     from importlib.metadata import entry_points  # 10 ms of a start, and few brokers have another one
 
-    found = {each.name: each for each in entry_points(group=GROUP)}
-    if name not in found:
-        raise NoPlacement(f"there is no {name}; {nearest(name, sorted({*_OWN, *found}))}")
+    entry_points_by_name = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
+    if name not in entry_points_by_name:
+        raise NoPlacement(f"there is no {name}; {nearest(name, sorted({*_OWN, *entry_points_by_name}))}")
     try:
-        placement: Placement = found[name].load()
+        placement: Placement = entry_points_by_name[name].load()
     except Exception as error:  # of somebody else's code: whatever is wrong with it, replicas are kept up
         raise NoPlacement(f"{name} cannot be loaded ({type(error).__name__}: {error})") from error
     return placement

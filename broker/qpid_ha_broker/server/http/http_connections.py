@@ -75,12 +75,12 @@ class HttpConnection(web.RequestHandler):
         self.quiet_since_s = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there, and TLS is spoken where it has to be."""
+        """The connection is there, and TLS is spoken where it has to be."""
         super().connection_made(transport)
         self.owner.opened(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It is gone."""
+        """The connection is gone."""
         self.owner.open.pop(self, None)
         super().connection_lost(exc)
 
@@ -104,9 +104,9 @@ class HttpConnection(web.RequestHandler):
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Only the place of a bug: aiohttp's own words quote requests."""
-        found = sys.exc_info()[1]
-        where = "" if found is None else traceback.format_tb(found.__traceback__)[-1].strip()
-        log.error("a connection of the HTTP port failed: %s %s", type(found).__name__, where)
+        error = sys.exc_info()[1]
+        where = "" if error is None else traceback.format_tb(error.__traceback__)[-1].strip()
+        log.error("a connection of the HTTP port failed: %s %s", type(error).__name__, where)
 
 
 class HttpConnections:
@@ -144,9 +144,9 @@ class HttpConnections:
             self._tls_files = _versions(self._current().tls)
             self._tls = tls_context(self._current().tls)
         try:
-            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in found)
-            places = [listening_socket(*each) for each in bindable]
+            infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in infos)
+            places = [listening_socket(family, bound) for family, bound in bindable]
         except OSError as error:
             raise SettingsError("admin.listen", f"{address}: {error.strerror or error}; is it in use?") from error
         self._places += places
@@ -202,15 +202,19 @@ class HttpConnections:
     def _make_room(self) -> bool:
         """Whether one could go. First who has not asked for anything, then who has had its answers, in both cases the
         one that has been quiet longest."""
-        quiet = [each for each in self.open if not each.busy]
-        silent = min((each for each in quiet if not each.served), key=lambda each: each.quiet_since_s, default=None)
+        quiet = [connection for connection in self.open if not connection.busy]
+        silent = min(
+            (connection for connection in quiet if not connection.served),
+            key=lambda connection: connection.quiet_since_s,
+            default=None,
+        )
         coming = next(iter(self._coming), None)
         if coming is not None and (silent is None or self._coming[coming] < silent.quiet_since_s):
             del self._coming[coming]
             coming.cancel()
             self.refused_total += 1
             return True
-        longest = silent or min(quiet, key=lambda each: each.quiet_since_s, default=None)
+        longest = silent or min(quiet, key=lambda connection: connection.quiet_since_s, default=None)
         if longest is None:
             return False
         self.open.pop(longest)
@@ -237,7 +241,7 @@ class HttpConnections:
             raise
 
     def opened(self, connection: HttpConnection) -> None:
-        """It can ask."""
+        """The connection can send requests."""
         coming, connection.coming = connection.coming, None
         if coming is not None:
             self._coming.pop(coming, None)
@@ -250,7 +254,9 @@ class HttpConnections:
         while True:
             await asyncio.sleep(SWEEP_S)
             late_s = time.monotonic() - SILENCE_S
-            for connection in [each for each in self.open if not each.busy and each.quiet_since_s < late_s]:
+            for connection in [
+                connection for connection in self.open if not connection.busy and connection.quiet_since_s < late_s
+            ]:
                 connection.force_close()
             self._each_second()
             if self._tls is not None:

@@ -223,8 +223,8 @@ class MetricsSource:
 
     def _never_less(self, hosted: HostedSet, enqueued: int, dequeued: int) -> tuple[int, int]:
         """Than was told before: see `QueueCounters`."""
-        told = self._told.get(hosted, (0, 0))
-        self._told[hosted] = max(enqueued, told[0]), max(dequeued, told[1])
+        exposed = self._told.get(hosted, (0, 0))
+        self._told[hosted] = max(enqueued, exposed[0]), max(dequeued, exposed[1])
         return self._told[hosted]
 
     def _store_values(self, kept: BrokerStore) -> dict[str, float]:
@@ -269,14 +269,14 @@ def _number(value: object) -> float:
 
 def _texts(families: Mapping[str, Any], samples: Mapping[str, Samples]) -> Iterator[str]:
     for name, family in families.items():
-        found = samples.get(name, {})
-        for value in list(found.values())[:1]:
+        family_samples = samples.get(name, {})
+        for value in list(family_samples.values())[:1]:
             check_kind(family, value)
-        yield family_text(family, found)
+        yield family_text(family, family_samples)
 
 
 def _states(state: State) -> Samples:
-    return {(each.value,): float(each is state) for each in State}
+    return {(possible.value,): float(possible is state) for possible in State}
 
 
 def process_pieces() -> list[str]:

@@ -40,9 +40,9 @@ class PageFile(NamedTuple):
 
 def read_page_files() -> dict[str, PageFile]:
     """By path of a request. Raises OSError."""
-    found = {
+    page_files = {
         PREFIX + path.name: PageFile(path.read_bytes(), _TYPES[path.suffix])
         for path in sorted(DIRECTORY.iterdir())
         if path.suffix in _TYPES
     }
-    return {"/": found.pop(PREFIX + "index.html"), **found}
+    return {"/": page_files.pop(PREFIX + "index.html"), **page_files}

@@ -49,8 +49,8 @@ class QueueLists:
         if not self._broker.is_loaded:
             return {"total": 0, "matching": 0, "offset": asked.offset, "rows": [], "elsewhere": 0}
         async with self._one_at_a_time:
-            told = await in_slices(list_queues(self._queues(), asked, self._trends, int(time.time() * 1000)))
-        return {**told, "elsewhere": self._elsewhere(), "sample_interval_s": SAMPLE_INTERVAL_S}
+            listing = await in_slices(list_queues(self._queues(), asked, self._trends, int(time.time() * 1000)))
+        return {**listing, "elsewhere": self._elsewhere(), "sample_interval_s": SAMPLE_INTERVAL_S}
 
     def _queues(self) -> Iterator[PlacedIn]:
         for name, hosted in list(self._broker.container.sets.items()):

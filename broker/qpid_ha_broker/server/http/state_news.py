@@ -81,7 +81,7 @@ class StateNews:
         return listener
 
     def leave(self, listener: NewsListener) -> None:
-        """That one listens no more."""
+        """`listener` listens no more."""
         self._listeners.pop(listener, None)
 
     async def _follow(self) -> None:
