@@ -48,11 +48,12 @@ class SetEntry(NamedTuple):
         return tuple([name for name in self.replicas if name not in self.leaving])
 
 
-IF_EMPTY: Final = "qpid.if-empty"
-IF_UNUSED: Final = "qpid.if-unused"
 DELETION: Final = "qpid.deletion"
-"""Arguments that an entry of the directory has while its queue is being deleted on conditions: those, and the id of
-that deletion."""
+_CONDITIONS: Final = ("qpid.if-empty", "qpid.if-unused", DELETION)
+"""Arguments with which a controller of the release before has a queue deleted on conditions: those, and an id."""
+TOMBSTONE_OF: Final = "$tombstone-of"
+"""The argument of a queue that was deleted, for its entry in the directory, whose id it is: see `cluster.directory`.
+Without the prefix of our own arguments, for the release before reads it as one of the application's."""
 
 
 class PlacedQueue(NamedTuple):
@@ -72,12 +73,12 @@ class PlacedQueue(NamedTuple):
     @property
     def declared(self) -> ev.Arguments:
         """Those arguments with which it was declared."""
-        return without_conditions(self.arguments)
+        return {name: value for name, value in self.arguments.items() if name not in _CONDITIONS}
 
-
-def without_conditions(arguments: ev.Arguments) -> ev.Arguments:
-    """Those with which a queue was declared, of what an entry has while it is being deleted."""
-    return {name: value for name, value in arguments.items() if name not in (IF_EMPTY, IF_UNUSED, DELETION)}
+    @property
+    def deletion(self) -> str:
+        """The id of the deletion on conditions that a controller of the release before wants; empty: none."""
+        return str(self.arguments.get(DELETION, "")) if self.deleting else ""
 
 
 class Changes(NamedTuple):

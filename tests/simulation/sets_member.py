@@ -15,13 +15,15 @@ from qpid_ha_broker.cluster.messages import (
     BackupReport,
     ControllerSettings,
     GiveOrder,
+    OrderDeletion,
     OrderKind,
     ReplicaReport,
 )
 from qpid_ha_broker.cluster.placement import Placement, spread
 from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events.types import SetRecorded
-from simulation.node import Violation
+from qpid_ha_broker.server.peers.replica_reports import QueueReport
+from simulation.node import Node, Violation
 from simulation.sets_world import BrokerModel, World
 
 BACKUP_TIMEOUT_S = 3.0
@@ -157,6 +159,9 @@ class ModelledMembers:
         self.confirmed: dict[str, list[int]] = {}
         self._writes = 0
         self._requests = 0
+        self._deleted: set[int] = set()
+        """Entries whose queues are gone, as the logs of their sets have it."""
+        self.on_step: Callable[[Node, str], None] = lambda node, step: None
 
     # --- what happens
 
@@ -343,6 +348,18 @@ class ModelledMembers:
                 member.record = record
 
     # --- orders
+
+    def have_deleted(self, order: OrderDeletion, refuse: Callable[[bool, str], None]) -> None:
+        """Of a queue that nobody uses."""
+        member = self._member(order.broker, order.set)
+        if member is not None and member.state == "primary":
+            self._deleted.add(order.queue)
+
+    def report_queues(self, broker: BrokerModel, full: bool) -> QueueReport:
+        """All that there are, in the sets that it leads, but those that are gone."""
+        led = [name for name, report in self.reports(broker).items() if report.state == "primary"]
+        there = [entry for name in led for entry in broker.map.queues_of(name).values()]
+        return QueueReport(tuple([entry.id for entry in there if entry.id in self._deleted]))
 
     def obey(self, order: GiveOrder, answer: Callable[[bool, str], None]) -> None:
         """Of the controller."""

@@ -8,10 +8,17 @@ own, members hear of a lost one from those.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from qpid_ha_broker.cluster.messages import AnswerRecord, BackupReport, GiveOrder, OrderKind, ReplicaReport
+from qpid_ha_broker.cluster.messages import (
+    AnswerRecord,
+    BackupReport,
+    GiveOrder,
+    OrderDeletion,
+    OrderKind,
+    ReplicaReport,
+)
 from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha import effects as fx
@@ -21,6 +28,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.transactions.transaction import Message
+from qpid_ha_broker.server.peers.replica_reports import QueueReport
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import SimulatedDisk
 from simulation.copies import Copy, copies_in
@@ -29,11 +37,11 @@ from simulation.network import Network
 from simulation.node import Node, Session, Taker, Violation
 from simulation.node import World as NodeWorld
 from simulation.node_store import Machine
+from simulation.sets_queues import PUBLISHED, BrokerQueues, QueueLedger
 from simulation.sets_world import BrokerModel, World
 from simulation.trace import Trace
 from simulation.virtual_time import Clock
 
-QUEUE = "q"
 PUBLISH_WITHIN_S = 0.6
 RECORD_LIMIT_S = 5.0
 """As `server.controller.controller_client.RECORD_LIMIT_S`."""
@@ -257,9 +265,9 @@ class SimulatedSet:
         node = session.node
         if not session.is_open:
             return
-        payload = Copy(self.name, number, 0, QUEUE, 0).payload()
+        payload = Copy(self.name, number, 0, PUBLISHED, 0).payload()
         try:
-            queue = node.configuration.declare_queue(QUEUE, {})
+            queue = node.configuration.declare_queue(PUBLISHED, {})
             token = node.resources.publish(queue, Message(payload, True), node.message_ms())
         except ModelError:
             node.end_session(session)  # below min-in-sync, say
@@ -331,6 +339,9 @@ class RealMembers:
             self._clocks[broker] = Clock(world.schedule, 1.0 + drift, offset_s)
         self._hosted: dict[str, dict[str, tuple[SetEntry, tuple[str, ...]]]] = {broker: {} for broker in world.brokers}
         """By broker and set: as the broker knew it last."""
+        self._queues: dict[str, BrokerQueues] = {}
+        self.ledger = QueueLedger(world)
+        self.on_step: Callable[[Node, str], None] = lambda node, step: None
 
     @property
     def confirmed(self) -> dict[str, list[int]]:
@@ -357,6 +368,25 @@ class RealMembers:
             elif name in hosted:
                 del hosted[name]
                 self._set(name).unhost(broker.name, delete=broker.name not in entry.record.members)
+        self._queues_of(broker).work()
+        for name in hosted:
+            there, node = self._world.committed_map.sets.get(name), self._sets[name].nodes[broker.name]
+            is_led = there is not None and there.record.primary == broker.name and self.leaders(name) == [broker.name]
+            if is_led and there is not None and node.member.status.generation == there.record.generation:
+                for step in self.ledger.look(node, there):
+                    self.on_step(node, step)
+
+    def _queues_of(self, broker: BrokerModel) -> BrokerQueues:
+        there = self._queues.get(broker.name)
+        if there is None or there.map is not broker.map:
+            there = self._queues[broker.name] = BrokerQueues(self._world, broker, _Running(self._sets, broker.name))
+        return there
+
+    def have_deleted(self, order: OrderDeletion, refuse: Callable[[bool, str], None]) -> None:
+        self._queues_of(self._world.brokers[order.broker]).placed.have_deleted(order, refuse)
+
+    def report_queues(self, broker: BrokerModel, full: bool) -> QueueReport:
+        return self._queues_of(broker).placed.report(full)
 
     def _set(self, name: str) -> SimulatedSet:
         if name not in self._sets:
@@ -457,6 +487,26 @@ class RealMembers:
 
     def check_at_rest(self, entry: SetEntry) -> None:
         self._sets[entry.name].check_at_rest(entry)
+        self.ledger.check_at_rest(self._sets[entry.name].nodes[entry.record.primary], entry)
+
+
+class _Running(Mapping[str, Node]):
+    """The replicas at one broker that run, by set."""
+
+    def __init__(self, sets: Mapping[str, SimulatedSet], broker: str) -> None:
+        self._sets, self._broker = sets, broker
+
+    def __getitem__(self, name: str) -> Node:
+        node = self._sets[name].nodes[self._broker]
+        if not node.is_up:
+            raise KeyError(name)
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, there in self._sets.items() if there.nodes[self._broker].is_up)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _address(broker: str) -> str:

@@ -12,6 +12,7 @@ from simulation.node import Violation, problem_of
 from simulation.sets_member import ModelledMembers
 from simulation.sets_nodes import RealMembers
 from simulation.sets_plan import FAULTS_END_S, SetsPlan
+from simulation.sets_queues import QueueTraffic
 from simulation.sets_trouble import Trouble
 from simulation.sets_world import World
 
@@ -53,6 +54,7 @@ def play(world: World, plan: SetsPlan) -> None:
     for number, replicas in enumerate(plan.sets):
         world.ask(ms.CreateSet(f"set-{number}", min_replicas=replicas))
     trouble = Trouble(world)
+    traffic = QueueTraffic(world, trouble, plan)
     for fault in plan.faults:
         world.after(fault.at_s, partial(trouble.strike, fault))
     world.run(FAULTS_END_S + 0.5)
@@ -67,14 +69,14 @@ def play(world: World, plan: SetsPlan) -> None:
             world.kill(world.leader, has_power=draw.random() < 0.5)
             trouble.find_controller()
     world.settle(REST_S)
-    _check_moves(world, plan)
+    _check_moves(world, len(plan.faults) + traffic.deaths)
 
 
-def _check_moves(world: World, plan: SetsPlan) -> None:
+def _check_moves(world: World, faults: int) -> None:
     """A set changes its primary because something happened, and not again and again. Raises Violation."""
     for key, moves in Counter(key[:2] for key in world.primaries).items():
-        if moves > MOVES + MOVES_OF_A_FAULT * len(plan.faults):
-            raise Violation(f"{key} has had {moves} primaries, and there were {len(plan.faults)} faults")
+        if moves > MOVES + MOVES_OF_A_FAULT * faults:
+            raise Violation(f"{key} has had {moves} primaries, and there were {faults} faults")
 
 
 def run_sets(plan: SetsPlan, with_trace: bool = False) -> SetsOutcome:

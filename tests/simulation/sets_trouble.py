@@ -97,7 +97,10 @@ class Trouble:
             self._world.start(name)
             self.find_controller()
 
-    def _die(self, name: str, for_s: float, *, has_power: bool = True) -> None:
+    def die(self, name: str, for_s: float, *, has_power: bool = True) -> None:
+        """If it is up; and it comes back."""
+        if not self._world.brokers[name].is_up:
+            return
         self._world.kill(name, has_power=has_power)
         self._later(for_s, partial(self.start, name))
         self.find_controller()
@@ -105,18 +108,18 @@ class Trouble:
     def _kill(self, draw: random.Random, for_s: float) -> None:
         name = self._some_broker(draw)
         if name:
-            self._die(name, for_s)
+            self.die(name, for_s)
 
     def _cut_power(self, draw: random.Random, for_s: float) -> None:
         name = self._some_broker(draw)
         if name:
-            self._die(name, for_s, has_power=False)
+            self.die(name, for_s, has_power=False)
 
     def _cut_all_power(self, draw: random.Random, for_s: float) -> None:
         names = self._up()
         count = draw.choice((2, len(names)))
         for name in draw.sample(names, min(count, len(names))):
-            self._die(name, for_s * draw.uniform(0.5, 1.5), has_power=False)
+            self.die(name, for_s * draw.uniform(0.5, 1.5), has_power=False)
 
     def _pause(self, draw: random.Random, for_s: float) -> None:
         name = self._some_broker(draw)

@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.cluster import messages as ms
@@ -19,7 +20,8 @@ from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.placement import Placement, spread
 from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
 from qpid_ha_broker.events import types as ev
-from simulation.node import Violation
+from qpid_ha_broker.server.peers.replica_reports import QueueReport
+from simulation.node import Node, Violation
 from simulation.trace import Trace, shown
 from simulation.virtual_time import Schedule
 
@@ -100,6 +102,12 @@ class Members(Protocol):
     def obey(self, order: ms.GiveOrder, answer: Callable[[bool, str], None]) -> None:
         """Of the controller, to a broker that is up."""
 
+    def have_deleted(self, order: ms.OrderDeletion, refuse: Callable[[bool, str], None]) -> None:
+        """The same, of a queue."""
+
+    def report_queues(self, broker: BrokerModel, full: bool) -> QueueReport:
+        """What its broker says of queues."""
+
     def died(self, broker: str, has_power: bool) -> None:
         """Its process has died; without power, with what was not synced."""
 
@@ -135,6 +143,9 @@ class Members(Protocol):
 
     def check_at_rest(self, entry: SetEntry) -> None:
         """Of a set that is led. Raises Violation where something that was confirmed is not there."""
+
+    on_step: Callable[[Node, str], None]
+    """Called where a step of a queue's deletion was done at the primary of its set."""
 
 
 MakeMembers = Callable[["World"], Members]
@@ -187,6 +198,8 @@ class World:
         self._record_numbers = 0
         self._made: Counter[str] = Counter()
         """How often a set of that name was made."""
+        self.asked_deletions: set[int] = set()
+        """Entries of queues that somebody has wanted deleted."""
         self.members = members(self)
 
     def _new_broker(self, name: str, zone: str) -> BrokerModel:
@@ -370,7 +383,11 @@ class World:
             case ms.WriteMap(number, events):
                 self._write(number, events, cause)
             case ms.GiveOrder():
-                self._give_order(effect)
+                self.orders += effect.kind is not ms.OrderKind.PROMOTE
+                self._give_order(effect, partial(self.members.obey, effect))
+            case ms.OrderDeletion():
+                self.orders += 1
+                self._give_order(effect, partial(self.members.have_deleted, effect))
             case ms.AskReport(name):
                 if not self.is_lost():
                     self.brokers[name].reported_to = 0
@@ -404,9 +421,10 @@ class World:
         if self.carries(self.leader, name):
             self.after(self.latency_s(), lambda: self.deliver(name, look))
 
-    def _give_order(self, order: ms.GiveOrder) -> None:
+    def _give_order(
+        self, order: ms.GiveOrder | ms.OrderDeletion, carry_out: Callable[[Callable[[bool, str], None]], None]
+    ) -> None:
         """Answers to another controller than that which has ordered it count for nothing."""
-        self.orders += order.kind is not ms.OrderKind.PROMOTE
         generation = self.generation
 
         def answer(done: bool, text: str) -> None:
@@ -416,16 +434,22 @@ class World:
 
         def obey() -> None:
             if self.brokers[order.broker].is_up:
-                self.members.obey(order, answer)
+                carry_out(answer)
 
-        if not self.is_lost() and self.carries(self.leader, order.broker) and self.has_channel(order.broker):
+        is_there = order.broker in self.brokers and self.carries(self.leader, order.broker)
+        if not self.is_lost() and is_there and self.has_channel(order.broker):
             self.after(self.latency_s(), lambda: self.deliver(order.broker, obey))
             if self.random.random() < self.repeats:
                 self.after(self.random.uniform(0.0, 3.0), lambda: self.deliver(order.broker, obey))
 
+    @property
+    def last_lsn(self) -> int:
+        """Of `default`, as its leader has it."""
+        return len(self.log) + sum(map(len, self._written))
+
     def _write(self, number: int, events: tuple[ev.MapEvent, ...], cause: ms.ControllerInput) -> None:
         leader, generation = self.brokers[self.leader], self.generation
-        lsn = len(self.log) + sum(map(len, self._written))
+        lsn = self.last_lsn
         self._written.append(events)
         for event in events:
             lsn += 1
@@ -446,6 +470,8 @@ class World:
         for event in batch:
             if isinstance(event, ev.SetPlaced):
                 self._made[event.name] += event.name not in self.committed_map.sets
+            if isinstance(event, ev.QueueRemoved) and event.queue not in self.asked_deletions:
+                raise Violation(f"entry {event.queue} of a queue is removed, and nobody has asked for that")
             self.log.append(event)
             self.committed_map.apply(len(self.log), event)
             if isinstance(event, ev.SetDeleted):
@@ -494,6 +520,9 @@ class World:
     def ask(self, request: ms.ClusterRequest) -> int:
         """Have the controller do something; the request's number."""
         self.requests += 1
+        if isinstance(request, ms.DeleteQueue) and self.leader:
+            queue = self.brokers[self.leader].map.queues.get(request.name)
+            self.asked_deletions |= set() if queue is None else {queue.id}
         self.feed(ms.RequestReceived(self.requests, request))
         return self.requests
 
@@ -632,20 +661,16 @@ class World:
         dropped = () if full else tuple(name for name in broker.reported if name not in here)
         if not (full or changed or dropped) and self.now_s < broker.next_report_s:
             return
-        deleted = tuple(
-            queue.id
-            for name, report in here.items()
-            if report.state == "primary"
-            for queue in broker.map.queues_of(name).values()
-            if queue.deleting
-        )
         broker.next_report_s = self.now_s + 0.5
         broker.number += 1
         broker.reported_to, broker.reported = self.generation, here
         identity = ms.BrokerIdentity(
             broker.name, broker.uuid, broker.instance, f"{broker.name}:5672", "", broker.zone, "1.0"
         )
-        report = ms.BrokerReport(identity, broker.number, full, 1 << 30, changed, dropped, deleted)
+        queues = self.members.report_queues(broker, full)
+        report = ms.BrokerReport(
+            identity, broker.number, full, 1 << 30, changed, dropped, *queues, reads_tombstones=True
+        )
         if self.is_lost():
             return
         generation = self.generation

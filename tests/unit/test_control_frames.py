@@ -27,7 +27,7 @@ REPORT = st.builds(
     ms.BrokerReport, IDENTITY, U64, st.booleans(), U64, st.lists(REPLICA, max_size=3).map(tuple), NAMES,
     st.lists(U64, max_size=3).map(tuple), st.lists(st.builds(ms.UnplacedQueue, TEXT, TEXT, ARGUMENTS)).map(tuple),
     st.lists(st.builds(ms.DeclaredQueues, TEXT, U64), max_size=3).map(tuple),
-    st.lists(st.builds(ms.KeptQueue, U64, TEXT, U64, TEXT), max_size=3).map(tuple),
+    st.lists(st.builds(ms.KeptQueue, U64, TEXT, U64, TEXT), max_size=3).map(tuple), st.booleans(),
 )  # fmt: skip
 FRAMES: st.SearchStrategy[cf.ControlFrame] = st.one_of(
     st.builds(cf.Reported, REPORT),
@@ -35,6 +35,7 @@ FRAMES: st.SearchStrategy[cf.ControlFrame] = st.one_of(
     st.builds(cf.OrderDone, U64, st.booleans(), TEXT),
     st.builds(cf.Asked, U64, TEXT, ARGUMENTS, ARGUMENTS),
     st.builds(cf.Ordered, U64, TEXT, st.sampled_from(ms.OrderKind), TEXT, TEXT, st.booleans()),
+    st.builds(ms.OrderDeletion, U64, TEXT, TEXT, U64, st.booleans(), st.booleans()),
     st.just(cf.ReportAsked()),
     st.builds(cf.RecordTold, U64, st.booleans(), st.none() | RECORD, TEXT),
     st.builds(cf.Told, U64, st.booleans(), TEXT, ARGUMENTS),
@@ -44,14 +45,14 @@ VECTORS: list[tuple[str, cf.ControlFrame]] = [
     (
         '["report",[["b1","6f1c","1a","amqp://10.0.0.1:5672","","north","1.0"],7,true,1000000,'
         '[["orders","primary","active",3,1201,"",[["b2",true,4]],[10,2048,5],false]],["old"],[17],'
-        '[["orders","q",{"a":1}]],[["orders",18]],[[19,"c0ffee",3,"in use"]]]]',
+        '[["orders","q",{"a":1}]],[["orders",18]],[[19,"c0ffee",3,"in use"]],true]]',
         cf.Reported(
             ms.BrokerReport(
                 ms.BrokerIdentity("b1", "6f1c", "1a", "amqp://10.0.0.1:5672", "", "north", "1.0"), 7, True, 1_000_000,
                 (ms.ReplicaReport("orders", "primary", "active", 3, 1201, "", (ms.BackupReport("b2", True, 4),),
                                   ms.SetLoad(10, 2048, 5)),),
                 ("old",), (17,), (ms.UnplacedQueue("orders", "q", {"a": 1}),), (ms.DeclaredQueues("orders", 18),),
-                (ms.KeptQueue(19, "c0ffee", 3, "in use"),),
+                (ms.KeptQueue(19, "c0ffee", 3, "in use"),), True,
             )
         ),
     ),
@@ -72,6 +73,7 @@ VECTORS: list[tuple[str, cf.ControlFrame]] = [
         '["order",9,"orders","promote","","b1 is gone",true]',
         cf.Ordered(9, "orders", ms.OrderKind.PROMOTE, "", "b1 is gone", True),
     ),
+    ('["order-deletion",10,"b1","orders",17,true,false]', ms.OrderDeletion(10, "b1", "orders", 17, True, False)),
     ('["report-all"]', cf.ReportAsked()),
     ('["record-told",5,false,null,"it is not known"]', cf.RecordTold(5, False, None, "it is not known")),
     ('["told",2,true,"b2 leads orders",{"generation":4}]', cf.Told(2, True, "b2 leads orders", {"generation": 4})),

@@ -10,7 +10,6 @@ import pytest
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.context import Orders
 from qpid_ha_broker.cluster.controller import Controller
-from qpid_ha_broker.cluster.directory import deletion_of
 from qpid_ha_broker.cluster.liveness import FIRST_REPORTS_S, BrokerLife, Liveness
 from qpid_ha_broker.cluster.messages import OrderKind
 from qpid_ha_broker.cluster.placement import (
@@ -36,7 +35,7 @@ SETTINGS = ms.ControllerSettings()
 def report(name: str, *replicas: ms.ReplicaReport, uuid: str = "", instance: str = "") -> ms.BrokerReport:
     """A full one: all that this broker hosts."""
     identity = ms.BrokerIdentity(name, uuid or f"uuid-{name}", instance or f"{name}/1", f"{name}:1", "", "", "1.0")
-    return ms.BrokerReport(identity, 1, True, 1 << 30, replicas)
+    return ms.BrokerReport(identity, 1, True, 1 << 30, replicas, reads_tombstones=True)
 
 
 class Bench:
@@ -390,10 +389,14 @@ def test_a_set_with_queues_is_not_deleted() -> None:
 
     assert bench.ask(ms.LocateQueue("q")).result == {"set": "orders"}
     assert bench.ask(ms.DeleteSet("orders")).text == "set orders has 1 queues (q): delete them first"
-    assert bench.ask(ms.DeleteQueue("q")).done
+    bench.feed(ms.RequestReceived(900, ms.DeleteQueue("q")))
     again = bench.ask(ms.SettleQueue("q", {}, "orders"))
     assert ("being deleted" in again.text, again.result) == (True, {"reason": "in-use"})
+    bench.feed(ms.ReportReceived(report("a")._replace(deleted_queues=(bench.map.queues["q"].id,))))
+    bench.feed(ms.MapCommitted(bench.lsn))
+    assert bench.answers()[-1][:3] == (900, True, "queue q is deleted from orders")
     assert bench.ask(ms.LocateQueue("q")).result == {"set": ""}
+    assert bench.ask(ms.DeleteSet("orders")).done
 
 
 def test_a_set_that_is_lost_is_deleted_with_its_queues_and_their_names_are_free() -> None:
@@ -1444,34 +1447,100 @@ def test_a_new_controller_answers_that_a_queue_is_there_once_its_primary_has_sai
     assert (answer.done, answer.result) == (True, {"set": "orders", "created": False})
 
 
-def test_a_condition_that_does_not_hold_withdraws_the_deletion_and_the_answer_says_so() -> None:
+def deletions(bench: Bench, since: int = 0) -> list[ms.OrderDeletion]:
+    """The orders to delete queues; `since` as in `answers`."""
+    return [effect for effect in bench.said[since:] if isinstance(effect, ms.OrderDeletion)]
+
+
+def with_queue(*backups: str) -> tuple[Bench, int]:
+    """A queue of a set that `b` leads; and the id of its entry."""
     bench = Bench("a", "b", "c")
-    led(bench, "orders", "b", "c")
+    led(bench, "orders", "b", *backups)
     bench.ask(ms.SettleQueue("q", {"qpid.max_count": 5}, "orders"))
-    assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True, wait=True)) == []
-    placed = bench.map.queues["q"]
-    deletion = deletion_of(placed)
-    assert placed.deleting
-    assert placed.arguments == {"qpid.max_count": 5, "qpid.if-empty": True, "qpid.deletion": deletion}
+    return bench, bench.map.queues["q"].id
 
-    kept = ms.KeptQueue(placed.id, deletion, 1, "queue q holds 2 messages")
-    assert told_by_primary(bench, kept_queues=(kept._replace(generation=0),)) == [], "it led before another one did"
-    (answer,) = told_by_primary(bench, kept_queues=(kept,))
-    assert answer[1:] == (False, "queue q holds 2 messages", {"reason": "in-use"})
-    assert bench.map.queues["q"] == placed._replace(deleting=False, arguments={"qpid.max_count": 5})
 
-    assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True, wait=True)) == []
-    assert told_by_primary(bench, kept_queues=(kept,)) == [], "that is of the first deletion"
-    (refused,) = asked_to_wait(bench, ms.DeleteQueue("q", if_unused=True, wait=True))
-    assert "is being deleted on other conditions: try again" in refused.text
+def test_the_primary_of_a_set_is_told_to_delete_a_queue_and_its_entry_goes_when_it_has() -> None:
+    bench, entry = with_queue("c")
+    before = list(bench.map.events(1))
+    assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True)) == []
+    (order,) = deletions(bench)
+    assert order[1:] == ("b", "orders", entry, True, False)
+    assert list(bench.map.events(1)) == before, "nothing is written of what is not done"
 
-    assert asked_to_wait(bench, ms.DeleteQueue("q", wait=True)) == []
-    last = kept._replace(deletion=deletion_of(bench.map.queues["q"]))
-    assert last.deletion == "", "what is deleted in any case has no conditions"
-    assert told_by_primary(bench, kept_queues=(last,)) == []
-    both = told_by_primary(bench, deleted_queues=(placed.id,))
-    assert [answer.done for answer in both] == [True, True]
+    (answer,) = told_by_primary(bench, deleted_queues=(entry,))
+    assert answer[1:] == (True, "queue q is deleted from orders", {"set": "orders", "id": entry})
     assert not bench.map.queues
+
+
+def test_a_primary_that_does_not_delete_a_queue_as_its_conditions_do_not_hold_has_that_answered() -> None:
+    bench, entry = with_queue("c")
+    assert asked_to_wait(bench, ms.DeleteQueue("q", if_empty=True)) == []
+    assert asked_to_wait(bench, ms.DeleteQueue("q")) == []
+    first, second = deletions(bench)
+    before = len(bench.said)
+    bench.feed(ms.OrderAnswered("b", first.number, False, "queue q holds 2 messages"))
+    bench.feed(ms.MapCommitted(bench.lsn))
+
+    (answer,) = bench.answers(before)
+    assert answer[1:] == (False, "queue q holds 2 messages", {"reason": "in-use"})
+    (done,) = told_by_primary(bench, deleted_queues=(entry,))
+    assert done.done, "who has asked without conditions hears of his own"
+    assert second.number != first.number
+
+
+def test_the_next_primary_of_a_set_is_told_what_the_one_before_has_not_answered() -> None:
+    bench, entry = with_queue("c")
+    assert asked_to_wait(bench, ms.DeleteQueue("q", if_unused=True)) == []
+    before = len(bench.said)
+    bench.wait(1.0)
+    assert deletions(bench, before) == [], "once is enough"
+    bench.lead("c", "orders", members=("b", "c"))
+    bench.wait(1.0)
+
+    assert [order[1:] for order in deletions(bench, before)] == [("c", "orders", entry, False, True)]
+
+
+def test_who_waits_for_long_for_a_deletion_hears_that_nobody_knows() -> None:
+    bench, _ = with_queue("c")
+    assert asked_to_wait(bench, ms.DeleteQueue("q")) == []
+    before = len(bench.said)
+    bench.wait(5.1)
+    bench.feed(ms.MapCommitted(bench.lsn))
+
+    (answer,) = bench.answers(before)
+    assert (answer.done, answer.result) == (False, {"reason": "unavailable"})
+    assert "whether it is gone is not known" in answer.text
+    assert bench.ask(ms.SettleQueue("q", {"qpid.max_count": 5}, "orders")).done, "it is not being deleted any more"
+
+
+def test_where_a_replica_is_of_the_release_before_its_way_of_deleting_is_used() -> None:
+    bench, entry = with_queue("c")
+    older = report("c", ms.ReplicaReport("orders", "ready", "", 1, 5))._replace(reads_tombstones=False)
+    bench.feed(ms.ReportReceived(older))
+    refused = bench.ask(ms.DeleteQueue("q", if_empty=True))
+    assert (refused.done, refused.result) == (False, {"reason": "unavailable"})
+    assert "while c is of an older release" in refused.text
+    assert asked_to_wait(bench, ms.DeleteQueue("q")) == []
+    assert (bench.map.queues["q"].deleting, deletions(bench)) == (True, [])
+
+    (answer,) = told_by_primary(bench, deleted_queues=(entry,))
+    assert answer.done
+    assert not bench.map.queues
+
+
+def test_a_deletion_on_conditions_that_a_controller_of_the_release_before_has_begun_is_withdrawn() -> None:
+    bench, entry = with_queue("c")
+    placed = bench.map.queues["q"]
+    begun = {**placed.arguments, "qpid.if-empty": True, "qpid.deletion": "c0ffee"}
+    bench.map.apply(bench.lsn, ev.QueuePlaced("q", "orders", begun, True))
+    kept = ms.KeptQueue(entry, "c0ffee", 1, "it stays")
+    for late in (kept._replace(generation=0), kept._replace(deletion="f00d"), kept._replace(deletion="")):
+        told_by_primary(bench, kept_queues=(late,))
+        assert bench.map.queues["q"].deleting
+
+    told_by_primary(bench, kept_queues=(kept,))
+    assert bench.map.queues["q"] == placed
 
 
 def test_whoever_only_looks_is_answered_although_nothing_can_be_committed() -> None:

@@ -687,7 +687,7 @@ def test_a_queue_that_nobody_uses_any_more_is_deleted_by_way_of_its_entry_in_the
         broker.container.tick()
         broker.settle_down()
 
-    assert not queue.deleted, "its primary deletes it when the entry says so"
+    assert not queue.deleted, "its primary deletes it when the controller has it do so"
     expected = "brief", {"if_empty": False, "if_unused": True}
     assert [each[:2] for each in broker.directory.decisions] == [expected] * 2, "asked once in a while"
 

@@ -150,6 +150,14 @@ def test_a_queue_that_is_deleted_gets_nothing_and_one_that_is_not_there_yet_is_w
     assert cluster.held(cluster.default, "q") == ["m"]
 
 
+def test_a_queue_of_which_a_tombstone_is_left_gets_nothing(cluster: Cluster) -> None:
+    cluster.bind("q", "r1")
+    cluster.red.configuration.delete_queue("r1", tombstone_of=cluster.default.catalog.map.queues["r1"].id)
+    cluster.publish()
+    assert cluster.held(cluster.default, "q") == ["m"]
+    assert not cluster.red.resources.catalog.queues["r1"].messages.count
+
+
 def test_where_all_queues_are_of_default_it_is_as_ever(cluster: Cluster) -> None:
     cluster.bind("q")
     token = cluster.publish()

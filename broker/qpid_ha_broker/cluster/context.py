@@ -17,12 +17,13 @@ from qpid_ha_broker.cluster.messages import (
     ControllerNote,
     ControllerSettings,
     GiveOrder,
+    OrderDeletion,
     OrderKind,
     WriteMap,
 )
 from qpid_ha_broker.cluster.placement import Placement, PlacementBroker
 from qpid_ha_broker.cluster.reports import Reports
-from qpid_ha_broker.cluster_map import BrokerEntry, ClusterMap, SetEntry
+from qpid_ha_broker.cluster_map import BrokerEntry, ClusterMap, PlacedQueue, SetEntry
 from qpid_ha_broker.events import types as ev
 
 LEAVING_S = 5.0
@@ -343,6 +344,12 @@ class ControllerContext:
         number, to = self._next_number(), self.predecessor(self.draft.sets[set_name].record, broker)
         self._give(GiveOrder(number, broker, set_name, OrderKind.PROMOTE, to, cause, force))
         self._causes[set_name] = cause
+        return number
+
+    def order_deletion(self, queue: PlacedQueue, conditions: tuple[bool, bool]) -> int:
+        """Tell the primary of its set; the number of the order."""
+        number, primary = self._next_number(), self.draft.sets[queue.set].record.primary
+        self.send(OrderDeletion(number, primary, queue.set, queue.id, *conditions))
         return number
 
     def _next_number(self) -> int:

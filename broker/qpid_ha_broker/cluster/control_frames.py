@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from qpid_ha_broker.cluster.messages import BrokerReport, OrderKind
+from qpid_ha_broker.cluster.messages import BrokerReport, OrderDeletion, OrderKind
 from qpid_ha_broker.events.json_forms import checks_of, dump, in_field, listed, parse
 from qpid_ha_broker.events.types import SetRecorded
 
@@ -100,7 +100,9 @@ class Dismissed(NamedTuple):
     text: str
 
 
-ControlFrame = Reported | RecordAsked | OrderDone | Asked | Ordered | ReportAsked | RecordTold | Told | Dismissed
+ControlFrame = (
+    Reported | RecordAsked | OrderDone | Asked | Ordered | OrderDeletion | ReportAsked | RecordTold | Told | Dismissed
+)
 
 KINDS: Final[Mapping[str, type[ControlFrame]]] = {
     "report": Reported,
@@ -108,6 +110,7 @@ KINDS: Final[Mapping[str, type[ControlFrame]]] = {
     "order-done": OrderDone,
     "ask": Asked,
     "order": Ordered,
+    "order-deletion": OrderDeletion,
     "report-all": ReportAsked,
     "record-told": RecordTold,
     "told": Told,

@@ -302,6 +302,7 @@ class Controller:
             self._keeper.trigger(self._sets_of(name))
 
     def _order_answered(self, number: int, done: bool, text: str) -> None:
+        self._queues.deletion_answered(number, done, text)
         self._leadership.promotion_ended(number, done, text)
         order = self._ctx.orders.answered(number)
         if order is None:

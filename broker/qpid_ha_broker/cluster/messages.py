@@ -87,7 +87,7 @@ class UnplacedQueue(NamedTuple):
 
 
 class KeptQueue(NamedTuple):
-    """A queue that is to be deleted on a condition which does not hold."""
+    """A queue whose entry has said since the release before that it is being deleted on conditions, and that stays."""
 
     id: int
     """In the directory."""
@@ -132,6 +132,9 @@ class BrokerReport(NamedTuple):
     """Of sets that it leads."""
     kept_queues: tuple[KeptQueue, ...] = ()
     """Of sets that it leads."""
+    reads_tombstones: bool = False
+    """It knows what becomes of a queue that is deleted, and takes `OrderDeletion`; a broker of the release before does
+    not."""
 
 
 # --- requests of operators and clients
@@ -303,7 +306,7 @@ class DeleteQueue(NamedTuple):
     if_empty: bool = False
     if_unused: bool = False
     wait: bool = False
-    """Answer when it is gone, or stays, or that it is pending where that takes long."""
+    """It is answered when the queue is gone, or stays, or that nobody knows where that takes long, in any case."""
 
 
 class LocateQueue(NamedTuple):
@@ -455,7 +458,7 @@ class RecordRequested(NamedTuple):
 
 
 class OrderAnswered(NamedTuple):
-    """What a broker's member said to an order, if the answer was not lost."""
+    """What a broker's member said to an order, or a broker to `OrderDeletion`, if the answer was not lost."""
 
     broker: str
     number: int
@@ -543,6 +546,22 @@ class GiveOrder(NamedTuple):
     """Of PROMOTE."""
 
 
+class OrderDeletion(NamedTuple):
+    """Have the primary of `set` delete the queue of an entry, if the conditions hold. A frame of its own, which brokers
+    of the release before do not know.
+
+    `OrderAnswered(number)` follows where they do not. Where they do the queue is among the next `deleted_queues`.
+    """
+
+    number: int
+    broker: str
+    set: str
+    queue: int
+    """The id of the entry."""
+    if_empty: bool
+    if_unused: bool
+
+
 class AskReport(NamedTuple):
     """Have the broker send a full report: something of it was lost."""
 
@@ -610,6 +629,7 @@ class ControllerNote(NamedTuple):
 ControllerEffect = (
     WriteMap
     | GiveOrder
+    | OrderDeletion
     | AskReport
     | LookForBroker
     | AskBroker

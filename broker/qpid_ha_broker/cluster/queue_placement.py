@@ -1,7 +1,7 @@
 """Which set a queue belongs to, as clients declare and delete queues, and as their sets' primaries report.
 
 The directory has an entry before the set has the queue, and until the set's primary says that it has deleted it: so
-there is no queue without an entry, whoever dies in between.
+there is no queue without an entry, whoever dies in between. See `cluster.directory`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.context import ControllerContext
-from qpid_ha_broker.cluster.directory import (
-    DeletionConditions,
-    conditions_of,
-    is_withdrawn,
-    with_conditions,
-)
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQueue, LocateQueue, SettleQueue
 from qpid_ha_broker.cluster.reports import DEFAULT
-from qpid_ha_broker.cluster_map import PlacedQueue, SetEntry, without_conditions
+from qpid_ha_broker.cluster_map import PlacedQueue, SetEntry
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.events.types import Arguments
@@ -30,6 +24,7 @@ from qpid_ha_broker.model.errors import (
     InvalidArgument,
     ModelError,
     NotFound,
+    Unavailable,
 )
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
 
@@ -44,6 +39,21 @@ class WaitingRequest(NamedTuple):
     pending: str
     """What is said instead when it takes too long."""
     until_s: float
+
+
+class WantedDeletion(NamedTuple):
+    """A queue that somebody wants deleted, and waits for that."""
+
+    number: int
+    """Of the request."""
+    queue: PlacedQueue
+    conditions: tuple[bool, bool]
+    """Only if it is empty, only if it is unused."""
+    until_s: float
+    generation: int = 0
+    """Of the primary of its set that was told."""
+    order: int = 0
+    """Which that one answers; 0: none was."""
 
 
 class ClusterRefusal(Exception):
@@ -66,22 +76,27 @@ class QueueDirectory:
         self._declared: dict[str, int] = {}
         """By set: it has the queues of all entries up to this one, as its primary has said to this controller."""
         self._waiting: dict[str, list[WaitingRequest]] = {}
-        """By queue: who is to hear when it is declared, or deleted."""
+        """By queue: who is to hear when it is declared."""
+        self._deletions: list[WantedDeletion] = []
+        self._older: set[str] = set()
+        """Brokers of the release before, as far as this controller has heard of them."""
 
     def began(self) -> None:
         """A new controller: whoever waited asks again."""
         self._declared.clear()
         self._waiting.clear()
+        self._deletions.clear()
+        self._older.clear()
 
     def settle(self, number: int, asked: SettleQueue) -> None:
         """Have it in its set. Raises ClusterRefusal."""
         there = self._ctx.map.queues.get(asked.name)
         if there is None:
             name = self._make_missing(asked)
-            self._ctx.write(ev.QueuePlaced(asked.name, name, without_conditions(asked.arguments), False))
+            self._ctx.write(ev.QueuePlaced(asked.name, name, asked.arguments, False))
         else:
             name = there.set
-            if there.deleting:
+            if there.deleting or any(wanted.queue.id == there.id for wanted in self._deletions):
                 raise ClusterRefusal(f"queue {asked.name} is being deleted: try again", InUse)
             _check_same(there, asked.arguments)
         done = AnswerRequest(number, True, f"queue {asked.name} is in {name}", {"set": name, "created": there is None})
@@ -103,6 +118,10 @@ class QueueDirectory:
                 result = {**each.done.result, "pending": True}
                 self._ctx.answer(each.done._replace(text=each.pending, result=result))
             self._keep_waiting(queue, [each for each in waiting if each not in late])
+        for wanted in [wanted for wanted in self._deletions if self._ctx.now_s >= wanted.until_s]:
+            text = f"queue {wanted.queue.name} is to be deleted from {wanted.queue.set}, whose primary has not answered"
+            self._refuse(wanted, f"{text}: whether it is gone is not known, try again", Unavailable)
+        self._deletions = [self._ordered(wanted) for wanted in self._deletions]
 
     def _keep_waiting(self, queue: str, waiting: list[WaitingRequest]) -> None:
         if waiting:
@@ -110,32 +129,49 @@ class QueueDirectory:
         else:
             self._waiting.pop(queue, None)
 
-    def _tell(self, queue: str, problem: str = "") -> None:
-        """What they have waited for has come, or does not."""
+    def _tell(self, queue: str) -> None:
+        """What they have waited for has come."""
         for each in self._waiting.pop(queue, []):
-            refused = each.done._replace(done=False, text=problem, result={"reason": REASONS[InUse]})
-            self._ctx.answer(refused if problem else each.done)
+            self._ctx.answer(each.done)
 
     def delete(self, number: int, asked: DeleteQueue) -> None:
         """Have its set delete it. Raises ClusterRefusal."""
         there = self._ctx.map.queues.get(asked.name)
         if there is None:
             raise ClusterRefusal(f"there is no queue {asked.name} in the directory", NotFound)
-        conditions, earlier = DeletionConditions(asked.if_empty, asked.if_unused), conditions_of(there)
-        if there.deleting and any(conditions) and any(earlier) and conditions != earlier:
-            raise ClusterRefusal(f"queue {asked.name} is being deleted on other conditions: try again", InUse)
-        if not there.deleting:
-            self._tell(asked.name, f"queue {asked.name} is being deleted")
-        if not there.deleting or (any(earlier) and not any(conditions)):
-            arguments = with_conditions(there.arguments, conditions, self._ctx.new_id())
-            self._ctx.write(ev.QueuePlaced(there.name, there.set, arguments, True))
-        text = f"queue {asked.name} is being deleted from {there.set}"
-        result = {"set": there.set, "id": there.id}
-        if asked.wait:
-            done = AnswerRequest(number, True, f"queue {asked.name} is deleted from {there.set}", result)
-            self._wait(asked.name, done, f"{text}, whose primary has not done so yet")
-        else:
-            self._ctx.answer(AnswerRequest(number, True, text, result))
+        conditions, replicas = (asked.if_empty, asked.if_unused), self._ctx.draft.sets[there.set].replicas
+        older = self._older.intersection(replicas)
+        if older and any(conditions):
+            text = f"queue {asked.name} cannot be deleted on conditions while {min(older)} is of an older release"
+            raise ClusterRefusal(f"{text}: upgrade it, or try again without", Unavailable)
+        if there.deletion or (older and not there.deleting):
+            self._ctx.write(ev.QueuePlaced(there.name, there.set, there.declared, True))
+        until_s = self._ctx.now_s + PENDING_LIMIT_S
+        self._deletions.append(self._ordered(WantedDeletion(number, there, conditions, until_s)))
+
+    def _ordered(self, wanted: WantedDeletion) -> WantedDeletion:
+        """The same, with the primary of the set told about it: the one that leads now, once."""
+        ctx, queue = self._ctx, wanted.queue
+        entry = ctx.draft.sets.get(queue.set)
+        if entry is None or entry.record.generation == wanted.generation or self._older.intersection(entry.replicas):
+            return wanted
+        order = ctx.order_deletion(queue, wanted.conditions)
+        return wanted._replace(generation=entry.record.generation, order=order)
+
+    def deletion_answered(self, number: int, done: bool, text: str) -> None:
+        """The primary of a set has said what comes of an order; other numbers are of other orders."""
+        for wanted in [wanted for wanted in self._deletions if wanted.order == number and not done]:
+            self._refuse(wanted, text, InUse)
+
+    def _refuse(self, wanted: WantedDeletion, text: str, kind: type[ModelError]) -> None:
+        self._deletions.remove(wanted)
+        self._ctx.answer(AnswerRequest(wanted.number, False, text, {"reason": REASONS[kind]}))
+
+    def _tell_deleted(self, queue: PlacedQueue) -> None:
+        for wanted in [wanted for wanted in self._deletions if wanted.queue.id == queue.id]:
+            self._deletions.remove(wanted)
+            text = f"queue {queue.name} is deleted from {queue.set}"
+            self._ctx.answer(AnswerRequest(wanted.number, True, text, {"set": queue.set, "id": queue.id}))
 
     def locate(self, number: int, asked: LocateQueue) -> None:
         """Say where it is, as far as that is committed."""
@@ -147,17 +183,19 @@ class QueueDirectory:
     def reported(self, report: BrokerReport) -> None:
         """What a primary says of queues. Of who does not lead the set, nothing counts."""
         ctx, broker = self._ctx, report.broker.name
+        (self._older.discard if report.reads_tombstones else self._older.add)(broker)
         for queue_id in dict.fromkeys(report.deleted_queues):
             queue = ctx.map.queues_by_id.get(queue_id)
             if queue is not None and ctx.draft.sets[queue.set].record.primary == broker:
                 ctx.write(ev.QueueRemoved(queue_id))
-                self._tell(queue.name)
+                self._tell_deleted(queue)
         for kept in report.kept_queues:
             queue = ctx.map.queues_by_id.get(kept.id)
-            if queue is not None and is_withdrawn(queue, ctx.draft.sets[queue.set].record, broker, kept):
-                ctx.write(ev.QueuePlaced(queue.name, queue.set, queue.declared, False))
-                ctx.note("info", f"queue {queue.name} of {queue.set} is not deleted: {kept.text}")
-                self._tell(queue.name, kept.text)
+            if queue is not None and queue.deletion == kept.deletion != "":
+                record = ctx.draft.sets[queue.set].record
+                if (record.primary, record.generation) == (broker, kept.generation):
+                    ctx.write(ev.QueuePlaced(queue.name, queue.set, queue.declared, False))
+                    ctx.note("info", f"queue {queue.name} of {queue.set} is not deleted: {kept.text}")
         for declared in report.declared_queues:
             self._declared[declared.set] = max(declared.id, self._declared.get(declared.set, 0))
         if report.declared_queues:

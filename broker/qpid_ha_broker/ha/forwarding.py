@@ -364,4 +364,4 @@ class ForwardReceiver:
         missing = [name for name in names if name not in there]
         if missing:
             raise NotFound(f"there is no queue {missing[0]}")
-        return tuple([there[name] for name in names])
+        return tuple([there[name] for name in names if not there[name].deleted])  # its entry, and bindings, follow

@@ -195,7 +195,7 @@ class Nodes:
             raise ServedElsewhere(directory, set_name, address)
         queue = hosted.resources.catalog.queues.get(address)
         if queue is not None:
-            return Target(hosted, queue)
+            return None if queue.deleted else Target(hosted, queue)
         self._check_serves(hosted, address)
         raise AttachWaits(hosted.await_queue(address))
 

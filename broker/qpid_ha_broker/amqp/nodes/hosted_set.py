@@ -267,7 +267,7 @@ class HostedSet:
     def _have_deleted(self, name: str, asked_ms: int | None) -> int:
         """Its entry in the directory has to go, too, or the queue would be made again; when that was asked for.
 
-        Whoever begins to use it before its entry says that it is to go, keeps it.
+        Whoever begins to use it before this broker is told to delete it, keeps it.
         """
         now_ms = self._host.now_ms
         if asked_ms is not None and now_ms - asked_ms < ASK_AGAIN_MS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from qpid_ha_broker.cluster_map import PlacedQueue
+from qpid_ha_broker.cluster_map import TOMBSTONE_OF, PlacedQueue
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
@@ -115,8 +115,8 @@ class Configuration:
         return changes
 
     def queue(self, name: str) -> Queue:
-        """Raises NotFound."""
-        if name not in self._catalog.queues:
+        """Raises NotFound, also for a tombstone."""
+        if name not in self._catalog.queues or self._catalog.queues[name].arguments.tombstone_of:
             placed = self._catalog.map.queues.get(name)
             where = "" if placed is None else f" in this resource set: it is in {placed.set}"
             raise NotFound(f"there is no queue {name}{where}")
@@ -154,6 +154,8 @@ class Configuration:
             there = self._catalog.queues[name]
             if there in self._deletions:
                 raise InUse(there.locked)
+            if there.deleted:
+                raise InUse(f"queue {name} is being deleted: try again")
             if not parsed.means_the_same_as(there.arguments):
                 raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
             return there
@@ -218,11 +220,13 @@ class Configuration:
             self._resources.timers.watch(queue)
         return queue
 
-    def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> Deletion:
+    def delete_queue(
+        self, name: str, *, if_empty: bool = False, if_unused: bool = False, tombstone_of: int = 0
+    ) -> Deletion:
         """Delete a queue; its messages go to the alternate exchange if it has one. Raises NotFound, InUse.
 
         If these are more than a portion, its consumers lose it at once, nobody publishes to it, and the queue goes with
-        the last message.
+        the last message. `tombstone_of`: of that entry of the directory it is a tombstone from now on.
         """
         self._replication.check_writable()
         queue = self.queue(name)
@@ -240,7 +244,11 @@ class Configuration:
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
         moves = self._catalog.alternate(alternate) is not None
-        if not moves or queue.messages.count <= MOVED_LENGTH:
+        if tombstone_of:
+            self._write(ev.QueueUpdated(queue.id, {**queue.arguments.given, TOMBSTONE_OF: tombstone_of}))
+            self._catalog.deleted_queues.append(queue)
+            deletion.written = self._resources.written
+        elif not moves or queue.messages.count <= MOVED_LENGTH:
             self._resources.reject(queue, list(queue.messages) if moves else [], DeathReason.QUEUE_DELETED)
             self._finish(deletion)
         else:

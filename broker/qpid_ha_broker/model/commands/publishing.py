@@ -118,7 +118,12 @@ class ExchangePublisher:
     def _still_there(self, resources: Resources, names: tuple[str, ...]) -> tuple[str, ...]:
         """Without queues that were deleted, whose entries and bindings are about to follow."""
         placed, there = self._default.catalog.map.queues, resources.catalog.queues
-        return tuple([name for name in names if name in there or not (name in placed and placed[name].deleting)])
+        gone = [
+            name
+            for name in names
+            if (there[name].deleted if name in there else name in placed and placed[name].deleting)
+        ]
+        return tuple([name for name in names if name not in gone]) if gone else names
 
     def _plans(
         self, there: Destinations, led: dict[str, Resources], by_set: dict[str, tuple[str, ...]], message: Message,

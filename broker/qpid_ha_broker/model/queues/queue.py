@@ -89,6 +89,8 @@ class Queue:
         care = arguments.message_ttl_ms or arguments.last_value_queue_key or self.locked
         self.needs_care = bool(self.limits.is_bounded or care)
         """There is something to decide about a message that comes: see `Resources.enqueue_plain`."""
+        if arguments.tombstone_of:
+            self.mark_deleted()
 
     def change_id(self, queue_id: int) -> None:
         """The queue counts as one that another event declared."""
@@ -102,7 +104,7 @@ class Queue:
         return header
 
     def mark_deleted(self) -> None:
-        """The queue is deleted. `needs_care` leads a late publisher to where that is noticed."""
+        """The queue is deleted, or but a tombstone. `needs_care` leads a late publisher to where that is noticed."""
         self.deleted = self.needs_care = True
 
     def is_redelivered(self, entry: Entry) -> bool:

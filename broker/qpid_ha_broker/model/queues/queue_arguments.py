@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from qpid_ha_broker.cluster_map import CREATED_BY
+from qpid_ha_broker.cluster_map import CREATED_BY, TOMBSTONE_OF
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument
 
@@ -82,6 +82,8 @@ class QueueArguments:
     """The URL of a node of another broker, from which the queue is filled; empty: from none."""
     created_by: str = ""
     """For whom it was made; empty: nobody in particular."""
+    tombstone_of: int = 0
+    """The id of the entry of the directory for which this was the queue, which is deleted; 0: it is not."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -95,7 +97,8 @@ class QueueArguments:
             if name.startswith(PREFIX):
                 short = name.removeprefix(PREFIX)
                 values[_FIELDS.get(short, short)] = _converted(short, value)
-        parsed = cls(**values, given=dict(arguments))
+        entry = arguments.get(TOMBSTONE_OF, 0)
+        parsed = cls(**values, tombstone_of=entry if isinstance(entry, int) else 0, given=dict(arguments))
         parsed._check_relations()
         return parsed
 
@@ -134,8 +137,9 @@ def check_settable(arguments: Iterable[str]) -> None:
     """Raises InvalidArgument for the name of one that clients and operators cannot set."""
     if SUBSCRIPTION in arguments:
         raise InvalidArgument(f"{SUBSCRIPTION} is for the broker to set: subscribe to an exchange, or leave it out")
-    if CREATED_BY in arguments:
-        raise InvalidArgument(f"{CREATED_BY} is for the broker to set: leave it out")
+    for name in (CREATED_BY, TOMBSTONE_OF):
+        if name in arguments:
+            raise InvalidArgument(f"{name} is for the broker to set: leave it out")
 
 
 def with_creator(arguments: Arguments, created_by: str) -> dict[str, Scalar]:

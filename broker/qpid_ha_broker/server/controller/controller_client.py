@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster import control_frames as cf
-from qpid_ha_broker.cluster.messages import BrokerReport
+from qpid_ha_broker.cluster.messages import BrokerReport, OrderDeletion
 from qpid_ha_broker.events.types import SetRecorded
 
 log = logging.getLogger("controller")
@@ -44,7 +44,7 @@ class ReportSource(Protocol):
 class OrderTaker(Protocol):
     """Who carries the controller's orders out."""
 
-    def carry_out(self, order: cf.Ordered, answer: Callable[[bool, str], None]) -> None:
+    def carry_out(self, order: cf.Ordered | OrderDeletion, answer: Callable[[bool, str], None]) -> None:
         """`answer` is called once it is known what came of it, if ever."""
 
 
@@ -218,7 +218,7 @@ class ControllerClient:
 
     def _heard(self, frame: cf.ControlFrame) -> None:
         match frame:
-            case cf.Ordered(number):
+            case cf.Ordered(number) | OrderDeletion(number):
                 channel = self._channel
                 self._orders.carry_out(frame, lambda done, text: self._order_done(channel, number, done, text))
             case cf.ReportAsked():

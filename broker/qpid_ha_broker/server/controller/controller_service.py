@@ -130,6 +130,7 @@ class ControllerService:
         self._actions: dict[type, Callable[[Any], None]] = {
             ms.WriteMap: self._write_map,
             ms.GiveOrder: self._give_order,
+            ms.OrderDeletion: lambda effect: self._send(effect.broker, effect),
             ms.AskReport: lambda effect: self._send(effect.broker, cf.ReportAsked()),
             ms.LookForBroker: self._look_for,
             ms.AskBroker: lambda effect: leaders.ask(effect, self._feed),

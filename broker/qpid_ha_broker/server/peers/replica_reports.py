@@ -112,8 +112,9 @@ class ReplicaReports:
         self._number += 1
         queues = self._queues(full)
         return BrokerReport(
-            self._identity(), self._number, full, self._room_bytes(), tuple(changed), tuple(dropped), *queues
-        )
+            self._identity(), self._number, full, self._room_bytes(), tuple(changed), tuple(dropped), *queues,
+            reads_tombstones=True,
+        )  # fmt: skip
 
     def _moving(self) -> set[str]:
         """Sets whose rate may be less by now, though nothing happens to them."""

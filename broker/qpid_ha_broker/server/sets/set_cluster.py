@@ -18,7 +18,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster.control_frames import Ordered, RecordTold
 from qpid_ha_broker.cluster.controller import Controller
-from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderKind
+from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderDeletion, OrderKind
 from qpid_ha_broker.cluster_map import Changes, SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.effects import (
@@ -95,7 +95,7 @@ class SetCluster:
         self._status: object = None
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
-        self._queue_names: dict[int, str] = {each.id: each.name for each in self.map.queues.values()}
+        self._entries = dict(self.map.queues_by_id)
         self._unsettled: dict[str, None] = {}
         """Sets of which this broker hosts another one of that name, unless its map is old."""
         self._again_s = 0.0
@@ -237,17 +237,15 @@ class SetCluster:
             self._due |= dict.fromkeys(
                 name for name, entry in self.map.sets.items() if not set(entry.replicas).isdisjoint(changes.brokers)
             )
-        names = []
+        queues = []
         for queue_id in changes.queues:
             queue = self.map.queues_by_id.get(queue_id)
             if queue is not None:
-                self._queue_names[queue_id] = queue.name
-            elif queue_id in self._queue_names:
-                names.append(self._queue_names.pop(queue_id))
-            if queue is not None:
-                names.append(queue.name)
+                self._entries[queue_id] = queue
                 self.directory.queue_changed(queue.name)
-        self.queues.map_changed(changes, names)
+            if queue_id in self._entries:
+                queues.append(self._entries[queue_id] if queue is not None else self._entries.pop(queue_id))
+        self.queues.map_changed(changes, queues)
         self.forwarding.map_changed()
         if had_many or changes.sets:
             self._broker.membership.clients.update()
@@ -299,7 +297,7 @@ class SetCluster:
         return self._member.status.state in (State.PRIMARY, State.READY)
 
     def _unhost(self, name: str, entry: SetEntry | None) -> None:
-        """A set that was deleted has no queues, or those that were to be deleted: its log may say so here no more.
+        """A set that was deleted has no queues, or those whose entries were removed: its log may say so here no more.
 
         One whose replica was moved is held by others. If it is not so, the map has lost what it knew: another log of
         `default` was made the cluster's by force.
@@ -308,7 +306,8 @@ class SetCluster:
         if entry is None or self._is_of_another(name, entry.record.cluster):
             reason = "the cluster map has no such set any more"
             hosted = self._broker.container.sets.get(name)
-            may_be_wanted = hosted is None or not hosted.resources.catalog.queues.keys() <= unwanted
+            queues = {} if hosted is None else hosted.resources.catalog.queues
+            may_be_wanted = hosted is None or not {name for name in queues if not queues[name].deleted} <= unwanted
         else:
             reason = "the cluster map has its replicas elsewhere"
             may_be_wanted = self.name in entry.record.members
@@ -345,8 +344,12 @@ class SetCluster:
 
     # --- orders: see `controller_client.OrderTaker`
 
-    def carry_out(self, order: Ordered, answer: Callable[[bool, str], None]) -> None:
+    def carry_out(self, order: Ordered | OrderDeletion, answer: Callable[[bool, str], None]) -> None:
         """Of the controller."""
+        if isinstance(order, OrderDeletion):
+            self.queues.have_deleted(order, answer)
+            self._broker.schedule_turn()
+            return
 
         def answered(told: Answered) -> None:
             answer(told.done, told.text)
