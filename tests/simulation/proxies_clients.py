@@ -305,15 +305,16 @@ class ConsumingClient(LinkClient):
 
     def on_flow(self, talk: Talk, link: Any) -> None:
         if self._is_mine(link):
+            if self._is_draining and link.credit <= 0:
+                self._withdrawn = 0  # the broker knows of all credit that was taken back
             self._look_whether_drained(link)
 
     def _look_whether_drained(self, link: Any) -> None:
-        """Messages may have used up the credit: then no flow says so."""
+        """Messages may have used up the credit: then no flow says so, and more may come for what was taken back."""
         if self._is_draining and link.credit <= 0:
             link.drained()
             link.drain_mode = False
             self._is_draining = False
-            self._withdrawn = 0
             self.note("has drained")
 
     def link_ended(self) -> None:
