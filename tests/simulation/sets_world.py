@@ -502,6 +502,7 @@ class World:
 
     def _check_loss(self, before: ClusterMap, name: str) -> None:
         """A broker counts as failed from now on."""
+        self._note_reach()  # it may have been cut off since the last tick
         since_s = self.brokers[name].in_reach_since_s
         led = [entry.name for entry in before.sets.values() if entry.record.primary == name]
         leads = [set_name for set_name in led if name in self.members.leaders(set_name)]
