@@ -1199,6 +1199,22 @@ def test_one_whose_connection_is_lost_is_asked_at_once_and_is_not_gone_if_it_ans
     assert orders(bench, OrderKind.PROMOTE) == promoted
 
 
+def test_one_that_does_not_lead_all_that_is_recorded_is_asked_about_what_it_has_said_it_leads() -> None:
+    """It was restarted, and cannot lead what it led before: the answer to that is none, and it leads others."""
+    bench = Bench("a", "b", "c")
+    led(bench, "zebra", "b", "c")
+    led(bench, "orders", "b", "c")
+    for number in range(9):
+        led(bench, f"others-{number}", "b", "c")
+    others = [ms.ReplicaReport(f"others-{number}", "connecting", "", 1, 5) for number in range(9)]
+    bench.hosts("b", ms.ReplicaReport("orders", "primary", "active", 1, 5), *others)
+    bench.said.clear()
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+
+    assert ("b", "orders") in asked(bench)
+    assert 1 < len(asked(bench)) <= 3
+
+
 def test_one_that_lost_its_channel_and_answered_and_fell_silent_then_may_live() -> None:
     bench = Bench("a", "b", "c")
     led(bench, "orders", "b", "c")

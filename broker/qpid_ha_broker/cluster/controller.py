@@ -21,12 +21,15 @@ from qpid_ha_broker.cluster.queue_placement import QueueDirectory
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
+from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events import types as ev
 
 PASSES = 3
 """So often what an input changes is followed up at once; the rest is when the next one comes."""
 LOOK_INTERVAL_S = 1.0
 """Between two looks at what nobody reports."""
+ASKED_ABOUT = 3
+"""Sets about which a broker in doubt is asked at once. One that it leads is enough; one alone may be led by nobody."""
 
 
 class Controller:
@@ -150,18 +153,22 @@ class Controller:
             ctx.send(ms.LookForBroker(entry.name, entry.address))
 
     def _ask_leaders(self) -> None:
-        """Whoever leads a set, and is in doubt, is asked about one of them: who is to lead in its place asks again."""
+        """Who is in doubt is asked about some of the sets that it leads by their records, first about what it has said
+        that it leads: of others it says nothing. Who is to lead in its place asks again."""
         ctx = self._ctx
         names = ctx.liveness.to_ask(ctx.now_s, ctx.settings.failure_timeout_s)
         if not names:
             return
-        led = {entry.record.primary: entry for entry in ctx.draft.sets.values() if entry.record.generation}
-        for name in names:
-            entry, broker = led.get(name), ctx.draft.brokers.get(name)
-            if entry is not None and broker is not None:
-                limit_s = ASK_SHARE * ctx.settings.failure_timeout_s
+        led: dict[str, list[SetEntry]] = {name: [] for name in names if name in ctx.draft.brokers}
+        for entry in ctx.draft.sets.values():
+            if entry.record.generation and entry.record.primary in led:
+                led[entry.record.primary].append(entry)
+        limit_s = ASK_SHARE * ctx.settings.failure_timeout_s
+        for name, entries in led.items():
+            entries.sort(key=lambda entry: ctx.reports.leads(name, entry.name, entry.record.generation) is None)
+            for entry in entries[:ASKED_ABOUT]:
                 _, cluster, generation, *_ = entry.record
-                ctx.send(ms.AskBroker(name, broker.address, entry.name, cluster, generation, limit_s))
+                ctx.send(ms.AskBroker(name, ctx.draft.brokers[name].address, entry.name, cluster, generation, limit_s))
 
     def _tick(self) -> None:
         ctx = self._ctx
