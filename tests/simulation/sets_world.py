@@ -200,6 +200,9 @@ class World:
         """How often a set of that name was made."""
         self.asked_deletions: set[int] = set()
         """Entries of queues that somebody has wanted deleted."""
+        self._deletions: dict[int, str] = {}
+        """By request: the name of a queue that is to be deleted. A controller that sleeps reads it later, and then the
+        name may be that of another entry."""
         self.members = members(self)
 
     def _new_broker(self, name: str, zone: str) -> BrokerModel:
@@ -470,7 +473,7 @@ class World:
         for event in batch:
             if isinstance(event, ev.SetPlaced):
                 self._made[event.name] += event.name not in self.committed_map.sets
-            if isinstance(event, ev.QueueRemoved) and event.queue not in self.asked_deletions:
+            if isinstance(event, ev.QueueRemoved) and not self._was_asked_for(event.queue):
                 raise Violation(f"entry {event.queue} of a queue is removed, and nobody has asked for that")
             self.log.append(event)
             self.committed_map.apply(len(self.log), event)
@@ -524,8 +527,14 @@ class World:
         if isinstance(request, ms.DeleteQueue) and self.leader:
             queue = self.brokers[self.leader].map.queues.get(request.name)
             self.asked_deletions |= set() if queue is None else {queue.id}
+            self._deletions[self.requests] = request.name
         self.feed(ms.RequestReceived(self.requests, request))
         return self.requests
+
+    def _was_asked_for(self, entry: int) -> bool:
+        name = self.committed_map.queues_by_id[entry].name
+        unanswered = (number for number, asked in self._deletions.items() if asked == name)
+        return entry in self.asked_deletions or any(number not in self.answers for number in unanswered)
 
     def asked(self, request: ms.ClusterRequest, limit_s: float = 15.0) -> ms.AnswerRequest:
         """The same, and what came of it."""
