@@ -108,6 +108,13 @@ class Pending(Generic[Result]):
 Outcome = Done[Result] | Pending[Result]
 
 
+def once_all_is_shown(resource_set: ResourceSet, look: Callable[[], Result]) -> Outcome[Result]:
+    """What `look` sees of the set once all can be seen that an earlier primary may have confirmed."""
+    if not resource_set.is_taking_over:
+        return Done(look(), COMMITTED)
+    return Pending(TakingOver([resource_set]), None, look)
+
+
 class Administration:
     """Reads and commands on one resource set; refuses with a ModelError that says what to do, and changes nothing then.
 

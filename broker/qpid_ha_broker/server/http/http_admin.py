@@ -25,7 +25,6 @@ from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
-from qpid_ha_broker.server.control.audited_requests import only_looks
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
 from qpid_ha_broker.server.http.http_roles import needed_role
@@ -273,17 +272,18 @@ class AdminPort:
 
     def _begin(self, request: web.BaseRequest, entry: TokenEntry, body: bytes) -> _RpcCall:
         """A request of JSON-RPC is carried out, whoever waits for it."""
+        control = self._broker.control
 
         def permit(method: str, params: dict[str, object]) -> None:
-            role = needed_role(method, params)
+            role = needed_role(method, params, control.operations)
             if not entry.role.includes(role):
                 asked = " ".join(filter(None, (method[:80], str(params.get("action", ""))[:80])))
                 problem = f"{entry.name} has the role {entry.role}, and {asked} takes {role}"
                 raise ControlError(NOT_ALLOWED, problem)
-            call.looks = only_looks(method, params)
+            call.looks = control.operations.reads(method, params)
 
         caller = Caller(AuditChannel.HTTP, entry.name, request.remote or "")
-        answering = self._broker.control.answer(body, caller, permit)
+        answering = control.answer(body, caller, permit)
         call = _RpcCall(asyncio.get_running_loop().create_task(answering))
         self._begun.add(call.work)
         call.work.add_done_callback(self._begun.discard)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
-from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller.controller_client import ControllerGone
 from qpid_ha_broker.server.sets.cluster_control import read_flags
@@ -114,29 +114,27 @@ class SetMethods:
 
     async def sets(self, params: Params) -> object:
         """`list`, `show`, or a change of a set."""
+        check_parameters("sets", params)
         action = params.get("action", "list")
         if action == "list":
-            check_known(params, ("action",))
             return (await self._shown())["sets"]
         if action == "show":
-            check_known(params, ("action", "name"))
             return _named((await self._shown())["sets"], params.get("name"))
         return await self._change("sets", params, ("list", "show"))
 
     async def brokers(self, params: Params) -> object:
         """`list`, or a change of what a broker is to do."""
+        check_parameters("brokers", params)
         if params.get("action", "list") == "list":
-            check_known(params, ("action",))
             return (await self._shown())["brokers"]
         return await self._change("brokers", params, ("list",))
 
     async def replicas(self, params: Params) -> object:
         """`plan`: what would be done about replicas, and why; `list-policies`: how many are wanted; or a change."""
+        check_parameters("replicas", params)
         if params.get("action", "plan") == "plan":
-            check_known(params, ("action",))
             return (await self._done("replicas-plan")).result.get("actions", [])
         if params["action"] == "list-policies":
-            check_known(params, ("action",))
             return (await self._shown())["policies"]
         return await self._change("replicas", params, ("plan", "list-policies"))
 
@@ -145,7 +143,7 @@ class SetMethods:
 
         With `begin` it is answered with those that will be moved, with `left` with how many of them are left.
         """
-        flags = read_flags(params, "plan", "begin", "left", others=("cause",))
+        flags = read_flags("rebalance", params)
         if flags["left"]:
             return {"left": (await self._shown())["balancing"]}
         if flags["plan"]:
@@ -156,7 +154,7 @@ class SetMethods:
     async def shutdown(self, params: Params) -> object:
         """As without other sets; those end before `default` does."""
         problems: Mapping[str, str] = {}
-        if read_flags(params, "cluster")["cluster"] and self._cluster.map.sets and self._cluster.service.is_active:
+        if read_flags("shutdown", params)["cluster"] and self._cluster.map.sets and self._cluster.service.is_active:
             problems = (await self._done("sets-shutdown", {"uuid": uuid.uuid4().hex})).result["problems"]
         for name, why in problems.items():
             log.warning("set %s is not shut down in order, its stores will be as after a crash: %s", name, why)
@@ -169,7 +167,7 @@ class SetMethods:
 
     async def map(self, params: Params) -> object:
         """Brokers, sets, and which queue is in which."""
-        check_known(params, ())
+        check_parameters("map", params)
         queues = [{"queue": queue.name, "set": queue.set} for queue in self._cluster.map.queues.values()]
         return {**await self._shown(), "queues": sorted(queues, key=lambda row: row["queue"])}
 
@@ -185,7 +183,6 @@ class SetMethods:
         if action is None:
             known = (*others, *_ACTIONS[method])
             raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', known)}")
-        check_known(params, ("action", "cause", *action.params))
         given = {own: params[name] for name, own in action.params.items() if params.get(name) is not None}
         return self._told(await self._done(action.method, given, params.get("cause")))
 
