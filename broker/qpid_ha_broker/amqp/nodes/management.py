@@ -21,7 +21,7 @@ from qpid_ha_broker.access.audit import (
     RecordAct,
     audited,
 )
-from qpid_ha_broker.access.operations import OPERATIONS, OperationTable
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.access.rules import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.management_control import Control
@@ -133,9 +133,7 @@ class LaterReply:
 class Management:
     """The promise: any bytes get a reply, or None where they do not say to whom; nothing is raised."""
 
-    def __init__(
-        self, administration: Administration, name: str, access: AccessControl, operations: OperationTable = OPERATIONS
-    ) -> None:
+    def __init__(self, administration: Administration, name: str, access: AccessControl) -> None:
         self.administration = administration
         self.control: Control | None = None
         """Carries out the control socket's methods; the driver sets it. None: not to be had through AMQP."""
@@ -149,9 +147,7 @@ class Management:
         self._name = name
         self.access = access
         self.administration = administration
-        self._acts = operations.acts
-        rows = operations.by_type
-        entity_types = [type_(administration, rows[type_.short_name]) for type_ in ENTITY_TYPES]
+        entity_types = [type_(administration, OPERATIONS.by_type[type_.short_name]) for type_ in ENTITY_TYPES]
         self._types: dict[str, EntityType] = {type_.name: type_ for type_ in entity_types}
         self._short_names = {type_.short_name: type_.name for type_ in entity_types}
         self._node_operations: dict[str, RequestHandler] = {
@@ -194,7 +190,7 @@ class Management:
     def _audit(self, request: Request, caller: Caller, status: int) -> None:
         """`status` 0: it is not known what came of it."""
         operation = request.properties.get("operation")
-        names = self._acts.get(operation) if isinstance(operation, str) else None
+        names = OPERATIONS.acts.get(operation) if isinstance(operation, str) else None
         if self.record is None or names is None:
             return
         given = request.properties.get("type")

@@ -20,7 +20,6 @@ from qpid_ha_broker.access.operations import (
     Listing,
     ManagedObjects,
     Operation,
-    OperationTable,
     ParameterKind,
 )
 from qpid_ha_broker.amqp.nodes.queue_messages import QueueLook, managed_objects
@@ -58,7 +57,6 @@ def control_methods(
     administration: Administration,
     settings: SettingsHolder,
     wait_done: WaitDone,
-    operations: OperationTable = OPERATIONS,
 ) -> dict[str, Method]:
     """The methods that are about this broker alone, whatever it is to others.
 
@@ -78,7 +76,7 @@ def control_methods(
         "set": lambda params: _set(settings, params),
         **{
             method: method_of(actions)
-            for method, actions in operations.by_method.items()
+            for method, actions in OPERATIONS.by_method.items()
             if any(row.call is not None for row in actions.values())
         },
     }

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from qpid_ha_broker.access.audit import AuditedAct, AuditResult, Caller
-from qpid_ha_broker.access.operations import OPERATIONS, OperationTable
 from qpid_ha_broker.server.control.audited_requests import audited_request
 from qpid_ha_config.errors import SettingsError
 
@@ -33,20 +32,13 @@ class AuditLog:
     machine does. The file may be moved away: the next line begins a new one.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        broker: str,
-        wall_s: Callable[[], float] = time.time,
-        operations: OperationTable = OPERATIONS,
-    ) -> None:
+    def __init__(self, path: Path | None, broker: str, wall_s: Callable[[], float] = time.time) -> None:
         """None: nothing is recorded. Raises SettingsError when the file cannot be written."""
         self.path = path
         self.lost = 0
         """Lines that could not be written, since the start."""
         self._broker = broker
         self._wall_s = wall_s
-        self._operations = operations
         self._descriptor = -1
         self._missing = 0
         """Lines that are missing before the next one."""
@@ -107,7 +99,7 @@ class AuditLog:
         self, caller: Caller, method: str, params: Mapping[str, object], result: AuditResult, reason: str
     ) -> None:
         """Add the line of a request of JSON-RPC, if it is one that changes something."""
-        audited = None if self.path is None else audited_request(method, params, self._operations)
+        audited = None if self.path is None else audited_request(method, params)
         if audited is not None:
             self.record(AuditedAct(caller, *audited, result, reason))
 

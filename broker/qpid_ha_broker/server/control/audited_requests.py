@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qpid_ha_broker.access.audit import audited
-from qpid_ha_broker.access.operations import ALL, OPERATIONS, OperationTable, ParameterKind
+from qpid_ha_broker.access.operations import ALL, OPERATIONS, ParameterKind
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.settings import SECRETS, find
 
 
-def audited_request(
-    method: str, params: Mapping[str, object], operations: OperationTable = OPERATIONS
-) -> tuple[str, dict[str, object]] | None:
+def audited_request(method: str, params: Mapping[str, object]) -> tuple[str, dict[str, object]] | None:
     """How the audit log calls the act, and the parameters that it has of it; None: the request changes nothing."""
-    if operations.reads(method, params):
+    if OPERATIONS.reads(method, params):
         return None
-    row = operations.find(method, params)
+    row = OPERATIONS.find(method, params)
     if row is not None and row.control is not None:
         act = method if row.control.action == ALL else f"{method} {row.control.action}"
         secret = {name for name, kind in row.parameters.items() if kind is ParameterKind.SETTING}
@@ -28,7 +26,7 @@ def audited_request(
             parameters = {name: value for name, value in parameters.items() if name not in secret}
         return act, parameters
     action = params.get("action")
-    is_method = method in operations.by_method
+    is_method = method in OPERATIONS.by_method
     return (f"{method} {action[:80]}" if is_method and isinstance(action, str) else method[:80]), {}
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qpid_ha_broker.access.audit import AuditResult, Caller
-from qpid_ha_broker.access.operations import OPERATIONS, OperationTable
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
@@ -124,8 +124,6 @@ class ControlServer:
     """What is said of a method that is not there, while there are to be more of them."""
     record: RecordRequest | None = None
     """Who keeps the audit log; None: nobody."""
-    operations: OperationTable = OPERATIONS
-    """Whether a request may be ended when its caller goes, and who may ask for it from elsewhere."""
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By method and reason: how many requests were refused that a broker can carry out."""
     _refusals: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(logger))
@@ -250,7 +248,7 @@ class ControlServer:
 
         def note(method: str, params: dict[str, object]) -> None:
             nonlocal looks
-            looks = self.operations.reads(method, params)
+            looks = OPERATIONS.reads(method, params)
 
         work = asyncio.get_running_loop().create_task(self.answer(line, caller, note))
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from qpid_ha_broker.access.audit import AuditChannel, AuditResult, Caller
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.access.rules import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_control import Done
@@ -86,7 +87,7 @@ class RemoteControl:
     def _objection_by_rules(self, identity: PeerIdentity, body: object) -> str:
         subject = Subject.logged_in(identity.user, is_local=identity.is_local)
         method, params = _read(body)
-        row = self._control().operations.find(method, params)
+        row = OPERATIONS.find(method, params)
         form = None if row is None else row.control
         if form is not None and form.instead is not None and self._access.decide(subject, form.instead, "").is_allowed:
             return ""

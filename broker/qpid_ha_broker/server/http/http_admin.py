@@ -20,6 +20,7 @@ from aiohttp import web
 
 from qpid_ha_broker import __version__
 from qpid_ha_broker.access.audit import AuditChannel, Caller
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
@@ -272,18 +273,17 @@ class AdminPort:
 
     def _begin(self, request: web.BaseRequest, entry: TokenEntry, body: bytes) -> _RpcCall:
         """A request of JSON-RPC is carried out, whoever waits for it."""
-        control = self._broker.control
 
         def permit(method: str, params: dict[str, object]) -> None:
-            role = needed_role(method, params, control.operations)
+            role = needed_role(method, params)
             if not entry.role.includes(role):
                 asked = " ".join(filter(None, (method[:80], str(params.get("action", ""))[:80])))
                 problem = f"{entry.name} has the role {entry.role}, and {asked} takes {role}"
                 raise ControlError(NOT_ALLOWED, problem)
-            call.looks = control.operations.reads(method, params)
+            call.looks = OPERATIONS.reads(method, params)
 
         caller = Caller(AuditChannel.HTTP, entry.name, request.remote or "")
-        answering = control.answer(body, caller, permit)
+        answering = self._broker.control.answer(body, caller, permit)
         call = _RpcCall(asyncio.get_running_loop().create_task(answering))
         self._begun.add(call.work)
         call.work.add_done_callback(self._begun.discard)

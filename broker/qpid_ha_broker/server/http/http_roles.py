@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qpid_ha_broker.access.operations import OPERATIONS, OperationTable
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.access.token_roles import TokenRole
 
 
-def needed_role(method: str, params: Mapping[str, object], operations: OperationTable = OPERATIONS) -> TokenRole:
+def needed_role(method: str, params: Mapping[str, object]) -> TokenRole:
     """The least role that may ask for this. By force something may be lost: that takes `admin`, whatever it is."""
-    row = operations.find(method, params)
+    row = OPERATIONS.find(method, params)
     if row is None or row.control is None or params.get("force", False) is not False:
         return TokenRole.ADMIN
     reads_now = row.control.reads_with is not None and row.control.reads_with(params)

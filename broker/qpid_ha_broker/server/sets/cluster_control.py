@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 
-from qpid_ha_broker.access.operations import ALL, OPERATIONS, OperationTable, ParameterKind
+from qpid_ha_broker.access.operations import ALL, OPERATIONS, ParameterKind
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
@@ -36,15 +36,9 @@ End = Callable[[str], None]
 """Ends this broker; with the UUID under which its store is whole, or without one."""
 
 
-def cluster_methods(
-    facts: Facts,
-    end: End,
-    membership: Membership,
-    others: Mapping[str, Method],
-    operations: OperationTable = OPERATIONS,
-) -> dict[str, Method]:
+def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapping[str, Method]) -> dict[str, Method]:
     """All methods; `others` are those of `administration`."""
-    control = ClusterControl(facts, end, membership, operations)
+    control = ClusterControl(facts, end, membership)
     return {
         **others,
         "status": control.status,
@@ -59,7 +53,7 @@ def cluster_methods(
         "events": control.events,
         "pause": PauseControl(membership).pause,
         **{
-            name: control.on_primary(name, method) for name, method in others.items() if operations.has_of_primary(name)
+            name: control.on_primary(name, method) for name, method in others.items() if OPERATIONS.has_of_primary(name)
         },
     }
 
@@ -67,11 +61,10 @@ def cluster_methods(
 class ClusterControl:
     """Each public method but `on_primary` is a method of the control socket."""
 
-    def __init__(self, facts: Facts, end: End, membership: Membership, operations: OperationTable) -> None:
+    def __init__(self, facts: Facts, end: End, membership: Membership) -> None:
         self._facts = facts
         self._end = end
         self._membership = membership
-        self._operations = operations
 
     # --- looking
 
@@ -207,7 +200,7 @@ class ClusterControl:
         """`method`, but what is for a primary alone is refused by a broker that is none."""
 
         def guarded(params: Params) -> object | Awaitable[object]:
-            row = self._operations.find(name, params)
+            row = OPERATIONS.find(name, params)
             if (row is None or row.is_for_primary) and not self._membership.clients.is_serving:
                 raise self._not_primary("changes nothing")
             return method(params)
