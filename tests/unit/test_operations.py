@@ -24,6 +24,7 @@ from qpid_ha_broker.access.operations import (
     ROWS,
     AnswerTime,
     ControlForm,
+    ControllerForm,
     Effect,
     ManagementForm,
     Operation,
@@ -34,6 +35,7 @@ from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import OK, UNAUTHORIZED, ManagementAnswer
 from qpid_ha_broker.amqp.nodes.queue_messages import managed_objects
+from qpid_ha_broker.cluster.messages import REQUESTS
 from qpid_ha_broker.model.commands.administration import Done, Facts, Outcome
 from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, NOT_ALLOWED, ControlError
@@ -183,6 +185,7 @@ async def test_a_backup_refuses_what_writes_and_answers_what_only_looks(tmp_path
         replica = cluster.brokers["b"].container.management.administration
         await eventually(lambda: replica.has_queue("orders"))
         assert await cluster.ask("b", "depths", name="orders") == {"depth": 0}
+        assert (await cluster.ask("b", "queues", action="read", name="orders"))["messages"] == 0
         assert (await cluster.ask("a", "queues", action="annotate", name="orders", note="n"))["set"] == "default"
 
 
@@ -242,6 +245,7 @@ def changed(row: Operation, control: Fields | None = None, management: Fields | 
         (changed(ANNOTATE, {}, {"properties": ("nota",)}), "no parameters nota, which are properties"),
         (changed(ANNOTATE, {}, {"type": "topic"}), "no type topic"),
         (changed(ANNOTATE, parameters={"name": NAME, "note": TEXT, "action": TEXT}), "its action is no parameter"),
+        (changed(ANNOTATE, controller=ControllerForm("set-note", {"set": "name"})), "no parameters set, which the"),
         (changed(ANNOTATE, effect=Effect.READS), "nothing of it is ever committed"),
         (changed(ANNOTATE, call=None), "nothing says what is done"),
         (changed(ANNOTATE, answered=AnswerTime.AT_ONCE, counts="notes"), "is not answered with a number"),
@@ -304,6 +308,14 @@ async def test_the_broker_takes_the_parameters_of_each_row_and_no_others(tmp_pat
                 text = await problem(row, {name: WRONG[kind]})
                 assert not text.startswith("unknown parameter"), (row.text, name, text)
                 assert "because of a bug" not in text, (row.text, name, text)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.controller is not None], ids=lambda row: row.text)
+def test_the_controller_has_each_request_with_the_parameters_that_it_gets(row: Operation) -> None:
+    assert row.controller is not None
+    passed_on = row.controller.params(dict.fromkeys(row.parameters, 1), row.parameters)
+    assert "cause" not in passed_on
+    assert {*passed_on} <= {*REQUESTS[row.controller.method]._fields}
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.call is not None], ids=lambda row: row.text)

@@ -136,6 +136,22 @@ class ManagementForm(NamedTuple):
     """The description with its success."""
 
 
+class ControllerForm(NamedTuple):
+    """How the controller of the cluster is asked for an operation, by the broker that was asked.
+
+    It gets all parameters but the cause, which the log of that broker has.
+    """
+
+    method: str
+    names: Mapping[str, str]
+    """Parameters that are called otherwise there."""
+
+    def params(self, given: Mapping[str, object], parameters: Mapping[str, ParameterKind]) -> Facts:
+        """What the controller gets of the parameters `given`."""
+        passed_on = (name for name in parameters if name != "cause" and given.get(name) is not None)
+        return {self.names.get(name, name): given[name] for name in passed_on}
+
+
 class Operation(NamedTuple):
     """One row; `control` and `management` are the ways in which it can be asked for."""
 
@@ -147,6 +163,8 @@ class Operation(NamedTuple):
     call: Callable[[ManagedObjects], Callable[..., object] | Listing] | None = None
     """The method that takes the parameters by name. None: the server has methods of its own for it, about this broker
     and its cluster."""
+    controller: ControllerForm | None = None
+    """The request of the controller that it is, of an operation on sets, brokers or replicas. None: it is no such."""
     counts: str = ""
     """How a number is called in the answer that the method comes to; empty: it comes to a whole answer."""
 
@@ -254,6 +272,8 @@ def _problems(row: Operation) -> Iterator[str]:
         yield "it waits for all messages of a queue, and no parameter `name` says of which"
     if row.counts and row.answered is not AnswerTime.COMMITTED:
         yield "it counts, and is not answered with a number"
+    if row.controller is not None and (unknown := {*row.controller.names} - {*row.parameters}):
+        yield f"it has no parameters {', '.join(sorted(unknown))}, which the controller calls otherwise"
     if control is not None:
         if reads is not (control.audited is None):
             yield "it reads, and has audited parameters" if reads else "it writes: which parameters are audited?"
@@ -518,44 +538,61 @@ ROWS: Final[tuple[Operation, ...]] = (
             "name": _NAME, "replicas": _LIST, "preferred": _TEXT, "min_replicas": _NUMBER, "min_in_sync": _NUMBER,
             "cause": _TEXT,
         }, _WRITES, _OUTCOME,
+        controller=ControllerForm("set-create", {}),
     ),
     Operation(
         ControlForm("sets", "delete", _A, ("name", "lost", "cause")), None, {**_CAUSED, "lost": _FLAG},
         _WRITES, _OUTCOME,
+        controller=ControllerForm("set-delete", {}),
     ),
     Operation(
         ControlForm("sets", "transfer", _O, ("name", "to", "cause")), None, {**_CAUSED, "to": _TEXT},
         _WRITES, _OUTCOME,
+        controller=ControllerForm("set-transfer", {"name": "set"}),
     ),
     Operation(
         ControlForm("sets", "promote", _A, ("name", "broker", "force", "cause")), None, {**_OF_SET, "force": _FLAG},
         _WRITES, _OUTCOME,
+        controller=ControllerForm("set-promote", {"name": "set"}),
     ),
     Operation(
-        ControlForm("sets", "add-replica", _O, ("name", "broker", "cause")), None, _OF_SET, _WRITES, _OUTCOME
+        ControlForm("sets", "add-replica", _O, ("name", "broker", "cause")), None, _OF_SET, _WRITES, _OUTCOME,
+        controller=ControllerForm("set-add-replica", {"name": "set"}),
     ),
     Operation(
         ControlForm("sets", "remove-replica", _O, ("name", "broker", "force", "cause")), None,
         {**_OF_SET, "force": _FLAG}, _WRITES, _OUTCOME,
+        controller=ControllerForm("set-remove-replica", {"name": "set"}),
     ),
     Operation(ControlForm("brokers", "list", _V), None, {}, _READS, _OUTCOME),
     Operation(
         ControlForm("brokers", "drain", _O, ("name", "force", "cause")), None, {**_CAUSED, "force": _FLAG},
         _WRITES, _OUTCOME,
+        controller=ControllerForm("drain", {"name": "broker"}),
     ),
-    Operation(ControlForm("brokers", "undrain", _O, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME),
-    Operation(ControlForm("brokers", "leave", _A, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME),
+    Operation(ControlForm("brokers", "undrain", _O, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME,
+        controller=ControllerForm("undrain", {"name": "broker"}),
+    ),
+    Operation(ControlForm("brokers", "leave", _A, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME,
+        controller=ControllerForm("brokers-leave", {"name": "broker"}),
+    ),
     Operation(
         ControlForm("brokers", "fail", _A, ("name", "reason", "cause")), None, {**_CAUSED, "reason": _TEXT},
         _WRITES, _OUTCOME,
+        controller=ControllerForm("brokers-fail", {"name": "broker", "reason": "why"}),
     ),
-    Operation(ControlForm("brokers", "forget", _A, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME),
+    Operation(ControlForm("brokers", "forget", _A, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME,
+        controller=ControllerForm("brokers-forget", {"name": "broker"}),
+    ),
     Operation(ControlForm("replicas", "plan", _V), None, {}, _READS, _OUTCOME),
     Operation(ControlForm("replicas", "list-policies", _V), None, {}, _READS, _OUTCOME),
-    Operation(ControlForm("replicas", "trim", _O, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME),
+    Operation(ControlForm("replicas", "trim", _O, ("name", "cause")), None, _CAUSED, _WRITES, _OUTCOME,
+        controller=ControllerForm("replicas-trim", {"name": "set"}),
+    ),
     Operation(
         ControlForm("replicas", "policies", _O, ("policies", "cause")), None, {"policies": _LIST, "cause": _TEXT},
         _WRITES, _OUTCOME,
+        controller=ControllerForm("replica-policies", {}),
     ),
     Operation(
         ControlForm(

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
 from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
@@ -23,40 +24,6 @@ LOOKS: Final = ("cluster-show", "cluster-history", "replicas-plan")
 """What is asked of the controller that changes nothing."""
 REQUEST_LIMIT_S: Final = 25.0
 """After so long nobody waits for the controller any more."""
-
-
-class SetAction(NamedTuple):
-    """What `action` stands for: the controller's method, and its params by the names that operators use."""
-
-    method: str
-    params: Mapping[str, str] = {}
-
-
-_ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
-    "sets": {
-        "create": SetAction(
-            "set-create",
-            {name: name for name in ("name", "replicas", "preferred", "min_replicas", "min_in_sync")},
-        ),
-        "delete": SetAction("set-delete", {"name": "name", "lost": "lost"}),
-        "transfer": SetAction("set-transfer", {"name": "set", "to": "to"}),
-        "promote": SetAction("set-promote", {"name": "set", "broker": "broker", "force": "force"}),
-        "add-replica": SetAction("set-add-replica", {"name": "set", "broker": "broker"}),
-        "remove-replica": SetAction("set-remove-replica", {"name": "set", "broker": "broker", "force": "force"}),
-    },
-    "brokers": {
-        "drain": SetAction("drain", {"name": "broker", "force": "force"}),
-        "undrain": SetAction("undrain", {"name": "broker"}),
-        "leave": SetAction("brokers-leave", {"name": "broker"}),
-        "fail": SetAction("brokers-fail", {"name": "broker", "reason": "why"}),
-        "forget": SetAction("brokers-forget", {"name": "broker"}),
-    },
-    "replicas": {
-        "trim": SetAction("replicas-trim", {"name": "set"}),
-        "policies": SetAction("replica-policies", {"policies": "policies"}),
-    },
-}
-"""Those that change something, by method of the control socket and by `action`."""
 
 
 class SetMethods:
@@ -120,14 +87,14 @@ class SetMethods:
             return (await self._shown())["sets"]
         if action == "show":
             return _named((await self._shown())["sets"], params.get("name"))
-        return await self._change("sets", params, ("list", "show"))
+        return await self._change("sets", params)
 
     async def brokers(self, params: Params) -> object:
         """`list`, or a change of what a broker is to do."""
         check_parameters("brokers", params)
         if params.get("action", "list") == "list":
             return (await self._shown())["brokers"]
-        return await self._change("brokers", params, ("list",))
+        return await self._change("brokers", params)
 
     async def replicas(self, params: Params) -> object:
         """`plan`: what would be done about replicas, and why; `list-policies`: how many are wanted; or a change."""
@@ -136,7 +103,7 @@ class SetMethods:
             return (await self._done("replicas-plan")).result.get("actions", [])
         if params["action"] == "list-policies":
             return (await self._shown())["policies"]
-        return await self._change("replicas", params, ("plan", "list-policies"))
+        return await self._change("replicas", params)
 
     async def rebalance(self, params: Params) -> object:
         """Move primaries, or with `plan` say which would be moved, and why.
@@ -177,14 +144,13 @@ class SetMethods:
         shown["brokers"] = [{**row, "state": _broker_state(row)} for row in shown.get("brokers", [])]
         return shown
 
-    async def _change(self, method: str, params: Params, others: tuple[str, ...]) -> object:
-        wanted = params.get("action")
-        action = _ACTIONS[method].get(wanted) if isinstance(wanted, str) else None
-        if action is None:
-            known = (*others, *_ACTIONS[method])
+    async def _change(self, method: str, params: Params) -> object:
+        row = OPERATIONS.find(method, params)
+        if row is None or row.controller is None:
+            wanted, known = params.get("action"), OPERATIONS.by_method[method]
             raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', known)}")
-        given = {own: params[name] for name, own in action.params.items() if params.get(name) is not None}
-        return self._told(await self._done(action.method, given, params.get("cause")))
+        given = row.controller.params(params, row.parameters)
+        return self._told(await self._done(row.controller.method, given, params.get("cause")))
 
     @staticmethod
     def _told(told: Told) -> object:
