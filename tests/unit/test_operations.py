@@ -248,6 +248,7 @@ def changed(row: Operation, control: Fields | None = None, management: Fields | 
         (changed(ANNOTATE, controller=ControllerForm("set-note", {"set": "name"})), "no parameters set, which the"),
         (changed(ANNOTATE, effect=Effect.READS), "nothing of it is ever committed"),
         (changed(ANNOTATE, call=None), "nothing says what is done"),
+        (changed(ANNOTATE, answered=AnswerTime.OUTCOME), "waits for nobody else"),
         (changed(ANNOTATE, answered=AnswerTime.AT_ONCE, counts="notes"), "is not answered with a number"),
         (changed(ANNOTATE, parameters={"note": TEXT}, answered=AnswerTime.ALL_SHOWN), "says of which"),
         (ANNOTATE._replace(control=None, management=None), "no way to ask"),

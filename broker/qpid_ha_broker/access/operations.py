@@ -31,31 +31,42 @@ ALL: Final = ""
 
 
 class ParameterKind(Enum):
-    """What a parameter may be; whoever carries the operation out checks the value, and refuses all others."""
+    """Kinds of values that a parameter may have; whoever carries the operation out refuses all others."""
 
-    NAME = "the name of an object: left out, the refusal says that it is missing"
-    TEXT = "a text, or left out"
-    FLAG = "true or false; left out: false"
-    NUMBER = "a number, of an id also its text, or left out"
-    LIST = "a list, or left out"
-    ARGUMENTS = "a map of names and values; the audit log has those that the broker gives a meaning"
-    SETTING = "the value of the setting that the parameter `key` names; the audit log has it unless that is a secret"
+    NAME = "name"
+    """Of an object. Left out it is None, and the refusal says that it is missing."""
+    TEXT = "text"
+    FLAG = "flag"
+    """True or false; left out it is false."""
+    NUMBER = "number"
+    """An id also as a text: JSON has no integers of 64 bits everywhere."""
+    LIST = "list"
+    ARGUMENTS = "arguments"
+    """Names with values; the audit log has those that the broker gives a meaning."""
+    SETTING = "setting"
+    """The value of the setting that the parameter `key` names; the audit log has it unless that is a secret."""
 
 
 class Effect(Enum):
-    """What an operation leaves behind."""
+    """Whether an operation changes something."""
 
-    READS = "nothing: it may be ended when its caller goes, and the audit log has no line for it"
-    WRITES = "a change, or a refusal, which the audit log has: it goes on when nobody waits for it any more"
+    READS = "reads"
+    """It may be ended when its caller goes, and the audit log has no line for it."""
+    WRITES = "writes"
+    """It goes on when nobody waits for it any more, and the audit log has it, also where it is refused."""
 
 
 class AnswerTime(Enum):
-    """When an operation is answered."""
+    """The moment at which an operation is answered."""
 
-    AT_ONCE = "with what this broker has and knows"
-    ALL_SHOWN = "once a new primary has committed what it took over, all of which may have been confirmed before"
-    COMMITTED = "once what it wrote to the log of a set is committed: only the broker that leads the set takes it"
-    OUTCOME = "once others have answered: another broker, the controller, the coordinator, the core of this member"
+    AT_ONCE = "at once"
+    """With what this broker has and knows."""
+    ALL_SHOWN = "once all is shown"
+    """When a new primary has committed what it took over: all of that may have been confirmed before."""
+    COMMITTED = "once it is committed"
+    """When what it wrote to the log of a set is; only the broker that leads the set takes it."""
+    OUTCOME = "once others have answered"
+    """Another broker, the controller, the coordinator, or the core of this broker's member: the server waits for it."""
 
 
 class MessageRequests(Protocol):
@@ -196,7 +207,7 @@ class Operation(NamedTuple):
             return once_all_is_shown(queues_set, lambda: call(**given))
         outcome = call(**given)
         if isinstance(outcome, Done | Pending) is not (self.answered is AnswerTime.COMMITTED):
-            raise TypeError(f"{self.text} is answered {self.answered.value}, says its row, and came to {outcome!r:.80}")
+            raise TypeError(f"{self.text} is answered {self.answered.value}, says its row, but came to {outcome!r:.80}")
         if isinstance(outcome, Done | Pending) and self.counts:
             return outcome.then(lambda number: {self.counts: number})
         return outcome
@@ -270,6 +281,8 @@ def _problems(row: Operation) -> Iterator[str]:
         yield "it reads, and nothing of it is ever committed"
     if row.answered is AnswerTime.ALL_SHOWN and "name" not in row.parameters:
         yield "it waits for all messages of a queue, and no parameter `name` says of which"
+    if row.call is not None and row.answered is AnswerTime.OUTCOME:
+        yield "a method of the administration waits for nobody else"
     if row.counts and row.answered is not AnswerTime.COMMITTED:
         yield "it counts, and is not answered with a number"
     if row.controller is not None and (unknown := {*row.controller.names} - {*row.parameters}):
