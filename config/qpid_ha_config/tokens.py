@@ -10,35 +10,19 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from qpid_ha_broker.access.token_roles import TokenRole
 from qpid_ha_config.errors import ConfigError, nearest
+
+__all__ = ["KEY", "TOKENS_MAX", "TokenEntry", "TokenRole", "find_entry", "make_token", "read_tokens"]
 
 KEY: Final = "admin.tokens"
 TOKENS_MAX: Final = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LARGEST_FILE_BYTES = 1024 * 1024
-
-
-class TokenRole(StrEnum):
-    """What a token lets its holder do; each may do all that those before it may."""
-
-    METRICS = "metrics"
-    """`GET /metrics`."""
-    VIEWER = "viewer"
-    """All that changes nothing."""
-    OPERATOR = "operator"
-    """What operators do every day: queues, switchovers, moves of sets."""
-    ADMIN = "admin"
-    """All: settings, what may lose something, the end of a broker."""
-
-    def includes(self, other: TokenRole) -> bool:
-        """Whether the role may do all that `other` may."""
-        order = list(TokenRole)
-        return order.index(self) >= order.index(other)
 
 
 class TokenEntry(NamedTuple):

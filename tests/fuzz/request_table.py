@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from qpid_ha_broker.server.control.audited_requests import ALL, AUDITED
+from qpid_ha_broker.access.operations import ALL, OPERATIONS
 
 UNKNOWN: Final = "zzzzzzzz"
 """No method, action or parameter has a name that is near it, so the refusal tells all there are."""
@@ -47,15 +47,16 @@ def read_requests(ask: Asked) -> tuple[KnownRequest, ...]:
 
 
 def _of_method(ask: Asked, method: str) -> Iterator[KnownRequest]:
-    rows = AUDITED.get(method, {ALL: ()})
+    rows = OPERATIONS.by_method.get(method, {})
     actions = {*rows} - {ALL}
     if actions:
         actions |= {*_told(ask(method, {"action": UNKNOWN}))}
     for action in sorted(actions) or [""]:
         given: dict[str, object] = {"action": action} if action else {}
         told = _told(ask(method, {**given, **_TRIED.get(method, {}), UNKNOWN: 1}))
-        audited = rows.get(action, rows.get(ALL)) or ()
-        yield KnownRequest(method, action, tuple(sorted({*told, *audited} - {"action" if action else ""})))
+        row = rows.get(action, rows.get(ALL))
+        declared = () if row is None else row.parameters
+        yield KnownRequest(method, action, tuple(sorted({*told, *declared} - {"action" if action else ""})))
 
 
 def _told(reply: Mapping[str, Any]) -> list[str]:

@@ -23,10 +23,11 @@ from paired_engines import PairedBroker
 from paired_links import status
 from paired_proxy import paired_broker
 from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller, audited
+from qpid_ha_broker.access.operations import ALL, OPERATIONS
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
 from qpid_ha_broker.server.control.audit_log import AuditLog
-from qpid_ha_broker.server.control.audited_requests import ALL, AUDITED, audited_request
+from qpid_ha_broker.server.control.audited_requests import audited_request
 from qpid_ha_broker.server.control.control import ControlError, ControlServer
 from qpid_ha_broker.server.control.remote_control import RemoteControl
 from qpid_ha_broker.server.http.http_roles import needed_role
@@ -136,17 +137,18 @@ async def test_each_changing_request_has_one_line_with_its_result_and_a_look_non
 
 
 async def check_rows_are_whole(methods: Mapping[str, Any]) -> None:
-    """A request that the broker has and the tables have not: give it a row in `AUDITED`, in `REQUESTS`, and one in
-    `http_roles.NEEDED` unless it is for administrators alone."""
-    assert set(methods) == set(AUDITED)
+    """A request that the broker has and the table has not: give it a row in `access/operations.py`, and one in
+    `REQUESTS`."""
+    rows = OPERATIONS.by_method
+    assert set(methods) == set(rows)
     tried = {(method, params.get("action", ALL)) for method, params, _ in REQUESTS}
     for method, call in methods.items():
-        if ALL in AUDITED[method]:
+        if ALL in rows[method]:
             continue
         with pytest.raises(ControlError) as refused:  # which names those that there are
             await call({"action": "~"})
-        actions = set(re.findall(r"[a-z][a-z-]*", refused.value.message.partition(":")[2])) or set(AUDITED[method])
-        assert actions == set(AUDITED[method]), (method, refused.value.message)
+        actions = set(re.findall(r"[a-z][a-z-]*", refused.value.message.partition(":")[2])) or set(rows[method])
+        assert actions == set(rows[method]), (method, refused.value.message)
         assert {(method, action) for action in actions} - tried <= {(method, "list"), (method, "plan")}
 
 

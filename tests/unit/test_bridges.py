@@ -9,12 +9,21 @@ import pytest
 
 from paired_engines import queued_bodies, take_messages
 from paired_remote import TARGET, PairedRemote
-from qpid_ha_broker.amqp.links.bridges import PAUSE_MOST_S, WINDOW_MESSAGES, Bridge, InboundBridge, OutboundBridge
+from qpid_ha_broker.access.rules import permissions_of_arguments
+from qpid_ha_broker.amqp.links.bridges import (
+    BRIDGES,
+    PAUSE_MOST_S,
+    WINDOW_MESSAGES,
+    Bridge,
+    InboundBridge,
+    OutboundBridge,
+)
 from qpid_ha_broker.amqp.links.remote_probe import PATIENCE_S, RemoteProbe
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.message_path import MESSAGE_PATH
 from qpid_ha_broker.amqp.wire.remote_path import REMOTE_PATH, Step, check_ends_here
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 RELEASED, MODIFIED = proton.Delivery.RELEASED, proton.Delivery.MODIFIED
@@ -346,6 +355,13 @@ def test_when_another_broker_leads_what_was_sent_stays_in_the_queue(paired: Pair
     told(paired, delivery, ACCEPTED)
     assert held(paired) == ["a"]
     assert ended(paired)
+
+
+@pytest.mark.parametrize("argument", BRIDGES)
+def test_an_argument_that_asks_for_a_bridge_needs_a_permission_on_the_node_that_it_names(argument: str) -> None:
+    url = "amqp://partner/their-orders"
+    assert QueueArguments.parse({argument: url}).bridge == (argument, url)
+    assert {node for _, node in permissions_of_arguments({argument: url})} == {url}
 
 
 def test_a_link_that_a_bridge_began_does_not_end_at_its_own_queue() -> None:

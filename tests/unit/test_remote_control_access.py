@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from access_support import controlled
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import UNAUTHORIZED, ManagementAnswer
 from qpid_ha_broker.server.control.control import ControlServer
-from qpid_ha_broker.server.control.remote_control import OF_MESSAGES, RemoteControl
+from qpid_ha_broker.server.control.remote_control import RemoteControl
 from qpid_ha_config.settings import BrokerSettings
 
 OLGA = PeerIdentity("10.0.0.1:5", "olga", is_admin=True)
+OF_MESSAGES = [
+    action for action, row in OPERATIONS.by_method["queues"].items() if row.control is not None and row.control.queues
+]
 ALL = {"browse", "consume", "publish", "purge"}
 NEEDED = {"peek": {"browse"}, "payload": {"browse"}, "move": {"consume", "publish"}, "purge": {"purge"}}
 

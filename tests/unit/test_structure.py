@@ -47,7 +47,6 @@ LARGE_IN_ALL: dict[str, tuple[int, int]] = {
     "qpid_ha_broker.amqp.links.remote_links.RemoteLink": (12, 35),
     "qpid_ha_broker.amqp.links.remote_links.RemotePublisher": (26, 63),
     "qpid_ha_broker.amqp.links.session_consumer.SessionConsumer": (41, 50),
-    "qpid_ha_broker.amqp.nodes.sets_administration.SetsAdministration": (4, 37),
     "qpid_ha_broker.amqp.relaying.far_connection.FarConnection": (12, 32),
     "qpid_ha_broker.amqp.relaying.peer_client.PeerClient": (14, 31),
     "qpid_ha_broker.amqp.relaying.upstream.Upstream": (17, 33),

@@ -8,7 +8,7 @@ is lost when either of them ends, and what was under way then may be there twice
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import proton
@@ -61,6 +61,11 @@ class Bridge(FarLink[RemoteConnection]):
     """No client waits for it."""
     far_container = ""
     far_name = ""
+    fills = False
+    """Messages come to the queue by it, so it is there as long as the set is led here; else while there is something
+    to send."""
+    used_s = 0.0
+    """When there was something to send last, by the container's clock."""
 
     def begin(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver) -> None:
         """`hosted`: the set of the queue, which is led here."""
@@ -138,6 +143,8 @@ class InboundBridge(Bridge, EachTransfer):
 
     While the queue takes no more, what has come waits here, no more than the credit that was given, and is tried again.
     """
+
+    fills = True
 
     def __init__(self, hosted: HostedSet, queue: Queue, target: RemoteTarget, driver: RemoteDriver,
                  container: Container) -> None:  # fmt: skip
@@ -349,7 +356,6 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         """Nothing is sent before."""
         self._pause_s = PAUSE_S
         self.used_s = container.clock()
-        """When there was something to do last, by the container's clock."""
         hosted.resources.subscribe(queue, self, self)
 
     # --- attaching
@@ -513,3 +519,10 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         if not self.has_ended:
             super().finish(closed=closed)
             self.hosted.resources.unsubscribe(self.queue, self, self.hosted.now_ms)
+
+
+BRIDGES: Final[Mapping[str, type[InboundBridge] | type[OutboundBridge]]] = {
+    "qpid.cluster.source": InboundBridge,
+    "qpid.cluster.proxy": OutboundBridge,
+}
+"""By the argument of a queue that has its URL: see `QueueArguments.bridge`."""

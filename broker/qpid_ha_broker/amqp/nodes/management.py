@@ -16,16 +16,22 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.access.audit import (
     AuditChannel,
     AuditedAct,
-    AuditedParameters,
     AuditResult,
     Caller,
     RecordAct,
     audited,
 )
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.access.rules import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.management_control import Control
-from qpid_ha_broker.amqp.nodes.management_entities import BindingType, EntityType, ExchangeType, Operation, QueueType
+from qpid_ha_broker.amqp.nodes.management_entities import (
+    BindingType,
+    EntityType,
+    ExchangeType,
+    QueueType,
+    RequestHandler,
+)
 from qpid_ha_broker.amqp.nodes.management_messages import (
     BAD_REQUEST,
     CONFLICT,
@@ -63,6 +69,7 @@ ROW_WEIGHT = 5
 TEXT_PER_WEIGHT = 64
 """Characters that weigh as much as one value."""
 
+ENTITY_TYPES: Final[tuple[type[EntityType], ...]] = (QueueType, ExchangeType, BindingType)
 _AUDIT_RESULTS: Final[Mapping[int, AuditResult]] = {0: AuditResult.UNKNOWN, UNAUTHORIZED: AuditResult.DENIED}
 NOBODY: Final = Caller(AuditChannel.MANAGEMENT)
 
@@ -73,16 +80,6 @@ _STATUS = {
     errors.InUse: PRECONDITION_FAILED,
     errors.Unavailable: UNAVAILABLE,
 }
-
-
-AUDITED: Final[Mapping[str, AuditedParameters]] = {
-    "CREATE": ("name", "kind", "arguments", "exchange", "queue", "key"),
-    "UPDATE": ("name", "identity", "arguments"),
-    "DELETE": ("name", "identity", "if_empty", "if_unused"),
-    "PURGE": ("name", "identity"),
-}
-"""Operations that are administrative acts, and what the audit log has of their properties and bodies. All others change
-nothing, but ACCEPT, which is what consumers do."""
 
 AskElsewhere = Callable[[Request, ServedElsewhere], Outcome[ManagementAnswer]]
 
@@ -150,10 +147,10 @@ class Management:
         self._name = name
         self.access = access
         self.administration = administration
-        entity_types = (QueueType(administration), ExchangeType(administration), BindingType(administration))
+        entity_types = [type_(administration, OPERATIONS.by_type[type_.short_name]) for type_ in ENTITY_TYPES]
         self._types: dict[str, EntityType] = {type_.name: type_ for type_ in entity_types}
         self._short_names = {type_.short_name: type_.name for type_ in entity_types}
-        self._node_operations: dict[str, Operation] = {
+        self._node_operations: dict[str, RequestHandler] = {
             "QUERY": self._query,
             "GET-TYPES": self._get_types,
             "GET-ATTRIBUTES": self._get_attributes,
@@ -193,7 +190,7 @@ class Management:
     def _audit(self, request: Request, caller: Caller, status: int) -> None:
         """`status` 0: it is not known what came of it."""
         operation = request.properties.get("operation")
-        names = AUDITED.get(operation) if isinstance(operation, str) else None
+        names = OPERATIONS.acts.get(operation) if isinstance(operation, str) else None
         if self.record is None or names is None:
             return
         given = request.properties.get("type")

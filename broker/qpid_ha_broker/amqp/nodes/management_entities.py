@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 
+from qpid_ha_broker.access.operations import Listing, Operation
 from qpid_ha_broker.access.rules import Permission, permissions_of_arguments
 from qpid_ha_broker.amqp.nodes.management_messages import (
     ACCEPTED,
@@ -22,13 +24,19 @@ from qpid_ha_broker.amqp.nodes.management_messages import (
     Request,
     RequestRefusal,
 )
+from qpid_ha_broker.amqp.nodes.queue_messages import managed_objects
 from qpid_ha_broker.events.joined_names import joined, names_of
-from qpid_ha_broker.model.commands.administration import Administration, Done, Facts, Outcome, Pending, TakingOver
-from qpid_ha_broker.model.commands.browsing_requests import BrowsingRequests
-from qpid_ha_broker.model.queues.sequence import NO_LIMIT
+from qpid_ha_broker.model.commands.administration import (
+    Administration,
+    Done,
+    Facts,
+    Outcome,
+    Pending,
+    once_all_is_shown,
+)
 from qpid_ha_broker.model.sets.level_change import MOVED_MOST
 
-Operation = Callable[[Request], ManagementAnswer | Outcome[ManagementAnswer]]
+RequestHandler = Callable[[Request], ManagementAnswer | Outcome[ManagementAnswer]]
 
 
 class EntityType(ABC):
@@ -39,20 +47,40 @@ class EntityType(ABC):
     attributes: ClassVar[tuple[str, ...]]
     settable: ClassVar[tuple[str, ...]]
     """What CREATE takes in its body, beside the name."""
-    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Operation -> the application properties that it takes, beside the standard ones."""
-    actions: ClassVar[Mapping[str, Permission]] = {
-        "CREATE": Permission.CREATE, "READ": Permission.MANAGE, "DELETE": Permission.DELETE,
-    }  # fmt: skip
-    """Operation -> what has to be allowed for it."""
 
-    def __init__(self, administration: Administration) -> None:
+    def __init__(self, administration: Administration, rows: Mapping[str, Operation]) -> None:
+        """`rows`: of this type, by operation."""
         self._administration = administration
-        self.operations: dict[str, Operation] = {
-            "CREATE": self._create,
-            "READ": self._read_one,
-            "DELETE": self._delete,
+        self._managed = managed_objects(administration)
+        forms = {operation: row.management for operation, row in rows.items() if row.management is not None}
+        self.parameters = {operation: form.properties for operation, form in forms.items()}
+        """Operation -> the application properties that it takes, beside the standard ones."""
+        self.actions = {operation: form.permission for operation, form in forms.items()}
+        """Operation -> what has to be allowed for it."""
+        of_the_draft = self._of_the_draft()
+        self.operations: dict[str, RequestHandler] = {
+            operation: of_the_draft.get(operation, partial(self._carry_out, row)) for operation, row in rows.items()
         }
+
+    def _of_the_draft(self) -> dict[str, RequestHandler]:
+        """What has a form of its own there."""
+        return {"CREATE": self._create, "READ": self._read_one, "DELETE": self._delete}
+
+    def _carry_out(self, row: Operation, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+        """Any other operation on one object, with the application properties that its row names."""
+        form, given = row.management, request.properties
+        if row.call is None or form is None:
+            raise TypeError(f"nothing says what is done for {row.text}")
+        call = row.call(self._managed)
+        if isinstance(call, Listing):
+            raise TypeError(f"{row.text} lists, which is for QUERY")
+        arguments = {"name": target_of(request), **{name: given[name] for name in form.properties if name in given}}
+
+        def answered(facts: object) -> ManagementAnswer:
+            return ManagementAnswer(OK, form.done, facts)
+
+        outcome = row.carry_out(self._administration, call, arguments)
+        return outcome.then(answered) if isinstance(outcome, Done | Pending) else answered(outcome)
 
     def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
         """What who asks for the operation has to be allowed, with which nodes. Raises RequestRefusal."""
@@ -129,24 +157,9 @@ class QueueType(EntityType):
         *("id", "newest_message", "log_position", "arguments", "set"),
     )
     settable = ("arguments",)
-    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "DELETE": ("if_empty", "if_unused"),
-        "ACCEPT": ("id", "up_to"),
-        "MEASURE": ("after", "messages", "bytes"),
-        "LOCATE": ("timestamp",),
-        "TIMES": ("after", "up_to"),
-    }
-    actions: ClassVar[Mapping[str, Permission]] = {
-        **EntityType.actions, "UPDATE": Permission.MANAGE, "PURGE": Permission.PURGE, "ACCEPT": Permission.CONSUME,
-        "MEASURE": Permission.BROWSE, "LOCATE": Permission.BROWSE, "TIMES": Permission.BROWSE,
-    }  # fmt: skip
 
-    def __init__(self, administration: Administration) -> None:
-        super().__init__(administration)
-        self.operations |= {
-            "UPDATE": self._update, "PURGE": self._purge, "ACCEPT": self._accept, "MEASURE": self._measure,
-            "LOCATE": self._locate, "TIMES": self._times,
-        }  # fmt: skip
+    def _of_the_draft(self) -> dict[str, RequestHandler]:
+        return {**super()._of_the_draft(), "UPDATE": self._update}
 
     def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
         """Beside the queue itself also what it is to move messages to or from."""
@@ -175,42 +188,10 @@ class QueueType(EntityType):
         done = self._administration.update_queue(target_of(request), body.get("arguments"), MOVED_MOST)
         return ManagementAnswer(OK, "Updated", self._entity(done.result), written=done.written)
 
-    def _browsing(self, name: str) -> BrowsingRequests:
-        return BrowsingRequests(self._administration.of_queue(name, leads=True))
-
-    def _purge(self, request: Request) -> Pending[ManagementAnswer]:
-        pending = self._administration.purge_queue(target_of(request))
-        return pending.then(lambda count: ManagementAnswer(OK, "Purged", {"purged": count}))
-
-    def _accept(self, request: Request) -> Pending[ManagementAnswer]:
-        given, name = request.properties, target_of(request)
-        pending = self._browsing(name).accept(name, given.get("id"), given.get("up_to"))
-        return pending.then(lambda count: ManagementAnswer(OK, "Accepted", {"accepted": count}))
-
-    def _read_one(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
+    def _read_one(self, request: Request) -> Outcome[ManagementAnswer]:
         name = target_of(request)
-        return self._of_all(name, lambda: self._read(name))
-
-    def _measure(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
-        given, name, most = request.properties, target_of(request), NO_LIMIT - 1
-        limits = given.get("messages", most), given.get("bytes", most)
-        return self._of_all(name, lambda: self._browsing(name).measure(name, given.get("after"), *limits))
-
-    def _locate(self, request: Request) -> ManagementAnswer | Outcome[ManagementAnswer]:
-        name, timestamp = target_of(request), request.properties.get("timestamp")
-        return self._of_all(name, lambda: self._browsing(name).position_before(name, timestamp))
-
-    def _of_all(self, name: str, look: Callable[[], Facts]) -> ManagementAnswer | Outcome[ManagementAnswer]:
-        """What `look` sees of the queue once all can be seen that an earlier primary may have confirmed."""
-        resource_set = self._administration.of_queue(name, leads=True).resources.replicated
-        if not resource_set.is_taking_over:
-            return ManagementAnswer(OK, "OK", look())
-        return Pending(TakingOver([resource_set]), None, lambda: ManagementAnswer(OK, "OK", look()))
-
-    def _times(self, request: Request) -> ManagementAnswer:
-        given, name = request.properties, target_of(request)
-        times = self._browsing(name).write_times(name, given.get("after"), given.get("up_to"))
-        return ManagementAnswer(OK, "OK", times)
+        queues_set = self._administration.of_queue(name, leads=True).resources.replicated
+        return once_all_is_shown(queues_set, lambda: ManagementAnswer(OK, "OK", self._read(name)))
 
 
 class ExchangeType(EntityType):
@@ -220,7 +201,6 @@ class ExchangeType(EntityType):
     short_name = "exchange"
     attributes = ("name", "identity", "type", "kind", "bindings", "arguments")
     settable = ("kind", "arguments")
-    parameters: ClassVar[Mapping[str, tuple[str, ...]]] = {"DELETE": ("if_unused",)}
 
     def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
         """Beside the exchange itself also what it passes messages on to that it leads nowhere."""
@@ -251,9 +231,6 @@ class BindingType(EntityType):
     short_name = "binding"
     attributes = ("name", "identity", "type", "exchange", "queue", "key", "arguments")
     settable = ("exchange", "queue", "key", "arguments")
-    actions: ClassVar[Mapping[str, Permission]] = {
-        "CREATE": Permission.BIND, "READ": Permission.MANAGE, "DELETE": Permission.BIND,
-    }  # fmt: skip
 
     def needs(self, operation: str, request: Request) -> list[tuple[Permission, str]]:
         """For both ends of the binding."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Final
 
+from qpid_ha_broker.access.operations import ManagedObjects
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.message_facts import describe_message
 from qpid_ha_broker.amqp.wire.sections import without_number
@@ -128,6 +129,11 @@ class QueueMessages:
             source.resources.replicated.log,
             lambda: {"name": source_name, "to": target_name, "moved": move.count, "held": move.held},
         )
+
+
+def managed_objects(administration: Administration) -> ManagedObjects:
+    """What the operations of management are about, with the messages of queues."""
+    return ManagedObjects(administration, QueueMessages(administration))
 
 
 class QueueLook:

@@ -40,6 +40,71 @@ class HostedSets(Protocol):
         """Where queues of other sets are."""
 
 
+class ListedQueues:
+    """The queues of all sets of a cluster: what the replica here has, or the directory, where that knows more."""
+
+    def __init__(self, hosted: HostedSets) -> None:
+        self._hosted = hosted
+        self._map = hosted.default.resources.catalog.map
+
+    def rows(self, start: int) -> Iterator[Facts]:
+        """The queues from number `start` on, set by set; of one that another broker leads those of the directory."""
+        listings = list[Iterator[Facts]]()
+        for set_name, hosted in self._sets():
+            count = self._count(set_name, hosted)
+            if hosted is not None and not self.is_elsewhere(set_name) and start < count:
+                listings.append(hosted.administration.queues(start))
+            elif start < count:
+                listings.append(self._all_known(set_name, start))
+            start = max(start - count, 0)
+        return chain.from_iterable(listings)
+
+    def names(self) -> list[str]:
+        """The name of each, set by set."""
+        names: list[str] = []
+        for set_name, hosted in self._sets():
+            if hosted is None or self.is_elsewhere(set_name):
+                names += self._map.queues_of(set_name)
+            else:
+                names += hosted.administration.queue_names()
+        return names
+
+    @property
+    def count(self) -> int:
+        """How many queues there are."""
+        return sum(self._count(*named_set) for named_set in self._sets())
+
+    def is_elsewhere(self, set_name: str) -> bool:
+        """Whether the directory knows more than the replica here: that hears of new queues when more happens there."""
+        hosted = self._hosted.sets.get(set_name)
+        return hosted is None or (hosted.read_only and set_name in self._map.sets)
+
+    def facts_known(self, name: str, set_name: str, arguments: Arguments) -> Facts:
+        """What the replica here has of one queue, else what the directory says: its `arguments`."""
+        hosted = self._hosted.sets.get(set_name)
+        if hosted is not None and hosted.administration.has_queue(name):
+            return hosted.administration.queue(name)
+        return {"name": name, "set": set_name, "arguments": dict(arguments)}
+
+    def _all_known(self, set_name: str, start: int) -> Iterator[Facts]:
+        """The queues of a set that another broker leads, of which the first `start` are left out. A change of the map
+        while they are told is not seen."""
+        queues = list(islice(self._map.queues_of(set_name).values(), start, None))
+        return (self.facts_known(queue.name, set_name, queue.declared) for queue in queues)
+
+    def _sets(self) -> Iterator[tuple[str, HostedSet | None]]:
+        """All that there are, with the replica here; those without one last."""
+        yield from self._hosted.sets.items()
+        for name in self._map.sets:
+            if name not in self._hosted.sets:
+                yield name, None
+
+    def _count(self, set_name: str, hosted: HostedSet | None) -> int:
+        if hosted is None or self.is_elsewhere(set_name):
+            return len(self._map.queues_of(set_name))
+        return hosted.administration.queue_count
+
+
 class SetsAdministration(Administration):
     """As `Administration`, of all sets; all exchanges and bindings are of `default`.
 
@@ -51,6 +116,7 @@ class SetsAdministration(Administration):
     def __init__(self, hosted: HostedSets) -> None:
         super().__init__(hosted.default.resources, hosted.default.configuration)
         self._hosted = hosted
+        self._listed = ListedQueues(hosted)
 
     def of_queue(self, name: object, *, leads: bool = False) -> Administration:
         """The administration of the queue's set, of `default` where there is none of that name. Raises ServedElsewhere.
@@ -76,66 +142,23 @@ class SetsAdministration(Administration):
 
     def queues(self, start: int = 0) -> Iterator[Facts]:
         """As `Administration.queues`, set by set; of one that another broker leads those that the directory has."""
-        listings = list[Iterator[Facts]]()
-        for set_name, hosted in self._sets():
-            count = self._count(set_name, hosted)
-            if hosted is not None and not self._is_elsewhere(set_name, hosted) and start < count:
-                listings.append(hosted.administration.queues(start))
-            elif start < count:
-                listings.append(self._all_known(set_name, start))
-            start = max(start - count, 0)
-        return chain.from_iterable(listings)
-
-    def _all_known(self, set_name: str, start: int) -> Iterator[Facts]:
-        """The queues of a set that another broker leads, of which the first `start` are left out. A change of the map
-        while they are told is not seen."""
-        queues = list(islice(self._catalog.map.queues_of(set_name).values(), start, None))
-        return (self._facts_known(queue.name, set_name, queue.declared) for queue in queues)
+        return self._listed.rows(start)
 
     def queue_names(self) -> list[str]:
         """As `Administration.queue_names`."""
-        names: list[str] = []
-        for set_name, hosted in self._sets():
-            if hosted is None or self._is_elsewhere(set_name, hosted):
-                names += self._catalog.map.queues_of(set_name)
-            else:
-                names += hosted.administration.queue_names()
-        return names
+        return self._listed.names()
 
     @property
     def queue_count(self) -> int:
         """How many queues there are."""
-        return sum(self._count(*named_set) for named_set in self._sets())
-
-    def _sets(self) -> Iterator[tuple[str, HostedSet | None]]:
-        """All that there are, with the replica here; those without one last."""
-        yield from self._hosted.sets.items()
-        for name in self._catalog.map.sets:
-            if name not in self._hosted.sets:
-                yield name, None
-
-    def _is_elsewhere(self, set_name: str, hosted: HostedSet | None) -> bool:
-        """Whether the directory knows more than the replica here: that hears of new queues when more happens there."""
-        return hosted is None or (hosted.read_only and set_name in self._catalog.map.sets)
-
-    def _count(self, set_name: str, hosted: HostedSet | None) -> int:
-        if hosted is None or self._is_elsewhere(set_name, hosted):
-            return len(self._catalog.map.queues_of(set_name))
-        return hosted.administration.queue_count
-
-    def _facts_known(self, name: str, set_name: str, arguments: Arguments) -> Facts:
-        """What the replica here has, else what the directory says."""
-        hosted = self._hosted.sets.get(set_name)
-        if hosted is not None and hosted.administration.has_queue(name):
-            return hosted.administration.queue(name)
-        return {"name": name, "set": set_name, "arguments": dict(arguments)}
+        return self._listed.count
 
     def queue(self, name: object) -> Facts:
         """As `Administration.queue`."""
         set_name = self._set_of(name)
         placed = self._catalog.map.queues.get(name) if isinstance(name, str) else None
-        if placed is not None and self._is_elsewhere(set_name, self._hosted.sets.get(set_name)):
-            return self._facts_known(placed.name, set_name, placed.declared)
+        if placed is not None and self._listed.is_elsewhere(set_name):
+            return self._listed.facts_known(placed.name, set_name, placed.declared)
         return self.of_queue(name).queue(name)
 
     def has_queue(self, name: object) -> bool:
@@ -168,7 +191,7 @@ class SetsAdministration(Administration):
         return Pending(decision, None, lambda: self._created(checked, marked, decision))
 
     def _created(self, name: str, arguments: Arguments, decision: QueueDecision) -> Facts:
-        return {**self._facts_known(name, str(decision.result.get("set", "")), arguments), **decision.result}
+        return {**self._listed.facts_known(name, str(decision.result.get("set", "")), arguments), **decision.result}
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:
         """As `Administration.delete_queue`; the result may have `pending` and `text` as that of `create_queue`."""

@@ -18,6 +18,7 @@ from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import check_settable, with_creator
+from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 from qpid_ha_broker.model.sets.resources import Resources
 
@@ -108,6 +109,13 @@ class Pending(Generic[Result]):
 Outcome = Done[Result] | Pending[Result]
 
 
+def once_all_is_shown(resource_set: ResourceSet, look: Callable[[], Result]) -> Outcome[Result]:
+    """What `look` sees of the set once all can be seen that an earlier primary may have confirmed."""
+    if not resource_set.is_taking_over:
+        return Done(look(), COMMITTED)
+    return Pending(TakingOver([resource_set]), None, look)
+
+
 class Administration:
     """Reads and commands on one resource set; refuses with a ModelError that says what to do, and changes nothing then.
 
@@ -192,11 +200,11 @@ class Administration:
 
     def exchanges(self) -> Iterator[Facts]:
         """All exchanges with their bindings, in the order in which they were made: as `queues`."""
-        return map(self._exchange_facts, self._exchanges_from(0))
+        return (_exchange_facts(self._catalog, exchange) for exchange in self._exchanges_from(0))
 
     def exchange_outlines(self, start: int) -> Iterator[Facts]:
         """The facts of `exchanges` from number `start` on, with the number of their bindings only."""
-        return map(self._exchange_outline, self._exchanges_from(start))
+        return map(_exchange_outline, self._exchanges_from(start))
 
     def _exchanges_from(self, start: int) -> Iterator[Exchange]:
         there = list(islice(self._catalog.exchanges.values(), start, None))
@@ -204,11 +212,11 @@ class Administration:
 
     def exchange_outline(self, name: object) -> Facts:
         """One exchange with the number of its bindings, which there may be very many of. Raises NotFound."""
-        return self._exchange_outline(self.configuration.exchange(checked_name(name, "name")))
+        return _exchange_outline(self.configuration.exchange(checked_name(name, "name")))
 
     def exchange(self, name: object) -> Facts:
         """One exchange with its bindings. Raises NotFound."""
-        return self._exchange_facts(self.configuration.exchange(checked_name(name, "name")))
+        return _exchange_facts(self._catalog, self.configuration.exchange(checked_name(name, "name")))
 
     def create_exchange(self, name: object, kind: object, arguments: object = None) -> Done[Facts]:
         """Make an exchange, or find the same one there, with the number of its bindings.
@@ -216,7 +224,7 @@ class Administration:
         Raises AlreadyExists, InvalidArgument, NotFound.
         """
         checked = checked_name(name, "name"), checked_name(kind, "kind"), checked_arguments(arguments)
-        return self._done(self._exchange_outline(self.configuration.declare_exchange(*checked)))
+        return self._done(_exchange_outline(self.configuration.declare_exchange(*checked)))
 
     def delete_exchange(self, name: object, if_unused: object = False) -> Done[Facts]:
         """Delete an exchange with its bindings. Raises NotFound, InUse."""
@@ -229,7 +237,7 @@ class Administration:
     def bindings(self, start: int = 0) -> Iterator[Facts]:
         """Every binding of every exchange, from number `start` on: {"exchange", "queue", "key", "arguments"}."""
         for exchange in self._exchanges_from(0):
-            for facts in self._bindings_of(exchange, start):
+            for facts in _bindings_of(self._catalog, exchange, start):
                 yield {"exchange": exchange.name, **facts}
             start = max(start - len(exchange), 0)
 
@@ -244,7 +252,7 @@ class Administration:
         target = self._catalog.bindable_named(checked_name(queue, "queue"))
         wanted = (target.id, _key(key))
         binding = source.binding(*wanted)
-        return None if binding is None else {"exchange": source.name, **self._binding_facts(binding)}
+        return None if binding is None else {"exchange": source.name, **_binding_facts(self._catalog, binding)}
 
     def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
         """Bind, or give the binding with that key other arguments. Raises NotFound, InvalidArgument."""
@@ -280,22 +288,25 @@ class Administration:
             **taking_over(self.resources),
         }
 
-    def _exchange_facts(self, exchange: Exchange) -> Facts:
-        return {**self._exchange_outline(exchange), "bindings": self._bindings_of(exchange)}
 
-    def _bindings_of(self, exchange: Exchange, start: int = 0) -> Iterator[Facts]:
-        there = exchange.bindings()[start:]
-        ids, placed = self._catalog.queues_by_id, self._catalog.map.queues_by_id
-        return (self._binding_facts(binding) for binding in there if binding.queue in ids or binding.queue in placed)
+def _exchange_outline(exchange: Exchange) -> Facts:
+    arguments = dict(exchange.arguments)
+    return {"name": exchange.name, "kind": exchange.kind.value, "arguments": arguments, "bindings": len(exchange)}
 
-    @staticmethod
-    def _exchange_outline(exchange: Exchange) -> Facts:
-        arguments = dict(exchange.arguments)
-        return {"name": exchange.name, "kind": exchange.kind.value, "arguments": arguments, "bindings": len(exchange)}
 
-    def _binding_facts(self, binding: Binding) -> Facts:
-        queue = self._catalog.bindable(binding.queue)
-        return {"queue": queue.name, "key": binding.key, "arguments": dict(binding.arguments)}
+def _exchange_facts(catalog: Catalog, exchange: Exchange) -> Facts:
+    return {**_exchange_outline(exchange), "bindings": _bindings_of(catalog, exchange)}
+
+
+def _bindings_of(catalog: Catalog, exchange: Exchange, start: int = 0) -> Iterator[Facts]:
+    """From number `start` on; one whose queue is gone is left out."""
+    there, ids, placed = exchange.bindings()[start:], catalog.queues_by_id, catalog.map.queues_by_id
+    return (_binding_facts(catalog, binding) for binding in there if binding.queue in ids or binding.queue in placed)
+
+
+def _binding_facts(catalog: Catalog, binding: Binding) -> Facts:
+    queue = catalog.bindable(binding.queue)
+    return {"queue": queue.name, "key": binding.key, "arguments": dict(binding.arguments)}
 
 
 def committed_lsn(resources: Resources, queue: Queue) -> int:

@@ -468,9 +468,8 @@ def _check_takes_others(catalog: Catalog, queue: Queue | PlacedQueue) -> None:
 
 def _check_outside(remote: RemoteNames, arguments: QueueArguments) -> None:
     """Whether the queue may have to do with those nodes of other brokers. Raises InvalidArgument."""
-    for name, url in (("proxy", arguments.cluster_proxy), ("source", arguments.cluster_source)):
-        if url:
-            remote.check(f"qpid.cluster.{name}", url)
+    if arguments.bridge is not None:
+        remote.check(*arguments.bridge)
 
 
 def _here(target: Queue | PlacedQueue) -> Queue | None:

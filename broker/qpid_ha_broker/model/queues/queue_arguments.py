@@ -107,6 +107,13 @@ class QueueArguments:
         """The queue is gone when its only user is: there is nothing to fail over."""
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
 
+    @property
+    def bridge(self) -> tuple[str, str] | None:
+        """The argument by which the queue has a bridge to a node of another broker, and the URL of that; None: it has
+        none."""
+        urls = (("cluster.source", self.cluster_source), ("cluster.proxy", self.cluster_proxy))
+        return next(((f"{PREFIX}{name}", url) for name, url in urls if url), None)
+
     def means_the_same_as(self, other: QueueArguments) -> bool:
         """Whether both ask for the same queue, in whatever words: `all` for `messages`, "5" for 5. Who asks is all the
         same."""

@@ -73,7 +73,7 @@ class Catalog:
         self.timed: dict[Queue, None] = {}
         """Queues that time will change."""
         self.bridged: dict[Queue, None] = {}
-        """Queues with `qpid.cluster.proxy` or `qpid.cluster.source`, in the order of their declaration."""
+        """Queues that have a bridge, in the order of their declaration."""
         self.clock = MessageClock()
         """By which messages expire."""
         self.now_ms = 0
@@ -94,7 +94,7 @@ class Catalog:
 
     def note_arguments(self, queue: Queue) -> None:
         """`queue` is new, or has other arguments."""
-        if queue.arguments.cluster_proxy or queue.arguments.cluster_source:
+        if queue.arguments.bridge is not None:
             self.bridged[queue] = None
         else:
             self.bridged.pop(queue, None)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from qpid_ha_broker.access.audit import AuditedAct, AuditResult, Caller, RecordAct, audited
+from qpid_ha_broker.access.audit import AuditedAct, AuditResult, Caller, RecordAct
 from qpid_ha_broker.amqp.connections.connection import Connections
 from qpid_ha_broker.amqp.connections.connection_facts import (
     ConnectionPlace,
@@ -19,13 +19,13 @@ from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.model.commands.administration import Facts, checked_number
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
 from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.audited_requests import audited_request
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 
 log = logging.getLogger("connection")
 
 REASON_LENGTH: Final = 200
 DEFAULT_REASON: Final = "an operator closed the connection"
-AUDITED: Final = ("id", "reason")
 
 
 class ConnectionMethods:
@@ -92,9 +92,9 @@ class ConnectionMethods:
             outcome = AuditResult.REFUSED, str(data["reason"])
             return False, error.message
         finally:
-            record = self._record()
-            if record is not None:
-                record(AuditedAct(caller, "connections close", audited(params, AUDITED), *outcome))
+            record, act = self._record(), audited_request("connections", {**params, "action": "close"})
+            if record is not None and act is not None:
+                record(AuditedAct(caller, *act, *outcome))
 
 
 def checked_action(params: Params) -> str:

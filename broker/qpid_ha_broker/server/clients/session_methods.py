@@ -8,7 +8,7 @@ from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.model.commands.administration import Done
 from qpid_ha_broker.model.errors import ModelError, reason_of
 from qpid_ha_broker.model.sessions import session_label
-from qpid_ha_broker.server.control.administration import Params, WaitDone, check_known
+from qpid_ha_broker.server.control.administration import Params, WaitDone, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 
 
@@ -25,13 +25,12 @@ class SessionMethods:
 
         `held` counts what is held in the sets of which this broker has a replica.
         """
+        check_parameters("sessions", params)
         action = params.get("action", "list")
         if action == "list":
-            check_known(params, ("action",))
             return self._rows()
         if action != "end":
             raise ControlError(INVALID_PARAMS, f"no action {action!r:.80}; there are list and end")
-        check_known(params, ("action", "name"))
         name = params.get("name")
         if not isinstance(name, str):
             raise ControlError(INVALID_PARAMS, "name is the label or the UUID of a session")

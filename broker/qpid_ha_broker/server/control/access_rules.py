@@ -10,7 +10,7 @@ from typing import Final
 from qpid_ha_broker.access.rules import AccessControl, Permission, Subject
 from qpid_ha_broker.access.user_limits import LimitKind
 from qpid_ha_broker.amqp.connections.connection import Connections
-from qpid_ha_broker.server.control.administration import SettingsHolder, check_known
+from qpid_ha_broker.server.control.administration import SettingsHolder, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_config.access_rules import AccessList, parse_entries, read_file
 from qpid_ha_config.errors import SettingsError, nearest
@@ -63,7 +63,7 @@ class AccessRules:
 
     def reload(self, params: dict[str, object]) -> object:
         """Read the list again, and end what is not allowed any more. Raises ControlError: the rules in force stay."""
-        check_known(params, ())
+        check_parameters("reload-acl", params)
         wanted = self._holder.current().access
         try:
             if self._reread is not None:
@@ -89,7 +89,7 @@ class AccessRules:
     def check(self, params: dict[str, object]) -> object:
         """Which rule decides for `user` (empty or `anonymous`: nobody), `action`, `node`, and a client from elsewhere
         unless `local`. Raises ControlError."""
-        check_known(params, ("user", "action", "node", "local"))
+        check_parameters("check-acl", params)
         user, name, node = params.get("user"), params.get("action"), params.get("node", "")
         local = params.get("local", False)
         if not isinstance(user, str) or not isinstance(node, str) or not isinstance(local, bool):
@@ -104,7 +104,7 @@ class AccessRules:
     def limits(self, params: dict[str, object]) -> object:
         """What `user` (empty or `anonymous`: who has not logged in) may have, of each kind, by which line, and what the
         user has here now. Raises ControlError."""
-        check_known(params, ("user",))
+        check_parameters("user-limits", params)
         user = params.get("user")
         if not isinstance(user, str):
             raise ControlError(INVALID_PARAMS, "user is a text")

@@ -12,9 +12,17 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from heapq import nsmallest
 from inspect import isawaitable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from qpid_ha_broker.amqp.nodes.queue_messages import QueueLook, QueueMessages
+from qpid_ha_broker.access.operations import (
+    ALL,
+    OPERATIONS,
+    Listing,
+    ManagedObjects,
+    Operation,
+    ParameterKind,
+)
+from qpid_ha_broker.amqp.nodes.queue_messages import QueueLook, managed_objects
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.commands.administration import Administration, Done, Outcome, Pending
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
@@ -44,13 +52,6 @@ class SettingsHolder(Protocol):
         """Put these in force; what that came to, in an operator's words."""
 
 
-class AdminAction(NamedTuple):
-    """What `action` stands for: the params that go with it, and the call that takes them by name."""
-
-    parameters: tuple[str, ...]
-    call: Callable[..., object]
-
-
 def control_methods(
     name: str,
     administration: Administration,
@@ -61,33 +62,33 @@ def control_methods(
 
     A command that changed something answers when `wait_done` has come back.
     """
-    queue_actions, exchange_actions = _queue_actions(administration), _exchange_actions(administration)
+    managed = managed_objects(administration)
 
-    async def queues(params: Params) -> object:
-        return await _carry_out(queue_actions, params, wait_done)
+    def method_of(actions: Mapping[str, Operation]) -> Method:
+        async def method(params: Params) -> object:
+            return await _carry_out(actions, managed, params, wait_done)
 
-    async def exchanges(params: Params) -> object:
-        return await _carry_out(exchange_actions, params, wait_done)
+        return method
 
     return {
-        "ping": _without_params(lambda: {"pong": True, "name": name}),
+        "ping": lambda params: _ping(name, params),
         "get": lambda params: _get(settings, params),
         "set": lambda params: _set(settings, params),
-        "queues": queues,
-        "exchanges": exchanges,
+        **{
+            method: method_of(actions)
+            for method, actions in OPERATIONS.by_method.items()
+            if any(row.call is not None for row in actions.values())
+        },
     }
 
 
-def _without_params(answer: Callable[[], object]) -> Method:
-    def method(params: Params) -> object:
-        check_known(params, ())
-        return answer()
-
-    return method
+def _ping(name: str, params: Params) -> object:
+    check_parameters("ping", params)
+    return {"pong": True, "name": name}
 
 
 def _get(settings: SettingsHolder, params: Params) -> object:
-    check_known(params, ("key",))
+    check_parameters("get", params)
     if "key" not in params:
         return settings.current().as_mapping()
     key = _key(params)
@@ -98,7 +99,7 @@ def _get(settings: SettingsHolder, params: Params) -> object:
 
 
 def _set(settings: SettingsHolder, params: Params) -> object:
-    check_known(params, ("key", "value"))
+    check_parameters("set", params)
     key = _key(params)
     if "value" not in params:
         raise ControlError(INVALID_PARAMS, f"set {key} to what? Give a value")
@@ -125,67 +126,16 @@ def _setting_refused(error: SettingsError) -> ControlError:
     return ControlError(INVALID_PARAMS, str(error), {"key": error.key})
 
 
-def _queue_actions(administration: Administration) -> dict[str, AdminAction]:
-    messages = QueueMessages(administration)
-
-    def create(name: object, arguments: object = None) -> Outcome[Any]:
-        is_new = not administration.has_queue(name)
-        return administration.create_queue(name, arguments).then(lambda made: {"created": is_new, **made})
-
-    def purge(name: object) -> Pending[object]:
-        return administration.purge_queue(name).then(lambda count: {"name": name, "purged": count})
-
-    return {
-        "list": AdminAction(
-            ("limit", "after"), _pages(administration.queues, administration.queue_names, administration.queue)
-        ),
-        "read": AdminAction(("name",), administration.queue),
-        "create": AdminAction(("name", "arguments"), create),
-        "update": AdminAction(("name", "arguments"), administration.update_queue),
-        "delete": AdminAction(("name", "if_empty", "if_unused"), administration.delete_queue),
-        "purge": AdminAction(("name",), purge),
-        "peek": AdminAction(("name", "after", "count", "bytes", "body_bytes", "id"), messages.peek),
-        "payload": AdminAction(("name", "after", "offset", "bytes"), messages.payload),
-        "move": AdminAction(("name", "to", "count", "id"), messages.move),
-    }
-
-
-def _exchange_actions(administration: Administration) -> dict[str, AdminAction]:
-    def create(name: object, kind: object, arguments: object = None) -> Done[object]:
-        is_new = name not in administration.exchange_names()
-        made = administration.create_exchange(name, kind, arguments)
-        return Done({**administration.exchange(name), "created": is_new}, made.written)
-
-    def bind(name: object, queue: object, key: object = "", arguments: object = None) -> object:
-        return administration.bind(name, queue, key, arguments)
-
-    def unbind(name: object, queue: object, key: object = "") -> object:
-        return administration.unbind(name, queue, key)
-
-    return {
-        "list": AdminAction(
-            ("limit", "after"), _pages(administration.exchanges, administration.exchange_names, administration.exchange)
-        ),
-        "read": AdminAction(("name",), administration.exchange),
-        "create": AdminAction(("name", "kind", "arguments"), create),
-        "delete": AdminAction(("name", "if_unused"), administration.delete_exchange),
-        "bind": AdminAction(("name", "queue", "key", "arguments"), bind),
-        "unbind": AdminAction(("name", "queue", "key"), unbind),
-    }
-
-
-def _pages(
-    everything: Callable[[], Iterator[object]], names: Callable[[], list[str]], facts_of: Callable[[str], object]
-) -> Callable[..., object]:
+def _pages(listing: Listing) -> Callable[..., object]:
     """A list, or with `limit` a page of it, by names: those behind `after`, and in `next` where to go on."""
 
     def rows(page: Sequence[str]) -> Iterator[object]:
         for name in page:
             with suppress(ModelError):  # it is gone since, or on its way to another broker
-                yield facts_of(name)
+                yield listing.facts_of(name)
 
     async def page(limit: int, after: str) -> object:
-        there = names()
+        there = listing.names()
         if len(there) > SORTED_AT_ONCE:
             first = await asyncio.to_thread(_first_names, there, after, limit + 1)
         else:
@@ -194,7 +144,7 @@ def _pages(
 
     def listed(limit: object = None, after: object = "") -> object:
         if limit is None and after == "":
-            return everything()
+            return listing.rows()
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= PAGE_ROWS_MAX:
             raise ControlError(INVALID_PARAMS, f"limit is how many rows to list, from 1 to {PAGE_ROWS_MAX}")
         if not isinstance(after, str):
@@ -223,24 +173,28 @@ async def _seen(look: QueueLook) -> object:
     return {**look.answer(rows), "messages": iter(rows)}
 
 
-_NEEDED = ("name", "kind", "queue", "to")
-"""Params without a default: left out, they go in as None, and the administration says what is missing."""
-
-
-async def _carry_out(actions: Mapping[str, AdminAction], params: Params, wait_done: WaitDone) -> object:
-    wanted = params.get("action", "list")
-    action = actions.get(wanted) if isinstance(wanted, str) else None
-    if action is None:
+async def _carry_out(
+    actions: Mapping[str, Operation], managed: ManagedObjects, params: Params, wait_done: WaitDone
+) -> object:
+    wanted = params.get("action", next(iter(actions)))
+    row = actions.get(ALL, actions.get(wanted) if isinstance(wanted, str) else None)
+    if row is None or row.call is None:
         raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', actions)}")
-    check_known(params, ("action", *action.parameters))
-    given = {name: params.get(name) for name in action.parameters if name in params or name in _NEEDED}
+    check_known(params, row.known)
+    given = {
+        name: params.get(name)
+        for name, kind in row.parameters.items()
+        if name in params or kind is ParameterKind.NAME  # without a default: the administration says what is missing
+    }
     try:
-        outcome = action.call(**given)
+        call = row.call(managed)
+        outcome = row.carry_out(managed.administration, _pages(call) if isinstance(call, Listing) else call, given)
         if isinstance(outcome, QueueLook):
             return await _seen(outcome)
         if isawaitable(outcome):
             return await outcome
-        return await wait_done(outcome) if isinstance(outcome, Done | Pending) else outcome
+        answer = await wait_done(outcome) if isinstance(outcome, Done | Pending) else outcome
+        return {"name": given["name"], **answer} if row.counts and isinstance(answer, dict) else answer
     except ModelError as error:
         raise _refused(error) from None
 
@@ -251,8 +205,18 @@ def _refused(error: ModelError) -> ControlError:
     return ControlError(REFUSED, str(error), {"reason": reason_of(error)})
 
 
+def check_parameters(method: str, params: Params) -> None:
+    """Refuse parameters that the operation which is asked for does not have.
+
+    Where there is no such operation, nothing: whoever carries out `method` says so.
+    """
+    row = OPERATIONS.find(method, params)
+    if row is not None:
+        check_known(params, row.known)
+
+
 def check_known(params: Params, known: Iterable[str]) -> None:
-    """Refuse parameters that the method does not have."""
+    """Refuse parameters that are not among `known`."""
     for name in params:
         if name not in known:
             hint = nearest(name[:80], known) if known else "there are none"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qpid_ha_broker.access.audit import AuditResult, Caller
-from qpid_ha_broker.server.control.audited_requests import only_looks
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
@@ -248,7 +248,7 @@ class ControlServer:
 
         def note(method: str, params: dict[str, object]) -> None:
             nonlocal looks
-            looks = only_looks(method, params)
+            looks = OPERATIONS.reads(method, params)
 
         work = asyncio.get_running_loop().create_task(self.answer(line, caller, note))
         try:

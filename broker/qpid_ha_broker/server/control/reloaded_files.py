@@ -7,7 +7,7 @@ import logging
 
 from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.server.control.access_rules import AccessRules
-from qpid_ha_broker.server.control.administration import check_known
+from qpid_ha_broker.server.control.administration import check_parameters
 from qpid_ha_broker.server.control.audit_log import AuditLog
 from qpid_ha_broker.server.control.control import REFUSED, ControlError, Method
 from qpid_ha_broker.server.runtime.engines import Engines
@@ -30,7 +30,7 @@ class ReloadedFiles:
 
     def reload_tls(self, params: dict[str, object]) -> object:
         """`Engines.reload_tls` for an operator. Raises ControlError when the files cannot be used."""
-        check_known(params, ())
+        check_parameters("reload-tls", params)
         certificate = self.engines.certificate
         try:
             listeners = self.engines.reload_tls()

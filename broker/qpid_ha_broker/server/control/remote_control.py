@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from qpid_ha_broker.access.audit import AuditChannel, AuditResult, Caller
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.access.rules import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_control import Done
@@ -26,16 +27,6 @@ REPLY_TIMEOUT_S = 300.0
 LARGEST_REPLY_BYTES = 64 * 1024 * 1024
 UNDER_WAY_MOST: Final = 64
 """Requests that are carried out at the same time."""
-OF_BROKERS: Final = frozenset({"ping", "status", "query"})
-"""Methods that change nothing, and that agents ask other brokers for as `ha.username`."""
-OF_MESSAGES: Final[Mapping[str, tuple[tuple[Permission, str], ...]]] = {
-    "peek": ((Permission.BROWSE, "name"),),
-    "payload": ((Permission.BROWSE, "name"),),
-    "move": ((Permission.CONSUME, "name"), (Permission.PUBLISH, "to")),
-    "purge": ((Permission.PURGE, "name"),),
-}
-"""Actions of `queues` that are about what is in a queue: who administers the broker needs these permissions besides,
-each on the queue that the param names. So there may be administrators who do not see what clients send."""
 
 
 class RemoteControl:
@@ -95,12 +86,15 @@ class RemoteControl:
 
     def _objection_by_rules(self, identity: PeerIdentity, body: object) -> str:
         subject = Subject.logged_in(identity.user, is_local=identity.is_local)
-        if _read(body)[0] in OF_BROKERS and self._access.decide(subject, Permission.REPLICATE, "").is_allowed:
+        method, params = _read(body)
+        row = OPERATIONS.find(method, params)
+        form = None if row is None else row.control
+        if form is not None and form.instead is not None and self._access.decide(subject, form.instead, "").is_allowed:
             return ""
         try:
             self._access.check(subject, Permission.ADMINISTER, "")
-            for permission, node in _of_messages(body):
-                self._access.check(subject, permission, node)
+            for permission, name in () if form is None else form.queues:
+                self._access.check(subject, permission, str(params.get(name) or ""))
         except Denied as error:
             return str(error)
         return ""
@@ -135,11 +129,3 @@ def _read(body: object) -> tuple[str, Mapping[str, object]]:
         return "", {}
     method, params = request.get("method"), request.get("params")
     return method if isinstance(method, str) else "", params if isinstance(params, dict) else {}
-
-
-def _of_messages(body: object) -> list[tuple[Permission, str]]:
-    """What is needed for a request about the messages of queues, and on which; what names no queue comes to nothing."""
-    method, params = _read(body)
-    action = params.get("action")
-    needed = OF_MESSAGES.get(action, ()) if method == "queues" and isinstance(action, str) else ()
-    return [(permission, str(params.get(name) or "")) for permission, name in needed]

@@ -20,12 +20,12 @@ from aiohttp import web
 
 from qpid_ha_broker import __version__
 from qpid_ha_broker.access.audit import AuditChannel, Caller
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
-from qpid_ha_broker.server.control.audited_requests import only_looks
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
 from qpid_ha_broker.server.http.http_roles import needed_role
@@ -280,7 +280,7 @@ class AdminPort:
                 asked = " ".join(filter(None, (method[:80], str(params.get("action", ""))[:80])))
                 problem = f"{entry.name} has the role {entry.role}, and {asked} takes {role}"
                 raise ControlError(NOT_ALLOWED, problem)
-            call.looks = only_looks(method, params)
+            call.looks = OPERATIONS.reads(method, params)
 
         caller = Caller(AuditChannel.HTTP, entry.name, request.remote or "")
         answering = self._broker.control.answer(body, caller, permit)

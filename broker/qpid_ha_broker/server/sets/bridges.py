@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from qpid_ha_broker.amqp.links.bridges import Bridge, InboundBridge, OutboundBridge
+from qpid_ha_broker.amqp.links.bridges import BRIDGES, Bridge
 from qpid_ha_broker.amqp.links.remote_links import RemoteTarget
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError
@@ -85,21 +85,20 @@ class Bridges:
     @staticmethod
     def _is_due(queue: Queue) -> bool:
         """Whether there is something to do for its bridge."""
-        return bool(queue.arguments.cluster_source or queue.messages.count)
+        return _is_filled(queue) or bool(queue.messages.count)
 
     def _is_idle(self, queue: Queue, bridge: Bridge) -> bool:
-        if not isinstance(bridge, OutboundBridge) or queue.messages.count:
+        if bridge.fills or queue.messages.count:
             return False
         return self._broker.container.clock() - bridge.used_s > self._broker.current().remote.proxy_idle_s
 
     def _begin(self, hosted: HostedSet, queue: Queue, url: str) -> None:
-        is_inbound = bool(queue.arguments.cluster_source)
+        argument, _ = _asked(queue)
         try:
-            self._remotes.directory.configured.check("qpid.cluster.source" if is_inbound else "qpid.cluster.proxy", url)
+            self._remotes.directory.configured.check(argument, url)
             parsed = RemoteUrl.parse(url)
             target = RemoteTarget(queue.name, parsed.node, show_addresses(parsed.addresses))
-            kind = InboundBridge if is_inbound else OutboundBridge
-            bridge = kind(hosted, queue, target, self._remotes, self._broker.container)
+            bridge = BRIDGES[argument](hosted, queue, target, self._remotes, self._broker.container)
         except (InvalidArgument, ModelError) as error:
             if self._refused.get(queue) != str(error):
                 self._refused[queue] = str(error)
@@ -107,7 +106,7 @@ class Bridges:
             return
         self._refused.pop(queue, None)
         self._begun[queue] = _Begun(url, bridge)
-        log.log(_level(bridge), "queue %s: a bridge %s %s begins", queue.name, "from" if is_inbound else "to", url)
+        log.log(_level(bridge), "queue %s: a bridge %s %s begins", queue.name, "from" if bridge.fills else "to", url)
         self._remotes.attach(bridge, RemoteDefinition(target, parsed.addresses, None))
 
     def rows(self) -> list[dict[str, object]]:
@@ -115,12 +114,12 @@ class Bridges:
         found = []
         for hosted in self._broker.container.sets.values():
             for queue in hosted.resources.catalog.bridged:
-                if queue.arguments.cluster_source:
+                if _is_filled(queue):
                     found.append(self._row(hosted, queue))
         return found
 
     def _row(self, hosted: HostedSet, queue: Queue) -> dict[str, object]:
-        url = RemoteUrl.parse(queue.arguments.cluster_source)
+        url = RemoteUrl.parse(_url_of(queue))
         begun, report = self._begun.get(queue), self._remotes.reports.get(queue.name)
         problem = self._refused.get(queue) or (report is not None and (report.problem or report.warning)) or None
         if not self._leads(hosted):
@@ -151,8 +150,19 @@ class Bridges:
         self._begun.clear()
 
 
+def _asked(queue: Queue) -> tuple[str, str]:
+    """The argument that asks for a bridge, and its URL; empty: none does any more."""
+    return queue.arguments.bridge or ("", "")
+
+
 def _url_of(queue: Queue) -> str:
-    return queue.arguments.cluster_source or queue.arguments.cluster_proxy
+    return _asked(queue)[1]
+
+
+def _is_filled(queue: Queue) -> bool:
+    """Whether messages come to it by its bridge."""
+    argument, _ = _asked(queue)
+    return argument in BRIDGES and BRIDGES[argument].fills
 
 
 def _is_over(queue: Queue, url: str) -> bool:
@@ -162,4 +172,4 @@ def _is_over(queue: Queue, url: str) -> bool:
 
 def _level(bridge: Bridge) -> int:
     """Outbound ones come and go with what there is to send."""
-    return logging.DEBUG if isinstance(bridge, OutboundBridge) else logging.INFO
+    return logging.INFO if bridge.fills else logging.DEBUG

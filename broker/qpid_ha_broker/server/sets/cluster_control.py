@@ -11,12 +11,13 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 
+from qpid_ha_broker.access.operations import ALL, OPERATIONS, ParameterKind
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
 from qpid_ha_broker.server.controller.cluster_facts import FROM_STREAM
 from qpid_ha_broker.server.peers.peer_asker import Unanswered
@@ -27,7 +28,6 @@ REQUEST_LIMIT_S = 25.0
 """After so long nobody waits for a promotion any more."""
 SENTENCE_LENGTH = 200
 UNREACHABLE = "unreachable"
-READING = ("list", "read")
 
 
 Facts = Callable[[], Awaitable[dict[str, object]]]
@@ -52,9 +52,9 @@ def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapp
         "history": control.history,
         "events": control.events,
         "pause": PauseControl(membership).pause,
-        "queues": control.on_primary(others["queues"]),
-        "exchanges": control.on_primary(others["exchanges"]),
-        "sessions": control.on_primary(others["sessions"]),
+        **{
+            name: control.on_primary(name, method) for name, method in others.items() if OPERATIONS.has_of_primary(name)
+        },
     }
 
 
@@ -70,7 +70,7 @@ class ClusterControl:
 
     async def status(self, params: Params) -> object:
         """This broker, or with `all` a list with a row for each broker of the cluster."""
-        if not read_flags(params, "all")["all"]:
+        if not read_flags("status", params)["all"]:
             return self._membership.summary()
         answers, unreachable = await self._ask_all(Topic.STATUS)
         own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
@@ -83,7 +83,7 @@ class ClusterControl:
 
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
-        if not read_flags(params, "all")["all"]:
+        if not read_flags("query", params)["all"]:
             return await self._facts()
         answers, unreachable = await self._ask_all(Topic.QUERY)
         rows = [await self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
@@ -91,7 +91,7 @@ class ClusterControl:
 
     def backups(self, params: Params) -> object:
         """Of a primary: each backup, how far it is, and its lag."""
-        check_known(params, ())
+        check_parameters("backups", params)
         self._check_in_cluster()
         if self._membership.member.status.state is not State.PRIMARY:
             raise self._not_primary("has no backups")
@@ -105,7 +105,7 @@ class ClusterControl:
 
     def events(self, params: Params) -> object:
         """The status now, and from then on a notification `event` for each change."""
-        check_known(params, ())
+        check_parameters("events", params)
         self._check_in_cluster()
         subscription = self._membership.events.subscribe()
         return Stream(self._membership.summary(), "event", subscription, subscription.close)
@@ -135,7 +135,7 @@ class ClusterControl:
 
     async def promote(self, params: Params) -> object:
         """Become primary: `force` against the verdict, `failover` if there is no primary, `cause` for the history."""
-        flags = read_flags(params, "force", "failover", others=("cause",))
+        flags = read_flags("promote", params)
         force, failover = flags["force"], flags["failover"]
         if force and failover:
             raise ControlError(INVALID_PARAMS, "force overrides what failover demands: give one of them")
@@ -146,14 +146,14 @@ class ClusterControl:
 
     async def demote(self, params: Params) -> object:
         """Be primary no more; `cause`: who wants it, for the log."""
-        check_known(params, ("cause",))
+        check_parameters("demote", params)
         cause = _sentence(params, "cause", "demoted by an operator")
         return await self._request(lambda number: fx.DemoteAsked(number, cause))
 
     async def switchover(self, params: Params) -> object:
         """Hand over to the backup `to`, or to the best; `cause`: who wants it, for the log. After `within_s` it is
         void: a coordinator that hangs may keep a backup waiting until nobody wants it any more."""
-        check_known(params, ("to", "cause", "within_s"))
+        check_parameters("switchover", params)
         cause = _sentence(params, "cause", "a switchover by an operator")
         to = params.get("to") or ""
         if not isinstance(to, str):
@@ -165,7 +165,7 @@ class ClusterControl:
 
     async def drop(self, params: Params) -> object:
         """Let this primary not wait for `backup` any more, which is known to be gone: `reason` says from where."""
-        check_known(params, ("backup", "reason"))
+        check_parameters("drop", params)
         backup, reason = params.get("backup"), _sentence(params, "reason", "dropped by an operator")
         if not isinstance(backup, str) or not backup:
             raise ControlError(INVALID_PARAMS, "backup is the name of a backup: see `qpid-ha backups`")
@@ -173,7 +173,7 @@ class ClusterControl:
 
     async def shutdown(self, params: Params) -> object:
         """End this broker, or with `cluster` all of them: level, and their stores marked with one UUID."""
-        if not read_flags(params, "cluster")["cluster"]:
+        if not read_flags("shutdown", params)["cluster"]:
             self._end("")
             return {**self._membership.summary(), "text": f"{self._membership.member.settings.name} ends"}
         if self._membership.is_standalone:
@@ -196,11 +196,12 @@ class ClusterControl:
         if self._membership.is_standalone:
             raise ControlError(REFUSED, STANDALONE_REFUSAL, {"reason": "refused", **self._membership.summary()})
 
-    def on_primary(self, method: Method) -> Method:
-        """`method`, but what changes something is refused by a broker that is not primary."""
+    def on_primary(self, name: str, method: Method) -> Method:
+        """`method`, but what is for a primary alone is refused by a broker that is none."""
 
         def guarded(params: Params) -> object | Awaitable[object]:
-            if params.get("action", "list") not in READING and not self._membership.clients.is_serving:
+            row = OPERATIONS.find(name, params)
+            if (row is None or row.is_for_primary) and not self._membership.clients.is_serving:
                 raise self._not_primary("changes nothing")
             return method(params)
 
@@ -215,16 +216,17 @@ class ClusterControl:
         return ControlError(REFUSED, text, {"reason": "not-primary", "primary": primary, "primary_address": address})
 
 
-def read_flags(params: Params, *names: str, others: tuple[str, ...] = ()) -> dict[str, bool]:
-    """The params `names`, false where they are left out; `others` may be there, too. Raises ControlError."""
-    check_known(params, (*names, *others))
-    found: dict[str, bool] = {}
-    for name in names:
+def read_flags(method: str, params: Params) -> dict[str, bool]:
+    """The parameters of `method` that are true or false, false where they are left out. Raises ControlError."""
+    check_parameters(method, params)
+    row = OPERATIONS.by_method[method][ALL]
+    flags: dict[str, bool] = {}
+    for name in (name for name, kind in row.parameters.items() if kind is ParameterKind.FLAG):
         value = params.get(name, False)
         if not isinstance(value, bool):
             raise ControlError(INVALID_PARAMS, f"{name} is true or false")
-        found[name] = value
-    return found
+        flags[name] = value
+    return flags
 
 
 def _sentence(params: Params, name: str, default: str) -> str:

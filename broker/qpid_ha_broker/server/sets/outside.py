@@ -6,7 +6,7 @@ import random
 from typing import Protocol
 
 from qpid_ha_broker.amqp.connections.connection import Connections
-from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.administration import Params, check_parameters
 from qpid_ha_broker.server.control.control import Method
 from qpid_ha_broker.server.proxies.remote_nodes import RemoteNodes
 from qpid_ha_broker.server.proxies.unused_nodes import UnusedNodes
@@ -39,7 +39,7 @@ class OutsideBrokers:
 
     def listed(self, params: Params) -> object:
         """The control socket's method `remote-nodes`: one row for each node, and for each queue that is filled."""
-        check_known(params, ())
+        check_parameters("remote-nodes", params)
         nodes = [self.remotes.row(name, found) for name, found in self.remotes.directory.all()]
         return [*nodes, *self.bridges.rows()]
 

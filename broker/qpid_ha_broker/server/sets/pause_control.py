@@ -7,10 +7,11 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.coordination.pause_change import PauseContended
-from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.administration import Params, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.runtime.pause_watch import PauseWatch
 from qpid_ha_broker.server.sets.membership import Membership
@@ -20,7 +21,6 @@ log = logging.getLogger("cluster")
 
 LONGEST_S: Final = 366 * 86400
 TEXT_LENGTH: Final = 200
-_PARAMETERS: Final = {"show": (), "begin": ("for_s", "reason", "by"), "end": ("by",)}
 NOT_HEEDED: Final = (
     "no agent heeds a pause here: without a coordinator no agent promotes or restarts brokers, and Pacemaker has a "
     "maintenance mode (crm_attribute --name maintenance-mode --update true)"
@@ -36,10 +36,10 @@ class PauseControl:
     async def pause(self, params: Params) -> object:
         """`show`, `begin` (`for_s`: so long, else until it is ended; `reason`, `by`) or `end`."""
         action = params.get("action", "show")
-        parameters = _PARAMETERS.get(action) if isinstance(action, str) else None
-        if parameters is None:
-            raise ControlError(INVALID_PARAMS, f"no action {action!r:.80}; {nearest(f'{action!s:.80}', _PARAMETERS)}")
-        check_known(params, ("action", *parameters))
+        if OPERATIONS.find("pause", params) is None:
+            known = OPERATIONS.by_method["pause"]
+            raise ControlError(INVALID_PARAMS, f"no action {action!r:.80}; {nearest(f'{action!s:.80}', known)}")
+        check_parameters("pause", params)
         watch = self._membership.pause
         if action == "show":
             now = None if watch is None else watch.now()

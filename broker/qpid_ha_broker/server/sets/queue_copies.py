@@ -21,7 +21,7 @@ from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
 from qpid_ha_broker.model.sets.state import ReplayError
-from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.administration import Params, check_parameters
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
@@ -203,7 +203,7 @@ class QueueCopies:
 
     async def replicate(self, params: Params) -> object:
         """Without params: all copies. `queue` and `address`: begin one. `queue` and `stop`: end it."""
-        check_known(params, ("queue", "address", "stop"))
+        check_parameters("replicate", params)
         if not params:
             return [link.facts() for link in self._links.values()]
         name = params.get("queue")

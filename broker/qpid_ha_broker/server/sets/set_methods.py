@@ -6,11 +6,12 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
-from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller.controller_client import ControllerGone
 from qpid_ha_broker.server.sets.cluster_control import read_flags
@@ -23,40 +24,6 @@ LOOKS: Final = ("cluster-show", "cluster-history", "replicas-plan")
 """What is asked of the controller that changes nothing."""
 REQUEST_LIMIT_S: Final = 25.0
 """After so long nobody waits for the controller any more."""
-
-
-class SetAction(NamedTuple):
-    """What `action` stands for: the controller's method, and its params by the names that operators use."""
-
-    method: str
-    params: Mapping[str, str] = {}
-
-
-_ACTIONS: Final[Mapping[str, Mapping[str, SetAction]]] = {
-    "sets": {
-        "create": SetAction(
-            "set-create",
-            {name: name for name in ("name", "replicas", "preferred", "min_replicas", "min_in_sync")},
-        ),
-        "delete": SetAction("set-delete", {"name": "name", "lost": "lost"}),
-        "transfer": SetAction("set-transfer", {"name": "set", "to": "to"}),
-        "promote": SetAction("set-promote", {"name": "set", "broker": "broker", "force": "force"}),
-        "add-replica": SetAction("set-add-replica", {"name": "set", "broker": "broker"}),
-        "remove-replica": SetAction("set-remove-replica", {"name": "set", "broker": "broker", "force": "force"}),
-    },
-    "brokers": {
-        "drain": SetAction("drain", {"name": "broker", "force": "force"}),
-        "undrain": SetAction("undrain", {"name": "broker"}),
-        "leave": SetAction("brokers-leave", {"name": "broker"}),
-        "fail": SetAction("brokers-fail", {"name": "broker", "reason": "why"}),
-        "forget": SetAction("brokers-forget", {"name": "broker"}),
-    },
-    "replicas": {
-        "trim": SetAction("replicas-trim", {"name": "set"}),
-        "policies": SetAction("replica-policies", {"policies": "policies"}),
-    },
-}
-"""Those that change something, by method of the control socket and by `action`."""
 
 
 class SetMethods:
@@ -114,38 +81,36 @@ class SetMethods:
 
     async def sets(self, params: Params) -> object:
         """`list`, `show`, or a change of a set."""
+        check_parameters("sets", params)
         action = params.get("action", "list")
         if action == "list":
-            check_known(params, ("action",))
             return (await self._shown())["sets"]
         if action == "show":
-            check_known(params, ("action", "name"))
             return _named((await self._shown())["sets"], params.get("name"))
-        return await self._change("sets", params, ("list", "show"))
+        return await self._change("sets", params)
 
     async def brokers(self, params: Params) -> object:
         """`list`, or a change of what a broker is to do."""
+        check_parameters("brokers", params)
         if params.get("action", "list") == "list":
-            check_known(params, ("action",))
             return (await self._shown())["brokers"]
-        return await self._change("brokers", params, ("list",))
+        return await self._change("brokers", params)
 
     async def replicas(self, params: Params) -> object:
         """`plan`: what would be done about replicas, and why; `list-policies`: how many are wanted; or a change."""
+        check_parameters("replicas", params)
         if params.get("action", "plan") == "plan":
-            check_known(params, ("action",))
             return (await self._done("replicas-plan")).result.get("actions", [])
         if params["action"] == "list-policies":
-            check_known(params, ("action",))
             return (await self._shown())["policies"]
-        return await self._change("replicas", params, ("plan", "list-policies"))
+        return await self._change("replicas", params)
 
     async def rebalance(self, params: Params) -> object:
         """Move primaries, or with `plan` say which would be moved, and why.
 
         With `begin` it is answered with those that will be moved, with `left` with how many of them are left.
         """
-        flags = read_flags(params, "plan", "begin", "left", others=("cause",))
+        flags = read_flags("rebalance", params)
         if flags["left"]:
             return {"left": (await self._shown())["balancing"]}
         if flags["plan"]:
@@ -156,7 +121,7 @@ class SetMethods:
     async def shutdown(self, params: Params) -> object:
         """As without other sets; those end before `default` does."""
         problems: Mapping[str, str] = {}
-        if read_flags(params, "cluster")["cluster"] and self._cluster.map.sets and self._cluster.service.is_active:
+        if read_flags("shutdown", params)["cluster"] and self._cluster.map.sets and self._cluster.service.is_active:
             problems = (await self._done("sets-shutdown", {"uuid": uuid.uuid4().hex})).result["problems"]
         for name, why in problems.items():
             log.warning("set %s is not shut down in order, its stores will be as after a crash: %s", name, why)
@@ -169,7 +134,7 @@ class SetMethods:
 
     async def map(self, params: Params) -> object:
         """Brokers, sets, and which queue is in which."""
-        check_known(params, ())
+        check_parameters("map", params)
         queues = [{"queue": queue.name, "set": queue.set} for queue in self._cluster.map.queues.values()]
         return {**await self._shown(), "queues": sorted(queues, key=lambda row: row["queue"])}
 
@@ -179,15 +144,13 @@ class SetMethods:
         shown["brokers"] = [{**row, "state": _broker_state(row)} for row in shown.get("brokers", [])]
         return shown
 
-    async def _change(self, method: str, params: Params, others: tuple[str, ...]) -> object:
-        wanted = params.get("action")
-        action = _ACTIONS[method].get(wanted) if isinstance(wanted, str) else None
-        if action is None:
-            known = (*others, *_ACTIONS[method])
+    async def _change(self, method: str, params: Params) -> object:
+        row = OPERATIONS.find(method, params)
+        if row is None or row.controller is None:
+            wanted, known = params.get("action"), OPERATIONS.by_method[method]
             raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', known)}")
-        check_known(params, ("action", "cause", *action.params))
-        given = {own: params[name] for name, own in action.params.items() if params.get(name) is not None}
-        return self._told(await self._done(action.method, given, params.get("cause")))
+        given = row.controller.params(params, row.parameters)
+        return self._told(await self._done(row.controller.method, given, params.get("cause")))
 
     @staticmethod
     def _told(told: Told) -> object:

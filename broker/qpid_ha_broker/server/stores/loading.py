@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.control.administration import Params, check_known
+from qpid_ha_broker.server.control.administration import Params, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_config.scalars import format_progress
 
@@ -121,7 +121,7 @@ class StoreLoading(StoreReading):
 
     def _status(self, params: Params) -> object:
         """Of the cluster nothing is known yet, so `all` is this broker alone."""
-        check_known(params, ("all",))
+        check_parameters("status", params)
         status = {
             **self._facts(), "phase": None, "generation": 0, "lsn": 0, "epoch": 0, "members": [], "restored": None,
             "chosen": False, "primary": None, "primary_address": None,
@@ -129,13 +129,13 @@ class StoreLoading(StoreReading):
         return [{**status, "in_sync": False}] if params.get("all") else status
 
     def _query(self, params: Params) -> object:
-        check_known(params, ("all",))
+        check_parameters("query", params)
         listening, uptime_s = ", ".join(self._listening()), round(time.monotonic() - self._began_s, 1)
         facts = {**self._facts(), "listening": listening, "uptime_s": uptime_s}
         return [facts] if params.get("all") else facts
 
     def _shutdown(self, params: Params) -> object:
-        check_known(params, ("cluster",))
+        check_parameters("shutdown", params)
         if params.get("cluster"):
             text = f"{self._text()}: ask the primary to shut the cluster down, or leave --cluster out"
             raise ControlError(INVALID_PARAMS, text)
