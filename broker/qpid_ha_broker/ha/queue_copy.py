@@ -2,8 +2,14 @@
 
 The primary there sends each event once it is committed. Here it is written into this broker's own log, so its backups
 have the copy too, under LSNs of that log; which message there is which here, this process alone knows. Nothing is
-decided here: limits, expiry and priorities were decided where the queue is. When a message expires there is converted
-to the clock here, so that it has as long to live in the copy.
+decided here: limits, expiry and priorities are decided where the queue is, and the queue's strategy here is `Observed`.
+When a message expires there is converted to the clock here, so that it has as long to live once the copy is a normal
+queue.
+
+An observer of a set and a copy are not the same. An observer is a backup of its cluster that nobody waits for: it holds
+the set's log under the same LSNs, is trusted with all of it, and may lead. A copy writes: what it is sent becomes
+events of this cluster's log, which has backups, clients and sets of its own. What both do, they do with the same parts:
+`browser`, `catchup.holdings_of`, `Greetings`, the frames.
 
 Both queues have the same order, because what is added here is always newer there than all that is here already. That
 is also why chunks, which come newest first, are collected until the oldest is here.
@@ -20,6 +26,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.catchup import holdings_of
 from qpid_ha_broker.ha.history import newest
 from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.primary_channel import Greetings
@@ -28,10 +35,10 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.message_clock import MessageClock
 from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.strategies import Observed
 
 STEP: Final = 1000
 """Messages that are written in one turn."""
-RANGES_PER_FRAME: Final = 16_384
 
 Declare = Callable[[str, ev.Arguments], Queue]
 
@@ -98,6 +105,8 @@ class QueueCopy:
         self._resources = resources
         self._declare = declare
         self._own_name = own_name
+        stop = f"qpid-ha replicate --stop {name}"
+        self._strategy = Observed(f"queue {name} is a copy of the one at {source}: browse it, or end that: {stop}")
         self._source = _Source("", 0)
         self._history: tuple[fr.GenerationEntry, ...] = ()
         """Of the log up to `lsn`."""
@@ -154,7 +163,7 @@ class QueueCopy:
     def _may_go_on(self) -> bool:
         if not self.ended and self._resources.replication.read_only:
             self.end(f"this broker may not write any more: {self._resources.replication.read_only}")
-        elif not self.ended and self.queue is not None and self.queue.deleted:
+        elif not self.ended and self.queue is not None and not self._is_observed(self.queue):
             self.end("the copy was deleted here")
         return not self.ended
 
@@ -187,10 +196,7 @@ class QueueCopy:
         self.state = CopyState.COMPARING
         self._take_back(frame)
         self._low, self._is_compared = 0, False
-        ranges = _runs(self._entries)
-        starts = range(0, len(ranges), RANGES_PER_FRAME)
-        told = [fr.Holdings(frame.queue, tuple(ranges[start : start + RANGES_PER_FRAME])) for start in starts]
-        return [*told, fr.HoldingsDone()]
+        return [*holdings_of(frame.queue, list(self._entries)), fr.HoldingsDone()]
 
     def _adopt(self, frame: fr.Followed) -> bool:
         """Make the queue, or take the one that is there, as long as nobody would miss what is in it."""
@@ -205,10 +211,12 @@ class QueueCopy:
             except ModelError as error:
                 self.end(str(error))
         if self.queue is not None:
-            stop = f"qpid-ha replicate --stop {self.name}"
-            text = f"queue {self.name} is a copy of the one at {self.source}: browse it, or end that: {stop}"
-            self._lock(self.queue, text)
+            self.queue.use_strategy(self._strategy)
         return self.queue is not None
+
+    def _is_observed(self, queue: Queue) -> bool:
+        """Whether the other cluster writes it still: who deletes it here begins with that."""
+        return not queue.deleted and queue.strategy is self._strategy
 
     def _take_back(self, frame: fr.Followed) -> None:
         """What the primary never had, because it was made primary without some of what was certain before."""
@@ -343,13 +351,10 @@ class QueueCopy:
         self._pending.clear()
         self._entries.clear()
         self.lost()
-        if self.queue is not None and not self.queue.deleted:
-            self._lock(self.queue, "")
-
-    @staticmethod
-    def _lock(queue: Queue, why: str) -> None:
-        queue.locked = why
-        queue.change_arguments(queue.arguments)
+        queue = self.queue
+        if queue is not None and self._is_observed(queue):
+            queue.use_strategy(None)
+            self._resources.timers.watch(queue)  # time did not count for what is in it
 
     @property
     def lag(self) -> int:
@@ -366,14 +371,3 @@ def _records(data: bytes) -> list[LogRecord]:
 
 def _history_up_to(lsn: int, history: Iterable[fr.GenerationEntry]) -> tuple[fr.GenerationEntry, ...]:
     return tuple(entry for entry in history if entry.first_lsn <= lsn)
-
-
-def _runs(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending ids as runs (first, last)."""
-    runs: list[tuple[int, int]] = []
-    for each in ids:
-        if runs and runs[-1][1] == each - 1:
-            runs[-1] = runs[-1][0], each
-        else:
-            runs.append((each, each))
-    return runs

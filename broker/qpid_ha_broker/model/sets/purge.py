@@ -104,7 +104,7 @@ class Purges:
             if queue.deleted:
                 purge.give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
             else:
-                purge.give_up(NotPrimary, sets.replication.read_only)
+                purge.give_up(NotPrimary, sets.strategy_of(queue).read_only)
         del self._tasks[purge]
 
 
