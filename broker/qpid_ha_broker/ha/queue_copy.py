@@ -18,7 +18,7 @@ is also why chunks, which come newest first, are collected until the oldest is h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -79,6 +79,44 @@ class _Reach(NamedTuple):
     history: tuple[fr.GenerationEntry, ...]
 
 
+class _Comparison:
+    """What comes until the primary has compared both queues: chunks, newest first, and the stream in between."""
+
+    __slots__ = ("_chunks", "_dropped", "_low", "is_over", "later")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """The last chunk has come."""
+        self.later: list[_Add | _Drop] = []
+        """What the stream said while chunks were on their way."""
+        self._chunks: list[list[_Add]] = []
+        self._dropped: list[int] = []
+        self._low = 0
+
+    def add(self, frame: fr.Chunk) -> None:
+        """Keep a chunk until the oldest is here. Raises CopyError for one that does not follow the last."""
+        is_next = not self._chunks or frame.high == self._low - 1
+        if self.is_over or not is_next:
+            raise CopyError(f"a chunk from {frame.high} down to {frame.low}, after one that ends at {self._low}")
+        records = _records(frame.data)
+        self._chunks.append([_Add(lsn, event) for lsn, event, _ in records if isinstance(event, ev.Enqueued)])
+        self._dropped += frame.dropped
+        self._low, self.is_over = frame.low, frame.last
+
+    def outcome(self) -> Iterator[_Add | _Drop]:
+        """What is to be written, in order: the oldest message first, and what the stream said last."""
+        if self._dropped:
+            yield _Drop(tuple(sorted(self._dropped)), _GONE)
+        for chunk in reversed(self._chunks):
+            yield from chunk
+        yield from self.later
+
+    @property
+    def waiting(self) -> int:
+        """Messages of chunks, and what the stream said of messages."""
+        return len(self.later) + sum(map(len, self._chunks))
+
+
 _GONE = ev.DequeueReason.CONSUMED
 _FromPrimary = fr.Batch | fr.Chunk | fr.CaughtUp | fr.Heartbeat | fr.ClockReading
 
@@ -114,13 +152,8 @@ class QueueCopy:
         self._entries: dict[int, Entry] = {}
         """By the primary's ids, ascending. What has left here by itself stays, until it has left there."""
         self._newest = 0
-        self._chunks: list[list[_Add]] = []
-        self._dropped: list[int] = []
-        self._low = 0
-        self._is_compared = False
-        """The last chunk has come."""
-        self._later: list[_Add | _Drop] = []
-        """What the stream said while chunks were on their way."""
+        self._comparison: _Comparison | None = None
+        """While `state` is COMPARING."""
         self._pending: deque[_Add | _Drop | _Reach] = deque()
         self._source_clock: MessageClock | None = None
         """By which messages expire there; None: the primary has not told, as one of an older release does not."""
@@ -142,9 +175,7 @@ class QueueCopy:
         """The channel to that address is gone; what was on its way will come again."""
         self._greetings.ended(address, end)
         self._followed = None
-        self._chunks.clear()
-        self._dropped.clear()
-        self._later.clear()
+        self._comparison = None
         if not self.ended:
             self.state = CopyState.CONNECTING
 
@@ -195,7 +226,7 @@ class QueueCopy:
         self.primary, self.link_timeout_s = frame.name, frame.link_timeout_s
         self.state = CopyState.COMPARING
         self._take_back(frame)
-        self._low, self._is_compared = 0, False
+        self._comparison = _Comparison()
         return [*holdings_of(frame.queue, list(self._entries)), fr.HoldingsDone()]
 
     def _adopt(self, frame: fr.Followed) -> bool:
@@ -233,7 +264,9 @@ class QueueCopy:
         if frame.generation != followed.generation:
             raise CopyError(f"{type(frame).__name__} of generation {frame.generation}, not {followed.generation}")
         if isinstance(frame, fr.Chunk):
-            self._chunk(frame)
+            if self._comparison is None:
+                raise CopyError("a chunk without a comparison")
+            self._comparison.add(frame)
         elif isinstance(frame, fr.Batch):
             self._batch(followed, frame)
         elif isinstance(frame, fr.CaughtUp):
@@ -250,24 +283,12 @@ class QueueCopy:
         if self.state is CopyState.FOLLOWING:
             self._pending.append(_Reach(lsn, followed.history))
 
-    def _chunk(self, frame: fr.Chunk) -> None:
-        is_next = not self._chunks or frame.high == self._low - 1
-        if self.state is not CopyState.COMPARING or self._is_compared or not is_next:
-            raise CopyError(f"a chunk from {frame.high} down to {frame.low}, after one that ends at {self._low}")
-        records = _records(frame.data)
-        self._chunks.append([_Add(lsn, event) for lsn, event, _ in records if isinstance(event, ev.Enqueued)])
-        self._dropped += frame.dropped
-        self._low, self._is_compared = frame.low, frame.last
-
     def _end_comparison(self, followed: fr.Followed, lsn: int) -> None:
-        if self.state is not CopyState.COMPARING or not self._is_compared:
+        comparison = self._comparison
+        if comparison is None or not comparison.is_over:
             raise CopyError("the primary ended the comparison before it was done")
-        if self._dropped:
-            self._pending.append(_Drop(tuple(sorted(self._dropped)), _GONE))
-        for chunk in reversed(self._chunks):
-            self._pending += chunk
-        self._pending += self._later
-        self._chunks, self._dropped, self._later = [], [], []
+        self._pending += comparison.outcome()
+        self._comparison = None
         self.state = CopyState.FOLLOWING
         self._reach(followed, lsn)
 
@@ -278,8 +299,8 @@ class QueueCopy:
                 coming.append(_Add(lsn, event))
             elif isinstance(event, ev.Dequeued):
                 coming.append(_Drop(event.ids, event.reason))
-        if self.state is CopyState.COMPARING:
-            self._later += coming
+        if self._comparison is not None:
+            self._comparison.later += coming
         else:
             self._pending += coming
             self._reach(followed, frame.last_lsn)
@@ -294,7 +315,7 @@ class QueueCopy:
     @property
     def waiting(self) -> int:
         """What has come and is not written."""
-        return len(self._pending) + len(self._later) + sum(map(len, self._chunks))
+        return len(self._pending) + (0 if self._comparison is None else self._comparison.waiting)
 
     def step(self, limit: int = STEP) -> None:
         """Write some of what has come. Raises CopyError when it cannot be."""
