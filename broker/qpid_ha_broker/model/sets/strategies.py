@@ -2,15 +2,16 @@
 
 | | `HotStandby` | `Alone` | `Observed` |
 | --- | --- | --- | --- |
-| of | `default`, and sets with a name of their own | what a broker keeps for itself beside `default` | a queue that is a copy of another cluster's |
-| who may write | the one broker that leads the set | this broker, while it leads `default` | the other cluster: what it sends is submitted to the set that holds the queue |
-| who hands out | the same | the same | nobody here; the queue may be browsed |
-| what is submitted counts | at once, here | at once | as that set's |
-| it is committed | when all brokers in sync have acknowledged it | when this broker's store has | as that set's; in the other cluster it was before it was sent |
-| proof that it leads | the member's (docs/architecture.md, "Who may hand out") | not needed: nobody else has a copy | not needed: nothing is handed out |
+| of | `default`, and sets with a name | what a broker keeps beside `default` | a queue: a copy of another cluster's |
+| who may write | the one broker that leads the set | it, while it leads `default` | that cluster |
+| who hands out | the same | the same | nobody here: it may be browsed |
+| what is submitted counts | at once, here | at once | as in the set that holds the queue |
+| it is committed | when all in sync have acknowledged it | when its store has | as in that set |
+| proof that it leads | the member's | not needed: nobody else has a copy | not needed |
 
-Whoever only follows or observes a set has a `HotStandby` that is read-only: what it applies was delivered to it, and it
-may lead at any time.
+The member's proof: docs/architecture.md, "Who may hand out". What another cluster sends for a copy is committed there,
+and is submitted here to the set that holds the queue, by `ha.queue_copy` alone. Whoever only follows or observes a set
+has a `HotStandby` that is read-only: what it applies was delivered to it, and it may lead at any time.
 """
 
 from __future__ import annotations
