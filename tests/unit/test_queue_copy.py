@@ -16,6 +16,7 @@ from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH
 from qpid_ha_broker.model.errors import QueueLocked
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
@@ -252,6 +253,53 @@ def test_clients_may_browse_a_copy_but_neither_fill_nor_empty_it_until_it_is_sto
     assert outside.bodies == ["1", "2"]
 
 
+def test_a_copy_that_is_deleted_here_takes_nothing_more_and_stays_closed_until_it_is_gone() -> None:
+    cluster = three()
+    a = cluster["a"]
+    a.configuration.declare_exchange("dlx", "fanout", {})
+    a.declare("q", alternate_exchange="dlx")
+    a.publish("q", *map(str, range(2 * MOVED_LENGTH)))
+    cluster.settle()
+    outside = Outside(cluster)
+    outside.configuration.declare_exchange("dlx", "fanout", {})
+    outside.dial("a")
+    queue = outside.queue
+    assert queue.messages.count == 2 * MOVED_LENGTH
+    outside.configuration.delete_queue("q")
+    a.publish("q", "late")
+    outside.settle()
+    assert "deleted here" in outside.copy.ended
+    assert (queue.deleted, queue.messages.count) == (False, 2 * MOVED_LENGTH)
+    with pytest.raises(QueueLocked, match="is being deleted"):
+        outside.resources.publish(queue, message("mine"), NOW_MS)
+    outside.resources.work.run()
+    assert queue.deleted
+
+
+@pytest.mark.parametrize("is_browsed", [False, True])
+def test_a_message_expires_in_the_copy_when_the_cluster_says_so_or_once_it_is_a_normal_queue(is_browsed: bool) -> None:
+    cluster, outside = copied()
+    queue = cluster["a"].resources.catalog.queues["q"]
+    for ttl_ms in (5000, 7000):
+        expiring = message(f"{ttl_ms}")._replace(expires_at_ms=NOW_MS + ttl_ms)
+        cluster["a"].resources.publish(queue, expiring, NOW_MS)
+    outside.settle()
+    if is_browsed:
+        browser = Consumer(browsing=True)
+        outside.resources.subscribe(outside.queue, browser, "me")
+        browser.credit = browser.window_bytes = 1000
+        outside.resources.catalog.wake(outside.queue)
+        outside.resources.hand_out(NOW_MS + 6000, 10)
+    outside.resources.timers.tick(NOW_MS + 6000)
+    assert outside.bodies == ["5000", "7000"]
+    cluster["a"].resources.timers.tick(NOW_MS + 6000)
+    outside.settle()
+    assert outside.bodies == ["7000"]
+    outside.copy.end("stopped")
+    outside.resources.timers.tick(NOW_MS + 8000)
+    assert outside.bodies == []
+
+
 def test_the_deletion_of_the_queue_ends_the_copy_which_stays_as_a_normal_queue() -> None:
     cluster, outside = copied("1")
     cluster["a"].configuration.delete_queue("q")
@@ -259,7 +307,7 @@ def test_the_deletion_of_the_queue_ends_the_copy_which_stays_as_a_normal_queue()
     assert outside.copy.state is CopyState.ENDED
     assert "no queue q" in outside.copy.ended
     assert outside.bodies == ["1"]
-    assert not outside.queue.locked
+    assert outside.queue.strategy is None
 
 
 def test_a_queue_that_was_deleted_and_made_again_is_another_one() -> None:
@@ -294,7 +342,7 @@ def test_a_queue_with_messages_is_not_taken_for_a_copy() -> None:
     outside.dial("a")
     assert "purge or delete it first" in outside.copy.ended
     assert outside.bodies == ["mine"]
-    assert not queue.locked
+    assert queue.strategy is None
 
 
 def test_a_broker_that_may_not_write_any_more_ends_its_copies() -> None:
