@@ -1,4 +1,4 @@
-"""Who may write what happens to a queue and who hands out from it, and that nothing is decided about an observed one."""
+"""Who may write what happens to a queue, who hands out from it, and that nothing is decided about an observed one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from model_support import Core, bodies, message
-from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.events.types import Enqueued, Scalar
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.errors import NotPrimary, QueueLocked
 from qpid_ha_broker.model.queues.dispatcher import Consumer
@@ -57,11 +57,15 @@ def test_the_strategy_of_a_queue_is_its_own_or_that_of_its_set(level: str, is_ob
     ],
     ids=["publish", "route", "consume", "purge"],
 )
-def test_clients_may_only_browse_it_also_once_its_arguments_have_changed(act: Callable[[Core, Queue], object]) -> None:
+@pytest.mark.parametrize("changes", [{}, {"qpid.delivery_limit": 3}], ids=["", "changed"])
+def test_clients_may_only_browse_it_also_once_its_arguments_have_changed(
+    act: Callable[[Core, Queue], object], changes: dict[str, Scalar]
+) -> None:
     core = Core()
     queue = observed(core)
     come(core, queue, "theirs")
-    core.configuration.update_queue("q", {"qpid.max_count": 1000})
+    if changes:
+        core.configuration.update_queue("q", changes)
     with pytest.raises(QueueLocked, match=TEXT):
         act(core, queue)
     assert bodies(core.take(queue, core.browser(queue))) == ["theirs"]
