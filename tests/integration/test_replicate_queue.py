@@ -77,7 +77,8 @@ def urls(cluster: InProcessCluster) -> str:
 async def test_a_copy_has_what_the_queue_has_and_goes_on_after_a_failover(tmp_path: Path) -> None:
     async with two_towns(tmp_path) as (cluster, far):
         await asyncio.to_thread(send, cluster.url("a"), *map(str, range(2500)))
-        answer = await far.ask("replicate", queue="orders", address=urls(cluster))
+        backups_first = ",".join(cluster.url(name) for name in ("c", "b", "a"))
+        answer = await far.ask("replicate", queue="orders", address=backups_first)
         assert "orders is copied from" in answer["text"]
         await eventually(lambda: len(far.bodies) == 2500)
         assert await asyncio.to_thread(receive, cluster.url("a"), 3) == ["0", "1", "2"]

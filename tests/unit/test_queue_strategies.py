@@ -1,4 +1,4 @@
-"""Who may write what happens to a queue, who hands out from it, and that nothing is decided about an observed one."""
+"""Who may write what happens to a queue, who hands out from it, and that nothing is decided about a copied one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from qpid_ha_broker.model.errors import NotPrimary, QueueLocked
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.purge import PURGED_LENGTH
-from qpid_ha_broker.model.sets.strategies import Observed
+from qpid_ha_broker.model.sets.strategies import Copied
 
 SPENT = Budget(lambda: 0.0, 0.0)
 TEXT = "queue q is a copy of the one in another town"
 
 
-def observed(core: Core, **arguments: str | int | bool) -> Queue:
+def copied(core: Core, **arguments: str | int | bool) -> Queue:
     """A queue that another cluster writes."""
     queue = core.queue("q", **arguments)
-    queue.use_strategy(Observed(TEXT))
+    queue.use_strategy(Copied(TEXT))
     return queue
 
 
@@ -34,17 +34,17 @@ def come(core: Core, queue: Queue, text: str, ttl_ms: int = 0) -> None:
 
 
 @pytest.mark.parametrize("level", ["messages", "none"])
-@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize("is_copied", [False, True])
 @pytest.mark.parametrize("read_only", ["", "this broker is a backup"])
-def test_the_strategy_of_a_queue_is_its_own_or_that_of_its_set(level: str, is_observed: bool, read_only: str) -> None:
+def test_the_strategy_of_a_queue_is_its_own_or_that_of_its_set(level: str, is_copied: bool, read_only: str) -> None:
     core = Core()
     queue = core.queue("q", replicate=level)
-    if is_observed:
-        queue.use_strategy(Observed(TEXT))
+    if is_copied:
+        queue.use_strategy(Copied(TEXT))
     core.resources.replication.read_only = read_only
-    is_decided_here = not (is_observed or read_only)
+    is_decided_here = not (is_copied or read_only)
     assert (core.sets.may_write(queue), core.sets.hands_out(queue)) == (is_decided_here, is_decided_here)
-    assert core.sets.strategy_of(queue).read_only == (TEXT if is_observed else read_only)
+    assert core.sets.strategy_of(queue).read_only == (TEXT if is_copied else read_only)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_clients_may_only_browse_it_also_once_its_arguments_have_changed(
     act: Callable[[Core, Queue], object], changes: dict[str, Scalar]
 ) -> None:
     core = Core()
-    queue = observed(core)
+    queue = copied(core)
     come(core, queue, "theirs")
     if changes:
         core.configuration.update_queue("q", changes)
@@ -75,7 +75,7 @@ def test_clients_may_only_browse_it_also_once_its_arguments_have_changed(
 
 def test_time_takes_nothing_out_of_it_and_counts_again_once_it_is_written_here() -> None:
     core = Core()
-    queue = observed(core)
+    queue = copied(core)
     come(core, queue, "short", ttl_ms=10)
     come(core, queue, "long", ttl_ms=10_000)
     core.resources.timers.watch(queue)
@@ -94,7 +94,7 @@ def test_it_does_not_delete_itself() -> None:
     core.consume(queue)
     assert core.tick() == [queue]
     core.resources.timers.watch(queue)
-    queue.use_strategy(Observed(TEXT))
+    queue.use_strategy(Copied(TEXT))
     assert core.tick(1000) == []
     queue.use_strategy(None)
     assert core.tick() == [queue]
@@ -102,7 +102,7 @@ def test_it_does_not_delete_itself() -> None:
 
 def test_who_browses_it_sees_what_is_committed_here_too() -> None:
     core = Core()
-    queue = observed(core)
+    queue = copied(core)
     come(core, queue, "theirs")
     browser = Consumer(browsing=True)
     core.resources.subscribe(queue, browser, browser)
@@ -120,7 +120,7 @@ def test_a_purge_that_was_on_its_way_is_given_up(read_only: str, kind: type[Exce
     core.publish(queue, *map(str, range(2 * PURGED_LENGTH)))
     purge = core.resources.purges.begin(queue)
     core.resources.work.run(SPENT)
-    queue.use_strategy(Observed(TEXT))
+    queue.use_strategy(Copied(TEXT))
     core.resources.replication.read_only = read_only
     core.resources.work.run()
     assert isinstance(purge.failure, kind)
@@ -131,7 +131,7 @@ def test_a_purge_that_was_on_its_way_is_given_up(read_only: str, kind: type[Exce
 def test_who_deletes_it_here_decides_about_its_messages_again() -> None:
     core = Core()
     dead = core.dead_letter_queue()
-    queue = observed(core, alternate_exchange="dlx")
+    queue = copied(core, alternate_exchange="dlx")
     come(core, queue, "theirs")
     core.configuration.delete_queue("q")
     assert queue.deleted

@@ -2,7 +2,7 @@
 
 The primary there sends each event once it is committed. Here it is written into this broker's own log, so its backups
 have the copy too, under LSNs of that log; which message there is which here, this process alone knows. Nothing is
-decided here: limits, expiry and priorities are decided where the queue is, and the queue's strategy here is `Observed`.
+decided here: limits, expiry and priorities are decided where the queue is, and the queue's strategy here is `Copied`.
 When a message expires there is converted to the clock here, so that it has as long to live once the copy is a normal
 queue.
 
@@ -35,7 +35,7 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.message_clock import MessageClock
 from qpid_ha_broker.model.sets.resources import Resources
-from qpid_ha_broker.model.sets.strategies import Observed
+from qpid_ha_broker.model.sets.strategies import Copied
 
 STEP: Final = 1000
 """Messages that are written in one turn."""
@@ -144,7 +144,7 @@ class QueueCopy:
         self._declare = declare
         self._own_name = own_name
         stop = f"qpid-ha replicate --stop {name}"
-        self._strategy = Observed(f"queue {name} is a copy of the one at {source}: browse it, or end that: {stop}")
+        self._strategy = Copied(f"queue {name} is a copy of the one at {source}: browse it, or end that: {stop}")
         self._source = _Source("", 0)
         self._history: tuple[fr.GenerationEntry, ...] = ()
         """Of the log up to `lsn`."""
@@ -194,7 +194,7 @@ class QueueCopy:
     def _may_go_on(self) -> bool:
         if not self.ended and self._resources.replication.read_only:
             self.end(f"this broker may not write any more: {self._resources.replication.read_only}")
-        elif not self.ended and self.queue is not None and not self._is_observed(self.queue):
+        elif not self.ended and self.queue is not None and not self._is_copied(self.queue):
             self.end("the copy was deleted here")
         return not self.ended
 
@@ -245,7 +245,7 @@ class QueueCopy:
             self.queue.use_strategy(self._strategy)
         return self.queue is not None
 
-    def _is_observed(self, queue: Queue) -> bool:
+    def _is_copied(self, queue: Queue) -> bool:
         """Whether the other cluster writes it still: who deletes it here begins with that."""
         return not queue.deleted and queue.strategy is self._strategy
 
@@ -373,7 +373,7 @@ class QueueCopy:
         self._entries.clear()
         self.lost()
         queue = self.queue
-        if queue is not None and self._is_observed(queue):
+        if queue is not None and self._is_copied(queue):
             queue.use_strategy(None)
             self._resources.timers.watch(queue)  # time did not count for what is in it
 

@@ -1,6 +1,6 @@
 """How the log of a resource set is shared: who may write, who hands out messages, and when what is submitted counts.
 
-| | `HotStandby` | `Alone` | `Observed` |
+| | `HotStandby` | `Alone` | `Copied` |
 | --- | --- | --- | --- |
 | of | `default`, and sets with a name | what a broker keeps beside `default` | a queue: a copy of another cluster's |
 | who may write | the one broker that leads the set | it, while it leads `default` | that cluster |
@@ -127,7 +127,7 @@ class Alone:
         return self._served_with.hands_out(queue)
 
 
-class Observed:
+class Copied:
     """The promise: nothing is decided here about messages of a queue that another cluster writes, time included.
 
     Their expiry, limits and consumers are that cluster's. `read_only` says whose copy the queue is, and how that ends.
