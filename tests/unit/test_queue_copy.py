@@ -96,6 +96,16 @@ class Outside:
         self.cluster.settle()
         self.run()
 
+    def browse(self, now_ms: int) -> None:
+        """A client looks at all that is there at that time."""
+        browser = Consumer(browsing=True)
+        self.resources.subscribe(self.queue, browser, browser)
+        browser.credit = browser.window_bytes = 100_000
+        self.resources.catalog.wake(self.queue)
+        self.resources.hand_out(now_ms, 1000)
+        self.resources.unsubscribe(self.queue, browser, now_ms)
+        self.resources.timers.tick(now_ms)
+
     @property
     def queue(self) -> Queue:
         return self.resources.catalog.queues["q"]
@@ -285,11 +295,7 @@ def test_a_message_expires_in_the_copy_when_the_cluster_says_so_or_once_it_is_a_
         cluster["a"].resources.publish(queue, expiring, NOW_MS)
     outside.settle()
     if is_browsed:
-        browser = Consumer(browsing=True)
-        outside.resources.subscribe(outside.queue, browser, "me")
-        browser.credit = browser.window_bytes = 1000
-        outside.resources.catalog.wake(outside.queue)
-        outside.resources.hand_out(NOW_MS + 6000, 10)
+        outside.browse(NOW_MS + 6000)
     outside.resources.timers.tick(NOW_MS + 6000)
     assert outside.bodies == ["5000", "7000"]
     cluster["a"].resources.timers.tick(NOW_MS + 6000)
@@ -407,9 +413,14 @@ def test_whatever_happens_the_copy_is_equal_in_the_end(seed: int) -> None:
     outside.dial(primary)
     for step in range(60):
         node, queue = cluster[primary], cluster[primary].resources.catalog.queues["q"]
-        match random.choice(("publish", "publish", "consume", "purge", "read", "hang up", "dial", "switch", "wait")):
+        choices = ("publish", "publish", "expiring", "consume", "purge", "read", "hang up", "dial", "switch", "wait")
+        match random.choice((*choices, "browse")):
             case "publish":
                 node.publish("q", *[f"{step} {number}" for number in range(random.randrange(8))])
+            case "expiring":
+                node.resources.publish(queue, message(f"{step}")._replace(expires_at_ms=NOW_MS + 1), NOW_MS)
+            case "browse" if outside.copy.queue is not None:
+                outside.browse(NOW_MS + 1000)
             case "consume":
                 node.consume("q", random.randrange(1, 6))
             case "purge" if random.random() < 0.3:
