@@ -45,6 +45,8 @@ class Outside:
             mine = isinstance(effect, fx.Send | fx.Close) and effect.link == self._link
             if not mine:
                 carry_out(node, effect)
+            elif self.node is None:
+                pass  # what was on its way when the channel was lost comes nowhere
             elif isinstance(effect, fx.Send):
                 self._inbox.append(effect.frame)
             else:
