@@ -422,7 +422,9 @@ def test_whatever_happens_the_copy_is_equal_in_the_end(seed: int) -> None:
             case "expiring":
                 node.resources.publish(queue, message(f"{step}")._replace(expires_at_ms=NOW_MS + 1), NOW_MS)
             case "browse" if outside.copy.queue is not None:
+                before = outside.bodies
                 outside.browse(NOW_MS + 1000)
+                assert outside.bodies == before
             case "consume":
                 node.consume("q", random.randrange(1, 6))
             case "purge" if random.random() < 0.3:
