@@ -377,7 +377,8 @@ def test_a_primary_does_not_serve_a_copy_of_another_cluster() -> None:
     cluster["a"].declare("q")
     outside = Outside(cluster)
     greeting = outside.copy.follow()._replace(cluster="another", history=(fr.GenerationEntry(1, "x", 1),), last_lsn=5)
-    cluster["a"].feed(fx.FrameReceived(FAR, greeting))
+    outside.node = cluster["a"]
+    outside.node.feed(fx.FrameReceived(FAR, greeting))
     with pytest.raises(CopyError, match="is of the cluster another"):
         outside.run()
 
