@@ -417,11 +417,13 @@ def test_whatever_happens_the_copy_is_equal_in_the_end(seed: int) -> None:
     for step in range(60):
         node, queue = cluster[primary], cluster[primary].resources.catalog.queues["q"]
         choices = ("publish", "publish", "expiring", "consume", "purge", "read", "hang up", "dial", "switch", "wait")
-        match random.choice((*choices, "browse")):
+        match random.choice((*choices, "browse", "run")):
             case "publish":
                 node.publish("q", *[f"{step} {number}" for number in range(random.randrange(8))])
             case "expiring":
                 node.resources.publish(queue, message(f"{step}")._replace(expires_at_ms=NOW_MS + 1), NOW_MS)
+            case "run":
+                outside.run()
             case "browse" if outside.copy.queue is not None:
                 before = outside.bodies
                 outside.browse(NOW_MS + 1000)
