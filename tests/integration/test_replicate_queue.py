@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from cluster_in_process import InProcessBroker, InProcessCluster, eventually
 from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.sets.queue_copies import CopyLink
 
 NAMES = ("a", "b", "c")
 NOBODY = "amqp://127.0.0.1:1"
@@ -75,7 +77,8 @@ def urls(cluster: InProcessCluster) -> str:
 async def test_a_copy_has_what_the_queue_has_and_goes_on_after_a_failover(tmp_path: Path) -> None:
     async with two_towns(tmp_path) as (cluster, far):
         await asyncio.to_thread(send, cluster.url("a"), *map(str, range(2500)))
-        answer = await far.ask("replicate", queue="orders", address=urls(cluster))
+        backups_first = ",".join(cluster.url(name) for name in ("c", "b", "a"))
+        answer = await far.ask("replicate", queue="orders", address=backups_first)
         assert "orders is copied from" in answer["text"]
         await eventually(lambda: len(far.bodies) == 2500)
         assert await asyncio.to_thread(receive, cluster.url("a"), 3) == ["0", "1", "2"]
@@ -92,6 +95,27 @@ async def test_a_copy_has_what_the_queue_has_and_goes_on_after_a_failover(tmp_pa
         assert "orders from amqp://127.0.0.1" in (await far.ask("query"))["copied_queues"]
         await cluster.ask("b", "queues", action="purge", name="orders")
         await eventually(lambda: far.bodies == [])
+
+
+@in_event_loop
+async def test_a_bug_at_one_copy_ends_the_ticks_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two_towns(tmp_path) as (cluster, far):
+        await cluster.ask("a", "queues", action="create", name="others")
+        for name in ("orders", "others"):
+            await far.ask("replicate", queue=name, address=urls(cluster))
+        ticks = Counter[str]()
+        tick = CopyLink.tick
+
+        def counted(link: CopyLink) -> None:
+            ticks[link.copy.name] += 1
+            if link.copy.name == "orders":
+                raise LookupError("a bug")
+            tick(link)
+
+        monkeypatch.setattr(CopyLink, "tick", counted)
+        await eventually(lambda: min(ticks["orders"], ticks["others"]) >= 3)
+        monkeypatch.undo()
+        assert far.broker.notices.bugs_total >= 3
 
 
 @in_event_loop

@@ -167,6 +167,20 @@ def test_refusals_are_those_of_the_primary_and_of_one_message(sets: Sets) -> Non
     assert red(sets) == ["1", "4"]
 
 
+def test_what_the_client_has_settled_takes_of_the_credit_until_the_primary_has_it(sets: Sets) -> None:
+    limit = sets.here.container.settings.publisher_credit
+    log = sets.there.set("red").resources.replicated.log
+    sets.send(("red", "first"))  # now the far link is there
+    log.add_witness("backup")
+    before = sets.link.credit
+    sets.send(*[("red", "x")] * (before - 1), settled=True)
+    assert (sets.link.credit, len(red(sets))) == (1, before)
+    log.acknowledge("backup", log.last_lsn)
+    sets.there.set("red").touch()
+    sets.settle_down()
+    assert sets.link.credit == limit
+
+
 def test_the_credit_is_a_publishers_and_no_more_is_kept_here(sets: Sets) -> None:
     limit = sets.here.container.settings.publisher_credit
     assert sets.link.credit == limit

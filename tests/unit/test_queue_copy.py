@@ -16,6 +16,7 @@ from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.queue_copy import CopyError, CopyState, QueueCopy
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH
 from qpid_ha_broker.model.errors import QueueLocked
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
@@ -44,6 +45,8 @@ class Outside:
             mine = isinstance(effect, fx.Send | fx.Close) and effect.link == self._link
             if not mine:
                 carry_out(node, effect)
+            elif self.node is None:
+                pass  # what was on its way when the channel was lost comes nowhere
             elif isinstance(effect, fx.Send):
                 self._inbox.append(effect.frame)
             else:
@@ -94,6 +97,16 @@ class Outside:
         """Let heartbeats come, too."""
         self.cluster.settle()
         self.run()
+
+    def browse(self, now_ms: int) -> None:
+        """A client looks at all that is there at that time."""
+        browser = Consumer(browsing=True)
+        self.resources.subscribe(self.queue, browser, browser)
+        browser.credit = browser.window_bytes = 100_000
+        self.resources.catalog.wake(self.queue)
+        self.resources.hand_out(now_ms, 1000)
+        self.resources.unsubscribe(self.queue, browser, now_ms)
+        self.resources.timers.tick(now_ms)
 
     @property
     def queue(self) -> Queue:
@@ -252,6 +265,49 @@ def test_clients_may_browse_a_copy_but_neither_fill_nor_empty_it_until_it_is_sto
     assert outside.bodies == ["1", "2"]
 
 
+def test_a_copy_that_is_deleted_here_takes_nothing_more_and_stays_closed_until_it_is_gone() -> None:
+    cluster = three()
+    a = cluster["a"]
+    a.configuration.declare_exchange("dlx", "fanout", {})
+    a.declare("q", alternate_exchange="dlx")
+    a.publish("q", *map(str, range(2 * MOVED_LENGTH)))
+    cluster.settle()
+    outside = Outside(cluster)
+    outside.configuration.declare_exchange("dlx", "fanout", {})
+    outside.dial("a")
+    queue = outside.queue
+    assert queue.messages.count == 2 * MOVED_LENGTH
+    outside.configuration.delete_queue("q")
+    a.publish("q", "late")
+    outside.settle()
+    assert "deleted here" in outside.copy.ended
+    assert (queue.deleted, queue.messages.count) == (False, 2 * MOVED_LENGTH)
+    with pytest.raises(QueueLocked, match="is being deleted"):
+        outside.resources.publish(queue, message("mine"), NOW_MS)
+    outside.resources.work.run()
+    assert queue.deleted
+
+
+@pytest.mark.parametrize("is_browsed", [False, True])
+def test_a_message_expires_in_the_copy_when_the_cluster_says_so_or_once_it_is_a_normal_queue(is_browsed: bool) -> None:
+    cluster, outside = copied()
+    queue = cluster["a"].resources.catalog.queues["q"]
+    for ttl_ms in (5000, 7000):
+        expiring = message(f"{ttl_ms}")._replace(expires_at_ms=NOW_MS + ttl_ms)
+        cluster["a"].resources.publish(queue, expiring, NOW_MS)
+    outside.settle()
+    if is_browsed:
+        outside.browse(NOW_MS + 6000)
+    outside.resources.timers.tick(NOW_MS + 6000)
+    assert outside.bodies == ["5000", "7000"]
+    cluster["a"].resources.timers.tick(NOW_MS + 6000)
+    outside.settle()
+    assert outside.bodies == ["7000"]
+    outside.copy.end("stopped")
+    outside.resources.timers.tick(NOW_MS + 8000)
+    assert outside.bodies == []
+
+
 def test_the_deletion_of_the_queue_ends_the_copy_which_stays_as_a_normal_queue() -> None:
     cluster, outside = copied("1")
     cluster["a"].configuration.delete_queue("q")
@@ -259,7 +315,7 @@ def test_the_deletion_of_the_queue_ends_the_copy_which_stays_as_a_normal_queue()
     assert outside.copy.state is CopyState.ENDED
     assert "no queue q" in outside.copy.ended
     assert outside.bodies == ["1"]
-    assert not outside.queue.locked
+    assert outside.queue.strategy is None
 
 
 def test_a_queue_that_was_deleted_and_made_again_is_another_one() -> None:
@@ -294,7 +350,7 @@ def test_a_queue_with_messages_is_not_taken_for_a_copy() -> None:
     outside.dial("a")
     assert "purge or delete it first" in outside.copy.ended
     assert outside.bodies == ["mine"]
-    assert not queue.locked
+    assert queue.strategy is None
 
 
 def test_a_broker_that_may_not_write_any_more_ends_its_copies() -> None:
@@ -321,7 +377,8 @@ def test_a_primary_does_not_serve_a_copy_of_another_cluster() -> None:
     cluster["a"].declare("q")
     outside = Outside(cluster)
     greeting = outside.copy.follow()._replace(cluster="another", history=(fr.GenerationEntry(1, "x", 1),), last_lsn=5)
-    cluster["a"].feed(fx.FrameReceived(FAR, greeting))
+    outside.node = cluster["a"]
+    outside.node.feed(fx.FrameReceived(FAR, greeting))
     with pytest.raises(CopyError, match="is of the cluster another"):
         outside.run()
 
@@ -359,9 +416,18 @@ def test_whatever_happens_the_copy_is_equal_in_the_end(seed: int) -> None:
     outside.dial(primary)
     for step in range(60):
         node, queue = cluster[primary], cluster[primary].resources.catalog.queues["q"]
-        match random.choice(("publish", "publish", "consume", "purge", "read", "hang up", "dial", "switch", "wait")):
+        choices = ("publish", "publish", "expiring", "consume", "purge", "read", "hang up", "dial", "switch", "wait")
+        match random.choice((*choices, "browse", "run")):
             case "publish":
                 node.publish("q", *[f"{step} {number}" for number in range(random.randrange(8))])
+            case "expiring":
+                node.resources.publish(queue, message(f"{step}")._replace(expires_at_ms=NOW_MS + 1), NOW_MS)
+            case "run":
+                outside.run()
+            case "browse" if outside.copy.queue is not None:
+                before = outside.bodies
+                outside.browse(NOW_MS + 1000)
+                assert outside.bodies == before
             case "consume":
                 node.consume("q", random.randrange(1, 6))
             case "purge" if random.random() < 0.3:

@@ -18,7 +18,7 @@ What the stream says meanwhile of a message in a queue that is not level yet:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final
@@ -121,9 +121,7 @@ class CatchUp:
         """Which messages are here; nothing for an empty queue, several frames for one with many gaps."""
         for queue in self._state.queues():
             if queue.messages.count and has_replicated_messages(queue):
-                ranges = _ranges(sorted([entry.id for entry in queue.messages]))
-                for start in range(0, len(ranges), RANGES_PER_FRAME):
-                    yield Holdings(queue.id, tuple(ranges[start : start + RANGES_PER_FRAME]))
+                yield from holdings_of(queue.id, sorted([entry.id for entry in queue.messages]))
 
     # --- the primary's answer
 
@@ -322,7 +320,14 @@ def _merged(kept: list[Entry], new: list[Entry], queue: Queue) -> list[Entry]:
     return entries
 
 
-def _ranges(ids: list[int]) -> list[tuple[int, int]]:
+def holdings_of(queue_id: int, ids: Sequence[int]) -> Iterator[Holdings]:
+    """Frames that say which messages of a queue are held: their `ids`, ascending. No frame where there are none."""
+    ranges = _ranges(ids)
+    for start in range(0, len(ranges), RANGES_PER_FRAME):
+        yield Holdings(queue_id, tuple(ranges[start : start + RANGES_PER_FRAME]))
+
+
+def _ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending ids as runs (first, last)."""
     if not ids:
         return []

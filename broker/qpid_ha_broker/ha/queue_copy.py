@@ -2,8 +2,14 @@
 
 The primary there sends each event once it is committed. Here it is written into this broker's own log, so its backups
 have the copy too, under LSNs of that log; which message there is which here, this process alone knows. Nothing is
-decided here: limits, expiry and priorities were decided where the queue is. When a message expires there is converted
-to the clock here, so that it has as long to live in the copy.
+decided here: limits, expiry and priorities are decided where the queue is, and the queue's strategy here is `Copied`.
+When a message expires there is converted to the clock here, so that it has as long to live once the copy is a normal
+queue.
+
+An observer of a set and a copy are not the same. An observer is a backup of its cluster that nobody waits for: it holds
+the set's log under the same LSNs, is trusted with all of it, and may lead. A copy writes: what it is sent becomes
+events of this cluster's log, which has backups, clients and sets of its own. What both do, they do with the same parts:
+`browser`, `catchup.holdings_of`, `Greetings`, the frames.
 
 Both queues have the same order, because what is added here is always newer there than all that is here already. That
 is also why chunks, which come newest first, are collected until the oldest is here.
@@ -12,7 +18,7 @@ is also why chunks, which come newest first, are collected until the oldest is h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -20,6 +26,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.catchup import holdings_of
 from qpid_ha_broker.ha.history import newest
 from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.primary_channel import Greetings
@@ -28,10 +35,10 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.message_clock import MessageClock
 from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.strategies import Copied
 
 STEP: Final = 1000
 """Messages that are written in one turn."""
-RANGES_PER_FRAME: Final = 16_384
 
 Declare = Callable[[str, ev.Arguments], Queue]
 
@@ -72,6 +79,44 @@ class _Reach(NamedTuple):
     history: tuple[fr.GenerationEntry, ...]
 
 
+class _Comparison:
+    """What comes until the primary has compared both queues: chunks, newest first, and the stream in between."""
+
+    __slots__ = ("_chunks", "_dropped", "_low", "is_over", "later")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """The last chunk has come."""
+        self.later: list[_Add | _Drop] = []
+        """What the stream said while chunks were on their way."""
+        self._chunks: list[list[_Add]] = []
+        self._dropped: list[int] = []
+        self._low = 0
+
+    def add(self, frame: fr.Chunk) -> None:
+        """Keep a chunk until the oldest is here. Raises CopyError for one that does not follow the last."""
+        is_next = not self._chunks or frame.high == self._low - 1
+        if self.is_over or not is_next:
+            raise CopyError(f"a chunk from {frame.high} down to {frame.low}, after one that ends at {self._low}")
+        records = _records(frame.data)
+        self._chunks.append([_Add(lsn, event) for lsn, event, _ in records if isinstance(event, ev.Enqueued)])
+        self._dropped += frame.dropped
+        self._low, self.is_over = frame.low, frame.last
+
+    def outcome(self) -> Iterator[_Add | _Drop]:
+        """What is to be written, in order: the oldest message first, and what the stream said last."""
+        if self._dropped:
+            yield _Drop(tuple(sorted(self._dropped)), _GONE)
+        for chunk in reversed(self._chunks):
+            yield from chunk
+        yield from self.later
+
+    @property
+    def waiting(self) -> int:
+        """Messages of chunks, and what the stream said of messages."""
+        return len(self.later) + sum(map(len, self._chunks))
+
+
 _GONE = ev.DequeueReason.CONSUMED
 _FromPrimary = fr.Batch | fr.Chunk | fr.CaughtUp | fr.Heartbeat | fr.ClockReading
 
@@ -98,6 +143,8 @@ class QueueCopy:
         self._resources = resources
         self._declare = declare
         self._own_name = own_name
+        stop = f"qpid-ha replicate --stop {name}"
+        self._strategy = Copied(f"queue {name} is a copy of the one at {source}: browse it, or end that: {stop}")
         self._source = _Source("", 0)
         self._history: tuple[fr.GenerationEntry, ...] = ()
         """Of the log up to `lsn`."""
@@ -105,13 +152,8 @@ class QueueCopy:
         self._entries: dict[int, Entry] = {}
         """By the primary's ids, ascending. What has left here by itself stays, until it has left there."""
         self._newest = 0
-        self._chunks: list[list[_Add]] = []
-        self._dropped: list[int] = []
-        self._low = 0
-        self._is_compared = False
-        """The last chunk has come."""
-        self._later: list[_Add | _Drop] = []
-        """What the stream said while chunks were on their way."""
+        self._comparison: _Comparison | None = None
+        """While `state` is COMPARING."""
         self._pending: deque[_Add | _Drop | _Reach] = deque()
         self._source_clock: MessageClock | None = None
         """By which messages expire there; None: the primary has not told, as one of an older release does not."""
@@ -133,9 +175,7 @@ class QueueCopy:
         """The channel to that address is gone; what was on its way will come again."""
         self._greetings.ended(address, end)
         self._followed = None
-        self._chunks.clear()
-        self._dropped.clear()
-        self._later.clear()
+        self._comparison = None
         if not self.ended:
             self.state = CopyState.CONNECTING
 
@@ -154,7 +194,7 @@ class QueueCopy:
     def _may_go_on(self) -> bool:
         if not self.ended and self._resources.replication.read_only:
             self.end(f"this broker may not write any more: {self._resources.replication.read_only}")
-        elif not self.ended and self.queue is not None and self.queue.deleted:
+        elif not self.ended and self.queue is not None and not self._is_copied(self.queue):
             self.end("the copy was deleted here")
         return not self.ended
 
@@ -186,11 +226,8 @@ class QueueCopy:
         self.primary, self.link_timeout_s = frame.name, frame.link_timeout_s
         self.state = CopyState.COMPARING
         self._take_back(frame)
-        self._low, self._is_compared = 0, False
-        ranges = _runs(self._entries)
-        starts = range(0, len(ranges), RANGES_PER_FRAME)
-        told = [fr.Holdings(frame.queue, tuple(ranges[start : start + RANGES_PER_FRAME])) for start in starts]
-        return [*told, fr.HoldingsDone()]
+        self._comparison = _Comparison()
+        return [*holdings_of(frame.queue, list(self._entries)), fr.HoldingsDone()]
 
     def _adopt(self, frame: fr.Followed) -> bool:
         """Make the queue, or take the one that is there, as long as nobody would miss what is in it."""
@@ -205,10 +242,12 @@ class QueueCopy:
             except ModelError as error:
                 self.end(str(error))
         if self.queue is not None:
-            stop = f"qpid-ha replicate --stop {self.name}"
-            text = f"queue {self.name} is a copy of the one at {self.source}: browse it, or end that: {stop}"
-            self._lock(self.queue, text)
+            self.queue.use_strategy(self._strategy)
         return self.queue is not None
+
+    def _is_copied(self, queue: Queue) -> bool:
+        """Whether the other cluster writes it still: who deletes it here begins with that."""
+        return not queue.deleted and queue.strategy is self._strategy
 
     def _take_back(self, frame: fr.Followed) -> None:
         """What the primary never had, because it was made primary without some of what was certain before."""
@@ -225,7 +264,9 @@ class QueueCopy:
         if frame.generation != followed.generation:
             raise CopyError(f"{type(frame).__name__} of generation {frame.generation}, not {followed.generation}")
         if isinstance(frame, fr.Chunk):
-            self._chunk(frame)
+            if self._comparison is None:
+                raise CopyError("a chunk without a comparison")
+            self._comparison.add(frame)
         elif isinstance(frame, fr.Batch):
             self._batch(followed, frame)
         elif isinstance(frame, fr.CaughtUp):
@@ -242,24 +283,12 @@ class QueueCopy:
         if self.state is CopyState.FOLLOWING:
             self._pending.append(_Reach(lsn, followed.history))
 
-    def _chunk(self, frame: fr.Chunk) -> None:
-        is_next = not self._chunks or frame.high == self._low - 1
-        if self.state is not CopyState.COMPARING or self._is_compared or not is_next:
-            raise CopyError(f"a chunk from {frame.high} down to {frame.low}, after one that ends at {self._low}")
-        records = _records(frame.data)
-        self._chunks.append([_Add(lsn, event) for lsn, event, _ in records if isinstance(event, ev.Enqueued)])
-        self._dropped += frame.dropped
-        self._low, self._is_compared = frame.low, frame.last
-
     def _end_comparison(self, followed: fr.Followed, lsn: int) -> None:
-        if self.state is not CopyState.COMPARING or not self._is_compared:
+        comparison = self._comparison
+        if comparison is None or not comparison.is_over:
             raise CopyError("the primary ended the comparison before it was done")
-        if self._dropped:
-            self._pending.append(_Drop(tuple(sorted(self._dropped)), _GONE))
-        for chunk in reversed(self._chunks):
-            self._pending += chunk
-        self._pending += self._later
-        self._chunks, self._dropped, self._later = [], [], []
+        self._pending += comparison.outcome()
+        self._comparison = None
         self.state = CopyState.FOLLOWING
         self._reach(followed, lsn)
 
@@ -270,8 +299,8 @@ class QueueCopy:
                 coming.append(_Add(lsn, event))
             elif isinstance(event, ev.Dequeued):
                 coming.append(_Drop(event.ids, event.reason))
-        if self.state is CopyState.COMPARING:
-            self._later += coming
+        if self._comparison is not None:
+            self._comparison.later += coming
         else:
             self._pending += coming
             self._reach(followed, frame.last_lsn)
@@ -286,7 +315,7 @@ class QueueCopy:
     @property
     def waiting(self) -> int:
         """What has come and is not written."""
-        return len(self._pending) + len(self._later) + sum(map(len, self._chunks))
+        return len(self._pending) + (0 if self._comparison is None else self._comparison.waiting)
 
     def step(self, limit: int = STEP) -> None:
         """Write some of what has come. Raises CopyError when it cannot be."""
@@ -343,13 +372,10 @@ class QueueCopy:
         self._pending.clear()
         self._entries.clear()
         self.lost()
-        if self.queue is not None and not self.queue.deleted:
-            self._lock(self.queue, "")
-
-    @staticmethod
-    def _lock(queue: Queue, why: str) -> None:
-        queue.locked = why
-        queue.change_arguments(queue.arguments)
+        queue = self.queue
+        if queue is not None and self._is_copied(queue):
+            queue.use_strategy(None)
+            self._resources.timers.watch(queue)  # time did not count for what is in it
 
     @property
     def lag(self) -> int:
@@ -366,14 +392,3 @@ def _records(data: bytes) -> list[LogRecord]:
 
 def _history_up_to(lsn: int, history: Iterable[fr.GenerationEntry]) -> tuple[fr.GenerationEntry, ...]:
     return tuple(entry for entry in history if entry.first_lsn <= lsn)
-
-
-def _runs(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending ids as runs (first, last)."""
-    runs: list[tuple[int, int]] = []
-    for each in ids:
-        if runs and runs[-1][1] == each - 1:
-            runs[-1] = runs[-1][0], each
-        else:
-            runs.append((each, each))
-    return runs

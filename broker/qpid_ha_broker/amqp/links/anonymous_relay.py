@@ -46,6 +46,9 @@ FAR_LINKS: Final = 16
 class SetPublisher(RelayedPublisher):
     """The far link of an anonymous relay to one set, with what the primary has not answered."""
 
+    sends_settled = False
+    """A message that the client has settled takes of the relay's credit until the primary has taken it."""
+
     def __init__(self, anonymous: AnonymousRelay, set_name: str, relays: Relays) -> None:
         super().__init__(anonymous.connection, anonymous.link, set_name, relays)
         self._anonymous = anonymous
@@ -60,19 +63,7 @@ class SetPublisher(RelayedPublisher):
         """All is answered."""
         return not self._kept and self._publishes.is_idle
 
-    def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
-        """Send a message on, or keep it until there is somebody to send it to."""
-        if state == engine.TRANSACTIONAL:
-            self._publishes.publish(delivery, payload, settled)
-            return
-        if self.upstream is not None and self.upstream.has_answers:
-            self.upstream.answer_first()
-        if settled:
-            engine.forget(delivery)
-        self._keep(None if settled else delivery, payload)
-
     def _send(self, sender: Sender, number: int) -> None:
-        """All of them unsettled: a message that the client has settled takes of its credit until it is taken."""
         self._numbers[sender.send(self._kept[number][1], number)[0]] = number
 
     def _dropped(self, count: int, size: int) -> None:

@@ -223,6 +223,9 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
     again, to a primary that may refuse what another one took, the next one waits for the answers to the one before.
     """
 
+    sends_settled = True
+    """Whether a message that the client has settled may go on settled."""
+
     def __init__(self, connection: Connection, link: proton.Link, set_name: str, relayer: Relayer) -> None:
         self.begin(connection, link, set_name, relayer)
         self._producer, self._run, self._sent = relayer.take_producer()
@@ -299,7 +302,8 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
             self.upstream.answer_first()
         if settled:
             engine.forget(delivery)
-            if self._sender is not None and not self._kept:  # if not, it could overtake what is refused and sent again
+            # What is refused and sent again must not be overtaken.
+            if self.sends_settled and self._sender is not None and not self._kept:
                 self._sender.send_settled(payload)
                 self._touch_far()
                 return

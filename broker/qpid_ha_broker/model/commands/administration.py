@@ -311,8 +311,7 @@ def _binding_facts(catalog: Catalog, binding: Binding) -> Facts:
 
 def committed_lsn(resources: Resources, queue: Queue) -> int:
     """Up to where the log of its messages is committed, so that they may be browsed."""
-    log = queue.log
-    return min(log.last_lsn, log.shown_lsn) if resources.replication.read_only else log.whole_lsn()
+    return min(queue.log.last_lsn, resources.sets.shown_lsn(queue))
 
 
 def taking_over(resources: Resources) -> Facts:

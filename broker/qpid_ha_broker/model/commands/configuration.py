@@ -241,6 +241,7 @@ class Configuration:
         if queue in self._deletions:
             return self._deletions[queue]
         self._note(queue, f"queue {name} deleted; messages in it: {queue.messages.count}")
+        queue.use_strategy(None)  # whose copy it was, who deletes it here decides about its messages
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
         moves = self._catalog.alternate(alternate) is not None
@@ -252,7 +253,7 @@ class Configuration:
             self._resources.reject(queue, list(queue.messages) if moves else [], DeathReason.QUEUE_DELETED)
             self._finish(deletion)
         else:
-            _lock(queue, f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
+            queue.lock(f"queue {name} is being deleted: its messages are on their way to exchange {alternate}")
             self._catalog.deleted_queues.append(queue)
             self._deletions[queue] = deletion
             self._resources.work.add(self._move_and_delete(deletion))
@@ -269,7 +270,7 @@ class Configuration:
         if queue.deleted:
             deletion.written = resources.written
         elif resources.replication.read_only:
-            _lock(queue, deletion.locked_before)
+            queue.lock("")
             text = f"queue {queue.name} is there with what has not been moved: {resources.replication.read_only}"
             deletion.failure = NotPrimary(text)
         else:
@@ -474,11 +475,6 @@ def _check_outside(remote: RemoteNames, arguments: QueueArguments) -> None:
 
 def _here(target: Queue | PlacedQueue) -> Queue | None:
     return target if isinstance(target, Queue) else None
-
-
-def _lock(queue: Queue, why: str) -> None:
-    queue.locked = why
-    queue.change_arguments(queue.arguments)
 
 
 def _shown(arguments: Arguments) -> str:

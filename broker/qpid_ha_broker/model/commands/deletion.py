@@ -20,11 +20,10 @@ class Deletion:
     `written`: None while it goes on; then what to wait for until it is committed. `failure`: why it was given up.
     """
 
-    __slots__ = ("failure", "locked_before", "queue", "written")
+    __slots__ = ("failure", "queue", "written")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self.locked_before = queue.locked
         self.written: CommitToken | None = None
         self.failure: ModelError | None = None
 

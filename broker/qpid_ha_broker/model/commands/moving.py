@@ -82,8 +82,8 @@ class QueueMove:
         for queue in (self.source, self.target):
             if queue.deleted:
                 self._give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
-            elif queue.locked:
-                self._give_up(InUse, queue.locked)
+            elif queue.refusal:
+                self._give_up(InUse, queue.refusal)
             elif queue.log is not self._log:
                 self._give_up(InUse, f"the replication of queue {queue.name} was changed meanwhile")
 

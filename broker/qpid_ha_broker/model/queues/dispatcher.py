@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.logs.log import CommitToken, Log
+from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.limits import QueueLimits
@@ -176,7 +176,7 @@ class Dispatcher:
         self,
         now_ms: int,
         limit: int,
-        log: Log,
+        shown_lsn: int,
         *,
         only_browsers: bool = False,
         proof: LeadProof = LeadProof.ALONE,
@@ -185,9 +185,9 @@ class Dispatcher:
     ) -> tuple[list[tuple[Consumer, list[Entry]]], list[Entry]]:
         """Up to `limit` messages per consumer, in turn; with them, what was found to have expired, held by nobody.
 
-        Who only looks sees what is committed in `log`, the one that the messages are written to. It stops when `budget`
-        is spent, with at least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing may
-        be written, so nobody takes anything and nothing expires. `proof`: what those who take may be given. `mark`: who
+        Who only looks sees messages up to `shown_lsn`, which are committed. It stops when `budget` is spent, with at
+        least one message looked at for one consumer: see `interrupted`. `only_browsers`: nothing is decided here, so
+        nobody takes anything and nothing expires. `proof`: what those who take may be given. `mark`: who
         takes something gets what this covers; None: anything.
         """
         self._gate = mark
@@ -195,13 +195,11 @@ class Dispatcher:
         self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
         self.awaits_mark = 0
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
+        self._committed_lsn = shown_lsn
         if only_browsers:
-            now_ms, self._committed_lsn = 0, log.shown_lsn
+            now_ms = 0
+        if only_browsers or proof is LeadProof.MISSING:
             ready = [consumer for consumer in ready if consumer.browsing]
-        else:
-            self._committed_lsn = log.whole_lsn()
-            if proof is LeadProof.MISSING:
-                ready = [consumer for consumer in ready if consumer.browsing]
         self._takes_committed = proof is LeadProof.PROVEN
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}

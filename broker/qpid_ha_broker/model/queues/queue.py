@@ -7,7 +7,7 @@ the log; the resource set does, and lets every event count here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.logs.log import Log
@@ -19,6 +19,17 @@ from qpid_ha_broker.model.queues.orders import make_order
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
 from qpid_ha_broker.model.queues.sequence import Entry, Holder
+
+
+class QueueStrategy(Protocol):
+    """Who may write what happens to the messages of a queue, and who hands them out, as seen from this broker."""
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing of that may be written here; empty: it may."""
+
+    def hands_out(self, queue: Queue) -> bool:
+        """Whether this broker decides who gets the messages of `queue`, and which of them leave it unasked."""
 
 
 class Queue:
@@ -44,6 +55,7 @@ class Queue:
         "redelivered_below",
         "replication",
         "reserved_until_ms",
+        "strategy",
         "transient_headers",
         "unused_since_ms",
         "used",
@@ -65,7 +77,9 @@ class Queue:
         self.dispatcher = Dispatcher(self.messages, self.limits, by_priority=arguments.priorities > 1)
         self.deleted = False
         self.locked = ""
-        """Why nobody may publish or consume; empty: they may."""
+        """Why nobody may publish or consume while this broker deletes it; empty: it does not."""
+        self.strategy: QueueStrategy | None = None
+        """Its own; None: that of the set that holds its messages."""
         self.exclusive_owner: object | None = None
         self.used = False
         """It has had a consumer, here or at a primary before."""
@@ -83,14 +97,29 @@ class Queue:
         self.change_arguments(arguments)
 
     def change_arguments(self, arguments: QueueArguments) -> None:
-        """Other limits for the same messages, or `locked` has changed. The order is fixed when a queue is made."""
+        """Other limits for the same messages. The order is fixed when a queue is made."""
         self.arguments = arguments
         self.limits.change_arguments(arguments)
-        care = arguments.message_ttl_ms or arguments.last_value_queue_key or self.locked
+        care = arguments.message_ttl_ms or arguments.last_value_queue_key or self.refusal
         self.needs_care = bool(self.limits.is_bounded or care)
         """There is something to decide about a message that comes: see `Resources.enqueue_plain`."""
         if arguments.tombstone_of:
             self.mark_deleted()
+
+    @property
+    def refusal(self) -> str:
+        """Why nobody may publish to the queue, consume from it or purge it, whoever leads its set; empty: they may."""
+        return self.locked or ("" if self.strategy is None else self.strategy.read_only)
+
+    def lock(self, why: str) -> None:
+        """Have `locked` say `why`; empty: as before."""
+        self.locked = why
+        self.change_arguments(self.arguments)
+
+    def use_strategy(self, strategy: QueueStrategy | None) -> None:
+        """Have `strategy` say who writes it and hands out from it; None: that of its set."""
+        self.strategy = strategy
+        self.change_arguments(self.arguments)
 
     def change_id(self, queue_id: int) -> None:
         """The queue counts as one that another event declared."""

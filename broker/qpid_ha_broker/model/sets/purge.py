@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from qpid_ha_broker.events.types import DequeueReason
-from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
+from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary, QueueLocked
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, NO_LIMIT, Entry
@@ -103,8 +103,10 @@ class Purges:
         else:
             if queue.deleted:
                 purge.give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
-            else:
+            elif sets.replication.read_only:
                 purge.give_up(NotPrimary, sets.replication.read_only)
+            else:
+                purge.give_up(QueueLocked, queue.refusal)
         del self._tasks[purge]
 
 

@@ -20,7 +20,7 @@ from qpid_ha_broker.model.logs.local_log import LocalLog, LocalPart
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken, Log
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.next_mark import next_mark
-from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
@@ -347,13 +347,23 @@ class ResourceSets:
         """The set in whose log the messages of `queue` are."""
         return self.replicated if has_replicated_messages(queue) else self.local
 
+    def strategy_of(self, queue: Queue) -> QueueStrategy:
+        """Who may write what happens to messages of `queue`, and who hands them out."""
+        strategy = queue.strategy
+        return self.holding(queue).replication if strategy is None else strategy
+
     def may_write(self, queue: Queue) -> bool:
-        """Whether what happens to messages of `queue` may be written here."""
-        return not self.holding(queue).replication.read_only
+        """Whether what clients here do with messages of `queue` may be written."""
+        return not self.strategy_of(queue).read_only
 
     def hands_out(self, queue: Queue) -> bool:
         """Whether this broker hands out from `queue`, and decides what expires in it or is too much: its owner."""
-        return self.holding(queue).replication.hands_out(queue)
+        return self.strategy_of(queue).hands_out(queue)
+
+    def shown_lsn(self, queue: Queue) -> int:
+        """Up to where messages of `queue` are shown to who only looks: what can no longer be taken back."""
+        log = queue.log
+        return log.shown_lsn if self.holding(queue).replication.read_only else log.whole_lsn()
 
 
 def _is_done(lsns: Sequence[int]) -> None:

@@ -240,7 +240,7 @@ class Resources:
             given, expired = dispatcher.hand_out(
                 now_ms,
                 limit,
-                queue.log,
+                queue.log.whole_lsn() if hands_out else self.sets.shown_lsn(queue),
                 only_browsers=not hands_out,
                 proof=self.proof_for(queue),
                 mark=mark if is_marked else None,

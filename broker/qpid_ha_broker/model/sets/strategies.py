@@ -1,15 +1,17 @@
 """How the log of a resource set is shared: who may write, who hands out messages, and when what is submitted counts.
 
-| | `HotStandby` | `Alone` |
-| --- | --- | --- |
-| which sets | `default`, and those with a name of their own | what a broker keeps for itself beside `default` |
-| who may write | the one broker that leads the set | this broker, while it leads `default` |
-| who hands out | the same | the same |
-| what is submitted counts | at once, here | at once |
-| it is committed | when all brokers in sync have acknowledged it | when this broker's store has |
-| proof that it leads | the member's (docs/architecture.md, "Who may hand out") | not needed: nobody else has a copy |
+| | `HotStandby` | `Alone` | `Copied` |
+| --- | --- | --- | --- |
+| of | `default`, and sets with a name | what a broker keeps beside `default` | a queue: a copy of another cluster's |
+| who may write | the one broker that leads the set | it, while it leads `default` | that cluster |
+| who hands out | the same | the same | nobody here: it may be browsed |
+| what is submitted counts | at once, here | at once | as in the set that holds the queue |
+| it is committed | when all in sync have acknowledged it | when its store has | as in that set |
+| proof that it leads | the member's | not needed: nobody else has a copy | not needed |
 
-Whoever only follows or observes has a `HotStandby` that is read-only: what it applies was delivered to it.
+The member's proof: docs/architecture.md, "Who may hand out". What another cluster sends for a copy is committed there,
+and is submitted here to the set that holds the queue, by `ha.queue_copy` alone. Whoever only follows or observes a set
+has a `HotStandby` that is read-only: what it applies was delivered to it, and it may lead at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from qpid_ha_broker.events.types import Event
 from qpid_ha_broker.model.errors import ModelError, NotPrimary, QueueLocked
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
-from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
 from qpid_ha_broker.model.replication import has_replicated_messages
 
 ByHand = Callable[[Sequence[int]], object]
@@ -35,12 +37,8 @@ class LocalCopy(Protocol):
         """Append `events` to the log, as a unit if they are not one, and let them count."""
 
 
-class Replication(Protocol):
-    """The strategy of one set, at this broker."""
-
-    @property
-    def read_only(self) -> str:
-        """Why nothing may be written to the set here; empty: it may."""
+class Replication(QueueStrategy, Protocol):
+    """The strategy of one set, at this broker: that of its queues, unless one has its own."""
 
     @property
     def lead_proof(self) -> LeadProof:
@@ -48,9 +46,6 @@ class Replication(Protocol):
 
     def submit(self, copy: LocalCopy, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
         """Have `events` delivered to all copies, all of them or none."""
-
-    def hands_out(self, queue: Queue) -> bool:
-        """Whether this broker decides who gets the messages of `queue`, and which of them leave it unasked."""
 
 
 class HotStandby:
@@ -80,7 +75,7 @@ class HotStandby:
 
     @property
     def read_only(self) -> str:
-        """Why nothing may be written here, naming the state and the primary; empty: it may."""
+        """As `QueueStrategy.read_only`, naming the state and the primary."""
         return self._read_only
 
     @read_only.setter
@@ -95,7 +90,7 @@ class HotStandby:
         return copy.deliver(events, by_hand)
 
     def hands_out(self, queue: Queue) -> bool:
-        """As `Replication.hands_out`."""
+        """As `QueueStrategy.hands_out`."""
         return not self._read_only
 
     def check_writable(self) -> None:
@@ -120,7 +115,7 @@ class Alone:
 
     @property
     def read_only(self) -> str:
-        """As `Replication.read_only`."""
+        """As `QueueStrategy.read_only`."""
         return self._served_with.read_only
 
     def submit(self, copy: LocalCopy, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
@@ -128,14 +123,31 @@ class Alone:
         return copy.deliver(events, by_hand)
 
     def hands_out(self, queue: Queue) -> bool:
-        """As `Replication.hands_out`."""
+        """As `QueueStrategy.hands_out`."""
         return self._served_with.hands_out(queue)
+
+
+class Copied:
+    """The promise: nothing is decided here about messages of a queue that another cluster writes, time included.
+
+    Their expiry, limits and consumers are that cluster's. `read_only` says whose copy the queue is, and how that ends.
+    """
+
+    __slots__ = ("read_only",)
+
+    def __init__(self, read_only: str) -> None:
+        self.read_only = read_only
+
+    def hands_out(self, queue: Queue) -> bool:
+        """As `QueueStrategy.hands_out`."""
+        return False
 
 
 def check_unlocked(queue: Queue) -> None:
     """Raises QueueLocked."""
-    if queue.locked:
-        raise QueueLocked(queue.locked)
+    refusal = queue.refusal
+    if refusal:
+        raise QueueLocked(refusal)
 
 
 def _nothing() -> None:

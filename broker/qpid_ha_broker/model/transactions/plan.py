@@ -110,8 +110,9 @@ class EnqueuePlan:
         size = len(message.payload)
         if queue.deleted:
             raise NotFound(f"queue {queue.name} was deleted")
-        if queue.locked:
-            raise QueueLocked(queue.locked)
+        refusal = queue.refusal
+        if refusal:
+            raise QueueLocked(refusal)
         if key and queue.limits.is_bounded:
             self._replace(queue, size, key)
         count, total = self._coming.get(queue, (0, 0))

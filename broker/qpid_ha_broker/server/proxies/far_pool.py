@@ -25,11 +25,10 @@ AnyPooled = TypeVar("AnyPooled", bound=Pooled)
 AnyLink = TypeVar("AnyLink")
 
 
-class Way(Generic[AnyPooled]):
-    """The way to some brokers that have the same nodes: who is tried next, when, and the connections there are."""
+class AddressRounds:
+    """Some brokers that are tried in turn: who is next, and when."""
 
     def __init__(self, addresses: tuple[str, ...], pause_most_s: float) -> None:
-        self.connections: list[AnyPooled] = []
         self._addresses = addresses
         self._next = 0
         self._pause_s = PAUSE_S
@@ -47,6 +46,11 @@ class Way(Generic[AnyPooled]):
             self._pause_s = min(2 * self._pause_s, self._pause_most_s)
         return address
 
+    @property
+    def is_round_over(self) -> bool:
+        """Whether the address that was taken last is the last of a round."""
+        return self._next == 0
+
     def was_reached(self) -> None:
         """One of its brokers was, which may not have the nodes yet, or any more: the next pauses are short again."""
         self._pause_s = PAUSE_S
@@ -54,6 +58,14 @@ class Way(Generic[AnyPooled]):
     def was_open(self) -> None:
         """One of its connections is: when that is lost, another one may be had at once."""
         self._pause_s, self._retry_s = PAUSE_S, 0.0
+
+
+class Way(AddressRounds, Generic[AnyPooled]):
+    """The way to some brokers that have the same nodes: who is tried next, when, and the connections there are."""
+
+    def __init__(self, addresses: tuple[str, ...], pause_most_s: float) -> None:
+        super().__init__(addresses, pause_most_s)
+        self.connections: list[AnyPooled] = []
 
 
 AnyWay = TypeVar("AnyWay", bound=Way[Any])

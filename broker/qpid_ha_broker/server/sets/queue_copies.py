@@ -26,8 +26,10 @@ from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
 from qpid_ha_broker.server.peers.peer_links import link_end
+from qpid_ha_broker.server.proxies.far_pool import AddressRounds
 from qpid_ha_broker.server.proxies.remote_names import ConfiguredRemotes
 from qpid_ha_broker.server.proxies.remote_nodes import MakeRemoteEngine
+from qpid_ha_broker.server.runtime.background_tasks import TicksWhileUsed
 from qpid_ha_broker.server.runtime.engines import proof_for
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.membership import Membership
@@ -40,7 +42,7 @@ log = logging.getLogger("copies")
 TICK_S = 0.25
 DIAL_LIMIT_S = 3.0
 """For one address to answer."""
-PAUSE_S = 1.0
+PAUSE_MOST_S = 1.0
 """Between two rounds over all addresses."""
 BEGIN_LIMIT_S = 20.0
 
@@ -63,22 +65,21 @@ class CopyLink:
         self.address = ""
         self._broker = broker
         self._dialler = dialler
-        self._addresses = [str(address) for address in addresses]
-        self._next = 0
+        self._rounds = AddressRounds(tuple(map(str, addresses)), PAUSE_MOST_S)
         self._channel: OutgoingChannel | None = None
-        self._heard_s = self._lost_s = time.monotonic()
+        self._heard_s = time.monotonic()
         self._is_stepping = False
         self.begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why it could not begin; empty once it has."""
-        self._dial()
+        self._dial(self._heard_s)
 
     # --- the channel
 
-    def _dial(self) -> None:
-        self.address = self._addresses[self._next]
-        self._next = (self._next + 1) % len(self._addresses)
-        self._heard_s = time.monotonic()
-        self._channel = self._dialler.dial(self.address, self, DIAL_LIMIT_S)
+    def _dial(self, now_s: float) -> None:
+        address = self._rounds.take_address(now_s)
+        if address is not None:
+            self.address, self._heard_s = address, now_s
+            self._channel = self._dialler.dial(address, self, DIAL_LIMIT_S)
 
     def opened(self, channel: Channel) -> None:
         """There is a channel: greet."""
@@ -107,13 +108,12 @@ class CopyLink:
         self._lost(why)
 
     def _lost(self, reason: str, end: LinkEnd = LinkEnd.LOST) -> None:
-        self._lost_s = time.monotonic()
         text = f"{self.address}: {reason}"
         if self.copy.state is CopyState.FOLLOWING or not self.problem:
             log.warning("the copy of queue %s has no primary to follow: %s", self.copy.name, text)
         self.problem = text
         self.copy.lost(self.address, end)
-        if self._next == 0 and self.copy.queue is None and not self.begun.done():
+        if self._rounds.is_round_over and self.copy.queue is None and not self.begun.done():
             self.begun.set_result(f"no primary at {self.copy.source}; the last problem was {text}")
 
     def tick(self) -> None:
@@ -124,8 +124,8 @@ class CopyLink:
             limit_s = self.copy.link_timeout_s or DIAL_LIMIT_S
             if now_s - self._heard_s > max(limit_s, DIAL_LIMIT_S) and self._channel is not None:
                 self._give_up(f"silent for {now_s - self._heard_s:.1f} s")
-        elif not self.copy.ended and (self._next or now_s - self._lost_s >= PAUSE_S):
-            self._dial()
+        elif not self.copy.ended:
+            self._dial(now_s)
 
     # --- the copy
 
@@ -136,6 +136,8 @@ class CopyLink:
         elif copy.state is CopyState.FOLLOWING and self.problem:
             log.info("the copy of queue %s follows %s at %s again", copy.name, copy.primary, self.address)
             self.problem = ""
+        if copy.state is CopyState.FOLLOWING:
+            self._rounds.was_open()
         if copy.queue is not None and not self.begun.done():
             self.begun.set_result(copy.ended)
         self._step_soon()
@@ -190,7 +192,7 @@ class QueueCopies:
         self._make_engine = make_engine
         self._dialler = Dialler(broker.current().name, self._engine)
         self._links: dict[str, CopyLink] = {}
-        self._ticker: asyncio.Task[None] | None = None
+        self._ticks = TicksWhileUsed(TICK_S, lambda: bool(self._links), self._tick, broker.notices.bugs_noted)
 
     def _engine(self, address: Address) -> Engine:
         """Raises SettingsError for one that the configuration does not name."""
@@ -235,8 +237,7 @@ class QueueCopies:
         declare = container.default.configuration.declare_queue
         copy = QueueCopy(container.default.resources, declare, self._broker.current().name, name, source)
         link = self._links[name] = CopyLink(self._broker, self._dialler, copy, addresses)
-        if self._ticker is None:
-            self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
+        self._ticks.start()
         await self._wait_begun(name, link)
         log.info("queue %s is copied from %s", name, source)
         await self._broker.waiters.wait_committed(container.default.resources.replicated.written)
@@ -279,12 +280,11 @@ class QueueCopies:
             text = "a standalone broker copies queues only with ha.queue-replication: true in its configuration"
             raise ControlError(REFUSED, text, {"reason": "not-allowed"})
 
-    async def _tick_forever(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._dialler.heartbeat(time.monotonic())
-            may_write = self._broker.membership.clients.is_serving
-            for name, link in list(self._links.items()):
+    def _tick(self) -> None:
+        self._dialler.heartbeat(time.monotonic())
+        may_write = self._broker.membership.clients.is_serving
+        for name, link in list(self._links.items()):
+            with self._broker.notices.bugs_noted():  # the others go on
                 if not may_write:
                     link.stop("this broker is no longer primary")
                 link.tick()
@@ -303,8 +303,7 @@ class QueueCopies:
 
     def stop(self) -> None:
         """The process ends."""
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._ticks.cancel()
         for link in self._links.values():
             link.stop("the broker is stopping")
         self._links.clear()
