@@ -1,0 +1,208 @@
+"""How a member that is outside gets a copy that counts, while the others go on.
+
+1. It says JoinAsked, and keeps what is delivered from there on.
+2. The first member in step answers with the lineage and the configuration as they were *there*. What was kept is
+   applied to that, and from now on all is applied as it is delivered.
+3. It asks for the messages, queue by queue and from the newest down (`ha.browser`, `ha.catchup`). Each answer is what
+   whoever is first then has where the question was delivered, so an answer of any member is as good, and one that leaves
+   is replaced by asking again for the same piece.
+4. Once no piece is missing the whole is written to its store, and only when that is on disk it says AdmissionAsked.
+
+What it held before is kept as far as it was told that it is committed: that is the same everywhere. Nobody is let in
+whom a record may name: until it is known that none does, its old copy may be the one that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qpid_ha_broker.group.context import GroupContext
+from qpid_ha_broker.group.delivery import DeliveredLog
+from qpid_ha_broker.group.effects import Delivered, ViewChanged
+from qpid_ha_broker.group.frames import ChunkAsked, ChunkShown, JoinAsked, LineageShown, ObjectsShown, Ranges
+from qpid_ha_broker.group.lineage import Lineage
+from qpid_ha_broker.ha.browser import ReplicatingBrowser, objects_frame
+from qpid_ha_broker.ha.catchup import CatchUp
+from qpid_ha_broker.ha.frame_codec import decode as decode_shown
+from qpid_ha_broker.ha.frame_codec import encode as encode_shown
+from qpid_ha_broker.ha.frames import Chunk, FrameError, Objects
+from qpid_ha_broker.model.queues.sequence import ELSEWHERE
+from qpid_ha_broker.model.replication import has_replicated_messages
+
+
+class JoinRequest:
+    """Asking to be let in, and what is delivered until that is answered."""
+
+    def __init__(self, ctx: GroupContext) -> None:
+        self._ctx = ctx
+        self.number = 0
+        """Of the last question."""
+        self._asked_s = float("-inf")
+        self._kept: list[Delivered | ViewChanged] | None = None
+        """What was delivered since the question was; None: that is still on its way."""
+        self._shown: LineageShown | None = None
+        self._objects: ObjectsShown | None = None
+
+    def ask(self) -> None:
+        """Once in a while, as long as nobody answers."""
+        if self._ctx.now_s - self._asked_s >= self._ctx.settings.ask_again_s:
+            self._asked_s = self._ctx.now_s
+            self.number = self._ctx.number()
+            self._kept = self._shown = self._objects = None
+            self._ctx.say(JoinAsked(self._ctx.settings.instance, self.number))
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._asked_s = float("-inf")
+        self._kept = self._shown = self._objects = None
+
+    def forget_pause(self) -> None:
+        """Others may answer now: ask again at once, unless the question is answered before."""
+        self._asked_s = float("-inf")
+
+    def asked(self, frame: JoinAsked) -> None:
+        """The own question was delivered: what is shown will be as of here."""
+        if frame.number == self.number:
+            self._kept = []
+
+    def keep(self, happened: Delivered | ViewChanged) -> None:
+        """Something is delivered that will have to be applied."""
+        if self._kept is not None:
+            self._kept.append(happened)
+
+    def shown(self, frame: LineageShown) -> None:
+        """An answer, perhaps to a question that was given up meanwhile, or to the process before this one."""
+        own = self._ctx.settings
+        is_answer = (frame.to, frame.instance, frame.number) == (own.name, own.instance, self.number)
+        self._shown = frame if is_answer and self._kept is not None else None
+
+    def objects_shown(self, frame: ObjectsShown) -> None:
+        """It follows what was shown, to whomever that was."""
+        self._objects = None if self._shown is None else frame
+
+    def answer(self) -> tuple[LineageShown, ObjectsShown, list[Delivered | ViewChanged]] | None:
+        """What was shown, and what was delivered since the question was; None: nothing was shown to this member."""
+        if self._shown is None or self._objects is None or self._kept is None:
+            return None
+        answer = self._shown, self._objects, self._kept
+        self._kept = self._shown = self._objects = None
+        return answer
+
+
+class LevelingUp:
+    """The promise: when `is_done`, the copy is what a member in step has at the same place."""
+
+    def __init__(self, ctx: GroupContext, log: DeliveredLog, objects: Objects, common_lsn: int) -> None:
+        self._ctx = ctx
+        self._log = log
+        resource_set = ctx.resource_set
+        self._catch_up = CatchUp(resource_set, common_lsn)
+        ctx.effects += self._catch_up.discard_after_common()
+        generations = resource_set.state.generations
+        generations[:] = [line for line in generations if line[0] <= common_lsn]
+        self._missing: dict[int, tuple[int, Ranges]] = {}
+        """By queue: up to which id nothing is here yet, and what of that is held from before."""
+        held = _held_by_queue(self._catch_up)
+        ctx.effects += self._catch_up.objects(objects)
+        for queue in resource_set.state.queues():
+            queue.redelivered_below = objects.lsn
+            if has_replicated_messages(queue):
+                self._missing[queue.id] = (objects.lsn, held.get(queue.id, ()))
+        self._asked: dict[int, int] = {}
+        """By queue: up to which id a piece was asked for."""
+        log.catch_up = self._catch_up
+
+    def ask(self) -> None:
+        """For as many pieces as may be on the way."""
+        for queue, (high, held) in self._missing.items():
+            if len(self._asked) >= self._ctx.settings.chunks_ahead:
+                return
+            if queue not in self._asked:
+                self._asked[queue] = high
+                self._ctx.say(ChunkAsked(queue, high, held))
+
+    def ask_again(self) -> None:
+        """Whoever was asked may have left."""
+        self._asked.clear()
+        self.ask()
+
+    def chunk(self, frame: ChunkShown) -> None:
+        """A piece. Raises FrameError, CatchUpError."""
+        chunk = decode_shown(frame.data)
+        if not isinstance(chunk, Chunk):
+            raise FrameError(f"expected a Chunk, found {type(chunk).__name__}")
+        if self._asked.get(chunk.queue) != chunk.high:
+            return
+        del self._asked[chunk.queue]
+        self._catch_up.chunk(chunk)
+        self._hold(chunk)
+        _, held = self._missing.pop(chunk.queue)
+        if not chunk.last:
+            self._missing[chunk.queue] = (chunk.low - 1, _below(held, chunk.low))
+        self.ask()
+
+    def _hold(self, chunk: Chunk) -> None:
+        """What members hold that have yielded the queue."""
+        queue = self._ctx.resource_set.catalog.queues_by_id.get(chunk.queue)
+        held = self._log.lineage.ownership.held(chunk.queue)
+        if queue is not None and held:
+            ids = sorted(number for number in held if chunk.low <= number <= chunk.high)
+            for entry in queue.messages.find_all(ids):
+                queue.messages.hold(entry, ELSEWHERE)
+
+    def forget_deleted(self) -> None:
+        """Queues that are gone need no messages."""
+        there = self._ctx.resource_set.catalog.queues_by_id
+        for queue in self._missing.keys() - there.keys():
+            del self._missing[queue]
+            self._asked.pop(queue, None)
+
+    @property
+    def is_done(self) -> bool:
+        """No piece is missing."""
+        return not self._missing
+
+    def finish(self) -> None:
+        """From here on this copy is as any other."""
+        self._catch_up.finish()
+        self._log.catch_up = None
+
+    def abandon(self) -> None:
+        """Put back what was set aside."""
+        self._catch_up.abandon()
+        self._log.catch_up = None
+
+
+def show(ctx: GroupContext, lineage: Lineage, to: str, asked: JoinAsked) -> None:
+    """Answer a JoinAsked where it is delivered."""
+    objects = objects_frame(ctx.resource_set.state, lineage.record.generation, ctx.last_lsn)
+    ctx.say(lineage.shown(to, asked.instance, asked.number), ObjectsShown(encode_shown(objects)))
+
+
+def show_chunk(ctx: GroupContext, lineage: Lineage, to: str, asked: ChunkAsked) -> None:
+    """Answer a ChunkAsked where it is delivered. Of a queue that is gone by now there is nothing to show."""
+    queue = ctx.resource_set.catalog.queues_by_id.get(asked.queue)
+    if queue is not None:
+        browser = ReplicatingBrowser(queue, asked.high, asked.held)
+        settings = ctx.settings
+        chunk = browser.next_chunk(lineage.record.generation, settings.chunk_messages, settings.chunk_bytes)
+        ctx.say(ChunkShown(to, encode_shown(chunk)))
+
+
+def read_objects(frame: ObjectsShown) -> Objects:
+    """Raises FrameError."""
+    objects = decode_shown(frame.data)
+    if not isinstance(objects, Objects):
+        raise FrameError(f"expected Objects, found {type(objects).__name__}")
+    return objects
+
+
+def _held_by_queue(catch_up: CatchUp) -> dict[int, Ranges]:
+    held: dict[int, Ranges] = {}
+    for holdings in catch_up.holdings():
+        held[holdings.queue] = held.get(holdings.queue, ()) + holdings.ranges
+    return held
+
+
+def _below(ranges: Iterable[tuple[int, int]], bound: int) -> Ranges:
+    return tuple((first, min(last, bound - 1)) for first, last in ranges if first < bound)
