@@ -384,6 +384,8 @@ class GroupMember:
         """Who was in step, and asks to be let in, is not any more."""
         if self._log is not None:
             self._log.lineage.leave_view({sender} - {self._ctx.settings.name})
+            if not self._log.lineage.in_step:
+                self._step_out("all who let this member in are outside")
 
     def let_in(self, sender: str, frame: fr.JoinAsked) -> None:
         """Show what there is. Not to whom a record may name: its old copy may be needed."""
