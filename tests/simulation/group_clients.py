@@ -98,6 +98,8 @@ class Publisher:
         self._number = 0
         self._attempts: dict[int, int] = {}
         """Of what is not confirmed, by number."""
+        self._first_queues: dict[int, int] = {}
+        """Where it went at first: a number that is sent again is queued once."""
         self._life = 0
         self.stops = False
         connections.clients.append(self)
@@ -140,7 +142,8 @@ class Publisher:
         events: tuple[ev.Event, ...] = (ev.Enqueued((queue.id,), payload, True, 4, 0, ""),)
         if self._is_numbered:
             events += (ev.ProducerAdvanced(self.name.encode(), number, 10_000),)
-        confirmed = partial(self._confirmed, self._life, number, payload, queue.id, node)
+        queue_id = self._first_queues.setdefault(number, queue.id) if self._is_numbered else queue.id
+        confirmed = partial(self._confirmed, self._life, number, payload, queue_id, node)
         self._connections.submit(node, events, Unit(nothing, partial(self._refused, number), confirmed))
 
     def _confirmed(self, life: int, number: int, payload: bytes, queue: int, node: GroupNode) -> None:

@@ -12,14 +12,14 @@ class DurableLog:
     def __init__(self, ctx: GroupContext) -> None:
         self._ctx = ctx
         self.lsn = ctx.last_lsn
-        self._is_kept = True
+        self.is_kept = True
         """False: a checkpoint has to come first, because what is in the store does not lead to what is here."""
         self._pending: dict[int, int] = {}
         """Last LSN by the number of what was given to the store."""
 
     def stop(self) -> None:
         """The copy becomes another one: the store keeps what it has until a checkpoint takes its place."""
-        self.lsn, self._is_kept = 0, False
+        self.lsn, self.is_kept = 0, False
         self._pending.clear()
 
     def write_checkpoint(self) -> None:
@@ -28,12 +28,12 @@ class DurableLog:
         number = self._ctx.number()
         self._pending[number] = self._ctx.last_lsn
         self._ctx.effects.append(WriteCheckpoint(number))
-        self._is_kept = True
+        self.is_kept = True
 
     def store(self, committed_lsn: int) -> None:
         """Give the store what was appended since; none of it while a checkpoint has to come first."""
         batch = self._ctx.resource_set.log.take_batch()
-        if batch is not None and self._is_kept:
+        if batch is not None and self.is_kept:
             number = self._ctx.number()
             self._pending[number] = batch.last_lsn
             first_lsn, last_lsn, data, transient = batch

@@ -117,6 +117,8 @@ class GroupMember:
         self._ctx.effects = []
         getattr(self, INPUTS[type(happened)].of(self.role))(happened)
         self._settle()
+        if self._leveling is not None and self._is_whole and not self._durable.is_kept:
+            self._durable.write_checkpoint()  # of all that this input has brought
         self._consider()
         return self._ctx.effects
 
@@ -430,7 +432,6 @@ class GroupMember:
         if self._leveling is not None and not self._is_whole and self._leveling.is_done:
             self._leveling.finish()
             self._is_whole = True
-            self._durable.write_checkpoint()
         lineage = self._log.lineage
         if lineage.committed_lsn > self.committed_lsn:
             self.committed_lsn = lineage.committed_lsn
