@@ -210,9 +210,9 @@ class GroupNode:
         self._take_next(process)
 
     def _take_next(self, process: GroupProcess) -> None:
-        while not (process.is_busy or self.delivery_s or process.is_paused) and process.inbox and self.process is process:
+        while not self.delivery_s and self._may_take(process):
             self._take(process)
-        if process.is_busy or process.is_paused or not process.inbox or self.process is not process:
+        if not self._may_take(process):
             return
         process.is_busy = True
 
@@ -223,6 +223,9 @@ class GroupNode:
             self._take_next(process)
 
         self._schedule.after(self._draw.uniform(0.0, self.delivery_s), take)
+
+    def _may_take(self, process: GroupProcess) -> bool:
+        return bool(process.inbox) and not (process.is_busy or process.is_paused) and self.process is process
 
     def _take(self, process: GroupProcess) -> None:
         event = process.inbox.popleft()

@@ -1,9 +1,10 @@
 """A transport with total order and views, as Totem and Corosync give it, on a virtual clock.
 
 A *ring* is a view and the order of what is multicast in it. It is broken as soon as a process of it ends or cannot be
-reached, and later its members find themselves in other rings. Those that go on together have got the same of the broken
-one: all that any of them has got, perhaps more, without a gap; and then, beyond a gap, what they sent themselves. So two
-parts may have got different things at the same place. What was not sent any more goes out in the next ring.
+reached, and later its members find themselves in other rings. Those that go on together have got the same of the
+broken one: all that any of them has got, perhaps more, without a gap; and then, beyond a gap, what they sent
+themselves. So two parts may have got different things at the same place. What was not sent any more goes out in the
+next ring.
 """
 
 from __future__ import annotations

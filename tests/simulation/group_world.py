@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from simulation.group_clients import Connections, ModelledConsumer, Publisher, QueueUse, Unit, nothing, queue_named
@@ -190,8 +191,6 @@ class GroupWorld:
         self.schedule.after(for_s, partial(self.transport.split, {}))
 
     def _spoil_disk(self, node: GroupNode, fault: GroupFault) -> None:
-        from qpid_ha_broker.group import effects as fx
-
         if fault.kind is GroupFaultKind.DISK_ERROR:
             node.ask(fx.StoreFailed())
             return

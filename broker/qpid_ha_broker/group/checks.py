@@ -24,6 +24,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.ownership import Ownership
 from qpid_ha_broker.model.sets.state import SetState
 
+
 class Skip(NamedTuple):
     """Why a unit does not count."""
 
@@ -55,9 +56,7 @@ def _messages_are_theirs(
     return Skip(f"{sender} neither owns queue {event.queue} nor holds all of the messages {event.ids[:5]}")
 
 
-def _name_is_free(
-    state: SetState, _: Ownership, __: str, event: ev.QueueDeclared | ev.ExchangeDeclared
-) -> Skip | None:
+def _name_is_free(state: SetState, _: Ownership, __: str, event: ev.QueueDeclared | ev.ExchangeDeclared) -> Skip | None:
     catalog = state.catalog
     is_taken = event.name in catalog.queues or event.name in catalog.exchanges or event.name in state.map.queues
     return Skip(f"the name {event.name} is taken") if is_taken else None

@@ -39,7 +39,7 @@ class GroupSettings:
 
     def __post_init__(self) -> None:
         if self.patience_s > self.backup_timeout_s:
-            raise ValueError(f"patience of {self.patience_s} s is longer than backup_timeout_s, {self.backup_timeout_s}")
+            raise ValueError(f"a patience of {self.patience_s} s is longer than the timeout, {self.backup_timeout_s} s")
         if self.window_bytes < 1:
             raise ValueError("nothing could be sent through a window of 0 bytes")
 

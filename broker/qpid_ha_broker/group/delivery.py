@@ -34,7 +34,7 @@ class UnitOutcome(NamedTuple):
 
 
 class DeliveredLog:
-    """The promise: after the same deliveries, two copies have the same log, and hold the same as far as they are level."""
+    """The promise: after the same deliveries, two copies have one log, and hold the same as far as they are level."""
 
     def __init__(self, ctx: GroupContext, lineage: Lineage) -> None:
         self._ctx = ctx

@@ -34,6 +34,38 @@ from qpid_ha_broker.ha.effects import (
     WriteRecord,
 )
 
+__all__ = [
+    "CheckpointPersisted",
+    "CommitAdvanced",
+    "Delivered",
+    "Discarded",
+    "Effect",
+    "GroupRole",
+    "GroupTurnEnded",
+    "Input",
+    "Multicast",
+    "Notice",
+    "Persist",
+    "Persisted",
+    "Placed",
+    "ReadRecord",
+    "RecordRead",
+    "RecordWritten",
+    "RoleChanged",
+    "Started",
+    "Stop",
+    "Stopping",
+    "StoreFailed",
+    "SubmitAsked",
+    "SubmitRefused",
+    "Ticked",
+    "ViewChanged",
+    "WantAsked",
+    "WriteCheckpoint",
+    "WriteRecord",
+    "YieldAsked",
+]
+
 
 class GroupRole(StrEnum):
     """What a member is to its group."""

@@ -4,8 +4,8 @@
 2. The first member in step answers with the lineage and the configuration as they were *there*. What was kept is
    applied to that, and from now on all is applied as it is delivered.
 3. It asks for the messages, queue by queue and from the newest down (`ha.browser`, `ha.catchup`). Each answer is what
-   whoever is first then has where the question was delivered, so an answer of any member is as good, and one that leaves
-   is replaced by asking again for the same piece.
+   whoever is first then has where the question was delivered, so an answer of any member is as good, and where one
+   leaves the same piece is asked for again.
 4. Once no piece is missing the whole is written to its store, and only when that is on disk it says AdmissionAsked.
 
 What it held before is kept as far as it was told that it is committed: that is the same everywhere. Nobody is let in

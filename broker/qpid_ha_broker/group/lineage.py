@@ -1,4 +1,4 @@
-"""Members whose logs are the same because they have gone from one view to the next together, and what they have committed.
+"""Members whose logs are the same, because they went from one view to the next together, and what they have committed.
 
 Everything here follows from what is delivered, so it is the same at all of them at any place of the order; who joins is
 shown it as of one place, and goes on from there. Whoever leaves a view leaves the lineage. Whoever comes back, or comes

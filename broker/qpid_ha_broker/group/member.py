@@ -8,12 +8,22 @@ the group; no message is out at consumers of two members that the record names; 
 whose acceptance was confirmed, is given to nobody again. `lineage` says why the first holds, `ownership` the second;
 the third follows from both, because an acceptance is an event that is confirmed as any other.
 
-| role | its copy | units | hands out | what leads out of it |
-| --- | --- | --- | --- | --- |
-| outside | does not count | refuses | nothing | the record names it and its copy is whole: withheld; it is shown a group: catching up; it claims the group: withheld |
-| catching up | becomes level | refuses | nothing | a record that names it is delivered: serving or withheld; all in step leave: outside |
-| withheld | counts | takes, unless it was restarted | nothing | a record that names those in step is delivered: serving; a record without it: outside |
-| serving | counts | takes | what is committed, of queues that it owns | somebody whom the record names leaves: withheld; a record without it: outside |
+| role | its copy | units | hands out |
+| --- | --- | --- | --- |
+| outside | does not count | refuses | nothing |
+| catching up | becomes level | refuses | nothing |
+| withheld | counts | takes, unless it was restarted | nothing |
+| serving | counts | takes | what is committed, of queues that it owns |
+
+| from | to | when |
+| --- | --- | --- |
+| outside | withheld | the record names it, and its copy is whole; or nobody has begun the group, and it claims it |
+| outside | catching up | it is shown a group |
+| catching up | serving, withheld | a record that names it is delivered; all whom that names are in step, or not |
+| catching up | outside | all who have let it in leave, or it is given up |
+| serving | withheld | somebody whom the record names leaves the view |
+| withheld | serving | a record that names those in step is delivered |
+| withheld, serving | outside | a record without it is delivered, or read |
 """
 
 from __future__ import annotations
@@ -33,7 +43,6 @@ from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.recorder import NextRecord, RecordWriter, SlowMembers
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.effects import ClusterRecord
-from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 

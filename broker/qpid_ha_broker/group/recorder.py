@@ -103,10 +103,8 @@ class RecordWriter:
 
     def claim(self) -> None:
         """Begin the group with an empty log."""
-        settings, record = self._ctx.settings, self.record
-        self._write(
-            ClusterRecord(settings.instance, record.generation + 1, settings.name, record.epoch + 1, (settings.name,), True)
-        )
+        name, generation, epoch = self._ctx.settings.name, self.record.generation + 1, self.record.epoch + 1
+        self._write(ClusterRecord(self._ctx.settings.instance, generation, name, epoch, (name,), True))
 
     def confirm_claim(self) -> None:
         """The first claim is on disk."""
