@@ -109,7 +109,7 @@ class Publisher:
         return not self._attempts
 
     def step(self) -> None:
-        self._schedule.after(self._draw.uniform(0.01, 0.1), self.step)
+        self._schedule.after(self._draw.uniform(0.02, 0.12), self.step)
         if self._node is not None and self._node.is_paused:
             return
         if self._node is None:
@@ -193,7 +193,7 @@ class QueueUse:
         connections.clients.append(self)
 
     def step(self) -> None:
-        self._schedule.after(self._draw.uniform(0.003, 0.02), self.step)
+        self._schedule.after(self._draw.uniform(0.005, 0.03), self.step)
         member = self._node.member
         queue = queue_named(self._node, self._queue)
         if member is None or queue is None or member.role is not GroupRole.SERVING or self._node.is_paused:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.frames import decode_batch
+from qpid_ha_broker.group.frames import GroupFrame, decode_batch
 from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.ha.catchup import CatchUp
@@ -29,6 +29,12 @@ SET_NAME = "orders"
 TURN_S = 0.0003
 TICK_S = 0.1
 EVERYTHING = 1 << 30
+
+
+@lru_cache(maxsize=256)
+def frames_of(batch: bytes) -> tuple[GroupFrame, ...]:
+    """Each member gets the same bytes; they are read once."""
+    return tuple(decode_batch(batch)[1])
 
 
 class DiskCheckpoint:
@@ -232,8 +238,7 @@ class GroupNode:
         if isinstance(event, View):
             self.feed(process, fx.ViewChanged(*event))
         else:
-            _, frames = decode_batch(event.data)
-            self.feed(process, fx.Delivered(event.sender, tuple(frames), len(event.data)))
+            self.feed(process, fx.Delivered(event.sender, frames_of(event.data), len(event.data)))
 
     def ask(self, happened: fx.Input) -> None:
         """A client wants something of the process that lives now."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-FAULTS_END_S: Final = 12.0
+FAULTS_END_S: Final = 7.0
 CHECK_ALL_EVERY: Final = 10
 """In every so-manieth seed invariants are checked after each input."""
 
@@ -118,5 +118,5 @@ def draw_group_plan(seed: int) -> GroupPlan:
 
 
 def _draw_fault(draw: random.Random, kind: GroupFaultKind) -> GroupFault:
-    for_s = draw.choice((0.05, 0.2, 1.0, 2.0, 4.0)) * draw.uniform(0.5, 1.5)
+    for_s = draw.choice((0.05, 0.2, 0.5, 1.0, 2.5)) * draw.uniform(0.5, 1.5)
     return GroupFault(kind, round(draw.uniform(0.8, FAULTS_END_S), 3), round(for_s, 3), draw.randrange(1 << 30))

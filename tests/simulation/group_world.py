@@ -69,7 +69,7 @@ class GroupWorld:
 
     def _settings(self, name: str, instance: str) -> GroupSettings:
         return GroupSettings(
-            name, instance, heartbeat_interval_s=0.2, backup_timeout_s=1.5, patience_s=0.4, ask_again_s=0.3,
+            name, instance, heartbeat_interval_s=0.2, backup_timeout_s=1.0, patience_s=0.3, ask_again_s=0.3,
             window_bytes=self.plan.window_bytes, chunk_messages=self.plan.chunk_messages, chunks_ahead=2,
         )  # fmt: skip
 
@@ -82,7 +82,7 @@ class GroupWorld:
         for at, queue in [(at, queue) for at in range(len(self.nodes)) for queue in self.queues]:
             who = consumers.get((at, queue), [])
             use = QueueUse(self.nodes[at], queue, who, self.connections, self.schedule, self.plan.seed)
-            use.begins_s = 3.0 if self.plan.prefilled else 0.0
+            use.begins_s = 2.0 if self.plan.prefilled else 0.0
             if not who:  # in the end somebody empties the queue
                 who.append(ModelledConsumer(f"last-{at}-{queue}", 10))
                 use.begins_s = FAULTS_END_S
@@ -95,7 +95,7 @@ class GroupWorld:
         """Raises Violation."""
         late = self.nodes[len(self.nodes) - self.plan.late :] if self.plan.late else []
         for node in self.nodes:
-            at_s = self._draw.uniform(2.0, 8.0) if node in late else self._draw.choice((0.0, 0.0, 0.3))
+            at_s = self._draw.uniform(1.5, 5.0) if node in late else self._draw.choice((0.0, 0.0, 0.3))
             self.schedule.after(at_s, node.start)
         if self.plan.first_dies_early:
             self._kill_first()

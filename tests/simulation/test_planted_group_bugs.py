@@ -102,21 +102,6 @@ def test_counting_a_member_before_its_queues_are_whole_is_found(monkeypatch: pyt
     found_by(monkeypatch, seeds())
 
 
-def test_recording_a_member_before_it_has_what_was_committed_without_it_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def admit_at_once(self: Lineage, member: str) -> bool:
-        return member in self.admitting and member not in self.gone
-
-    def not_waited_for(self: Lineage) -> set[str]:
-        return set(self.record.members)
-
-    monkeypatch.setattr(Lineage, "is_admissible", admit_at_once)
-    monkeypatch.setattr(Lineage, "required", property(not_waited_for))
-
-    found_by(monkeypatch, seeds())
-
-
 def test_confirming_in_the_view_of_a_minority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def who_is_here(self: Lineage) -> set[str]:
         return {*self.in_step, *self.admitting} or set(self.record.members)

@@ -98,6 +98,11 @@ class Lineage:
         return not self.record.claimed and self.in_step >= set(self.record.members)
 
     @property
+    def is_settled(self) -> bool:
+        """There is nothing to be recorded."""
+        return self.is_complete and not (self.admitting or self.is_cold)
+
+    @property
     def stable_position(self) -> int:
         """All whom the record may name have come to this position."""
         return min(self.acknowledged.get(member, NOTHING_ACKNOWLEDGED)[1] for member in self.required)

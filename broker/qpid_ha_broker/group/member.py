@@ -467,6 +467,7 @@ class GroupMember:
         self._log = self._leveling = None
         self._ctx.outbox.drop_waiting()
         self._records.forget()
+        self._slow.forget()
         self._request.forget()
         self._units.clear()
         self._yielding.clear()
@@ -494,7 +495,9 @@ class GroupMember:
             self._request.ask()
 
     def _consider_record(self, lineage: Lineage) -> None:
-        record, slow = self._records.record, self._slow.names()
+        record, slow = self._records.record, self._slow.names
+        if lineage.is_settled and record == lineage.record and not slow:
+            return
         if record.claimed and not lineage.is_cold and record.position == lineage.record.position:
             if self._durable.lsn >= self._ctx.last_lsn:
                 self._records.confirm_claim()

@@ -36,6 +36,13 @@ class SlowMembers:
         self._owing: dict[str, tuple[tuple[int, int], float]] = {}
         """By member: what it had acknowledged when it began to owe, and when that was."""
         self._ticked_s = 0.0
+        self.names: frozenset[str] = frozenset()
+        """Members that are to be dropped."""
+
+    def forget(self) -> None:
+        """It is another lineage."""
+        self._owing.clear()
+        self.names = frozenset()
 
     def tick(self, lineage: Lineage) -> None:
         """Compare with what is to be acknowledged. A process that was stopped begins anew: it has not read yet."""
@@ -51,12 +58,9 @@ class SlowMembers:
                 self._owing.pop(member, None)
             elif before is None or before[0] != acknowledged:
                 self._owing[member] = (acknowledged, now_s)
-
-    def names(self) -> set[str]:
-        """Members that are to be dropped; none while this one owes for as long itself."""
-        limit_s = self._ctx.now_s - self._ctx.settings.backup_timeout_s
-        slow = {member for member, (_, since_s) in self._owing.items() if since_s < limit_s}
-        return set() if self._ctx.settings.name in slow else slow
+        limit_s = now_s - settings.backup_timeout_s
+        slow = frozenset(member for member, (_, since_s) in self._owing.items() if since_s < limit_s)
+        self.names = frozenset() if settings.name in slow else slow  # it may be this one that is slow
 
 
 class RecordWriter:
