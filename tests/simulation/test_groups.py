@@ -36,3 +36,9 @@ def test_a_run_is_the_same_each_time_and_does_what_it_is_there_for() -> None:
     assert first.confirmed > 50
     assert first.handed_out > first.confirmed / 2
     assert first.epochs > 5
+
+
+@pytest.mark.parametrize("seed", [290])
+def test_groups_that_once_broke_a_promise_keep_it(seed: int) -> None:
+    """290: the halves of two answers to members that joined were taken for one."""
+    assert problems([draw_group_plan(seed)]) == []

@@ -29,7 +29,7 @@ SAMPLES: list[fr.GroupFrame] = [
     fr.MemberPresent(RECORD, False),
     fr.JoinAsked("c-2", 3),
     SHOWN,
-    fr.ObjectsShown(b"objects"),
+    fr.ObjectsShown("c", "c-2", 3, b"objects"),
     fr.ChunkAsked(5, 100, ((1, 4),)),
     fr.ChunkShown("c", b"chunk"),
     fr.AdmissionAsked(3),

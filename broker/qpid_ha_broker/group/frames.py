@@ -139,8 +139,12 @@ class LineageShown(NamedTuple):
 
 
 class ObjectsShown(NamedTuple):
-    """Follows LineageShown: the configuration at the same place, a frame `ha.frames.Objects`."""
+    """The configuration at the same place as a LineageShown has it, of which it says again whose answer it is: a frame
+    `ha.frames.Objects`."""
 
+    to: str
+    instance: str
+    number: int
     data: bytes
 
 
@@ -209,7 +213,7 @@ _FRAMES: Final[FrameTable[GroupFrame]] = FrameTable("a frame of a group", {
         acknowledged=sequence(line(NAME, _NUMBER, _NUMBER)),
         committed_lsn=_NUMBER, position=_NUMBER, shares=sequence(_SHARE),
     ),
-    GroupKind.OBJECTS_SHOWN: Form(ObjectsShown, {}, "data"),
+    GroupKind.OBJECTS_SHOWN: Form(ObjectsShown, {"to": TEXT, "instance": TEXT, "number": U64}, "data"),
     GroupKind.CHUNK_ASKED: Form(ChunkAsked, {"queue": U64, "high": U64, "held": pairs_to_end()}),
     GroupKind.CHUNK_SHOWN: Form(ChunkShown, {"to": TEXT}, "data"),
     GroupKind.ADMISSION_ASKED: Form(AdmissionAsked, {"number": U64}),

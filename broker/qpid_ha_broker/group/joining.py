@@ -70,15 +70,20 @@ class JoinRequest:
         if self._kept is not None:
             self._kept.append(happened)
 
-    def shown(self, frame: LineageShown) -> None:
-        """An answer, perhaps to a question that was given up meanwhile, or to the process before this one."""
+    def _is_answer(self, frame: LineageShown | ObjectsShown) -> bool:
+        """Or one to a question that was given up meanwhile, to the process before this one, or to another member."""
         own = self._ctx.settings
-        is_answer = (frame.to, frame.instance, frame.number) == (own.name, own.instance, self.number)
-        self._shown = frame if is_answer and self._kept is not None else None
+        return (frame.to, frame.instance, frame.number) == (own.name, own.instance, self.number)
+
+    def shown(self, frame: LineageShown) -> None:
+        """The first half of an answer. There may be two, because who answers leaves; they are the same."""
+        if self._is_answer(frame):
+            self._shown = frame
 
     def objects_shown(self, frame: ObjectsShown) -> None:
-        """It follows what was shown, to whomever that was."""
-        self._objects = None if self._shown is None else frame
+        """The second half; between them others may have said something."""
+        if self._is_answer(frame):
+            self._objects = frame
 
     def answer(self) -> tuple[LineageShown, ObjectsShown, list[Delivered | ViewChanged]] | None:
         """What was shown, and what was delivered since the question was; None: nothing was shown to this member."""
@@ -176,7 +181,7 @@ class LevelingUp:
 def show(ctx: GroupContext, lineage: Lineage, to: str, asked: JoinAsked) -> None:
     """Answer a JoinAsked where it is delivered."""
     objects = objects_frame(ctx.resource_set.state, lineage.record.generation, ctx.last_lsn)
-    ctx.say(lineage.shown(to, asked.instance, asked.number), ObjectsShown(encode_shown(objects)))
+    ctx.say(lineage.shown(to, asked.instance, asked.number), ObjectsShown(to, asked.instance, asked.number, encode_shown(objects)))
 
 
 def show_chunk(ctx: GroupContext, lineage: Lineage, to: str, asked: ChunkAsked) -> None:

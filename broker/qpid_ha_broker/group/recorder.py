@@ -50,8 +50,10 @@ class SlowMembers:
         if now_s - self._ticked_s > settings.backup_timeout_s / 2:
             self._owing.clear()
         self._ticked_s = now_s
-        due = self._ctx.last_lsn, lineage.position
-        for member in lineage.required:
+        due, required = (self._ctx.last_lsn, lineage.position), lineage.required
+        for member in self._owing.keys() - required:
+            del self._owing[member]
+        for member in required:
             acknowledged = lineage.acknowledged.get(member, NOTHING_ACKNOWLEDGED)
             before = self._owing.get(member)
             if acknowledged[0] >= due[0] and acknowledged[1] >= due[1]:
