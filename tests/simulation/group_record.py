@@ -31,11 +31,11 @@ class RecordKeeperModel:
     def write(self, name: str, expected: ClusterRecord, wanted: ClusterRecord, answer: Answer) -> None:
         if name in self.away_for:
             if self._draw.random() < 0.3:  # it was on its way
-                self._schedule.after(self._delay_s(), lambda: self._replace(expected, wanted))
+                self._replace_late(self._delay_s(), expected, wanted)
             self._schedule.after(0.3, lambda: answer(False, None))
             return
         if self.is_late and self._draw.random() < 0.5:
-            self._schedule.after(self._draw.uniform(0.2, 1.5), lambda: self._replace(expected, wanted))
+            self._replace_late(self._draw.uniform(0.2, 1.5), expected, wanted)
             self._schedule.after(0.15, lambda: answer(False, None))
             return
 
@@ -45,6 +45,12 @@ class RecordKeeperModel:
             self._schedule.after(self._delay_s(), lambda: answer(written, record))
 
         self._schedule.after(self._delay_s(), replace)
+
+    def _replace_late(self, delay_s: float, expected: ClusterRecord, wanted: ClusterRecord) -> None:
+        def replace() -> None:
+            self._replace(expected, wanted)
+
+        self._schedule.after(delay_s, replace)
 
     def _replace(self, expected: ClusterRecord, wanted: ClusterRecord) -> bool:
         if self.record == expected:

@@ -12,6 +12,8 @@ from qpid_ha_broker.group import checks
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group import frames as fr
 from qpid_ha_broker.group.checks import Skip
+from qpid_ha_broker.group.decisions import RecordDecisions
+from qpid_ha_broker.group.deliveries import Deliveries
 from qpid_ha_broker.group.durable import DurableLog
 from qpid_ha_broker.group.joining import LevelingUp
 from qpid_ha_broker.group.lineage import Lineage
@@ -33,21 +35,21 @@ def seeds(first: int = 0) -> Iterable[GroupPlan]:
 
 
 def test_confirming_what_was_delivered_to_oneself_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_unit = GroupMember.take_unit
+    take_unit = Deliveries.take_unit
 
-    def take_and_confirm(self: GroupMember, sender: str, frame: fr.Submitted) -> None:
+    def take_and_confirm(self: Deliveries, sender: str, frame: fr.Submitted) -> None:
         take_unit(self, sender, frame)
-        if self._log is not None:
-            self._log.lineage.committed_lsn = self._ctx.last_lsn
+        if self._parts.log is not None:
+            self._parts.log.lineage.committed_lsn = self._ctx.last_lsn
 
-    monkeypatch.setattr(GroupMember, "take_unit", take_and_confirm)
+    monkeypatch.setattr(Deliveries, "take_unit", take_and_confirm)
 
     found_by(monkeypatch, seeds())
 
 
 def test_yielding_without_the_list_of_what_is_held_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up_without_list(self: GroupMember, asked: fx.YieldAsked) -> None:
-        self._yielding.add(asked.queue)
+        self._parts.yielding.add(asked.queue)
         self._ctx.say(fr.QueueYielded(asked.queue, ()))
 
     monkeypatch.setattr(GroupMember, "give_up_queue", give_up_without_list)
@@ -118,12 +120,12 @@ def test_handing_out_before_all_know_who_owns_the_queue_is_found(monkeypatch: py
 
 
 def test_a_first_claim_that_nobody_else_may_replace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    consider = GroupMember._consider_outside
+    consider = RecordDecisions._consider_outside
 
-    def consider_unless_claimed(self: GroupMember) -> None:
-        if not self._records.record.claimed:
+    def consider_unless_claimed(self: RecordDecisions) -> None:
+        if not self._parts.records.record.claimed:
             consider(self)
 
-    monkeypatch.setattr(GroupMember, "_consider_outside", consider_unless_claimed)
+    monkeypatch.setattr(RecordDecisions, "_consider_outside", consider_unless_claimed)
 
     assert "no progress" in found_by(monkeypatch, seeds()).problem

@@ -8,9 +8,10 @@ import pytest
 
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group import frames as fr
+from qpid_ha_broker.group.deliveries import FRAMES, Deliveries, RoleCells
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import decode_batch, encode_batch, encode_frame
-from qpid_ha_broker.group.member import FRAMES, INPUTS, GroupMember, RoleCells
+from qpid_ha_broker.group.member import INPUTS, GroupMember
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import FrameError
 
@@ -42,8 +43,9 @@ def test_each_input_and_each_frame_has_a_row_and_nothing_else_has() -> None:
 
 
 def test_each_cell_names_a_method() -> None:
-    cells = {cell for table in (INPUTS, FRAMES) for row in table.values() for cell in row}
-    assert {cell for cell in cells if not callable(getattr(GroupMember, cell, None))} == set()
+    for table, handler in ((INPUTS, GroupMember), (FRAMES, Deliveries)):
+        cells = {cell for row in table.values() for cell in row}
+        assert {cell for cell in cells if not callable(getattr(handler, cell, None))} == set()
 
 
 def test_each_role_has_a_column() -> None:

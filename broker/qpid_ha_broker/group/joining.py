@@ -181,7 +181,10 @@ class LevelingUp:
 def show(ctx: GroupContext, lineage: Lineage, to: str, asked: JoinAsked) -> None:
     """Answer a JoinAsked where it is delivered."""
     objects = objects_frame(ctx.resource_set.state, lineage.record.generation, ctx.last_lsn)
-    ctx.say(lineage.shown(to, asked.instance, asked.number), ObjectsShown(to, asked.instance, asked.number, encode_shown(objects)))
+    ctx.say(
+        lineage.shown(to, asked.instance, asked.number),
+        ObjectsShown(to, asked.instance, asked.number, encode_shown(objects)),
+    )
 
 
 def show_chunk(ctx: GroupContext, lineage: Lineage, to: str, asked: ChunkAsked) -> None:
