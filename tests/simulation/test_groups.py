@@ -38,7 +38,8 @@ def test_a_run_is_the_same_each_time_and_does_what_it_is_there_for() -> None:
     assert first.epochs > 5
 
 
-@pytest.mark.parametrize("seed", [290])
+@pytest.mark.parametrize("seed", [290, 932])
 def test_groups_that_once_broke_a_promise_keep_it(seed: int) -> None:
-    """290: the halves of two answers to members that joined were taken for one."""
+    """290: the halves of two answers to members that joined were taken for one. 932: who did not know yet that it is
+    out of the group answered who came level with others."""
     assert problems([draw_group_plan(seed)]) == []

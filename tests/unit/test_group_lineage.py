@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qpid_ha_broker.group.frames import EpochBegun
+from qpid_ha_broker.group.frames import AdmissionAsked, EpochBegun
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.ha.effects import ClusterRecord
 
@@ -45,8 +45,8 @@ def test_who_leaves_the_view_is_waited_for_until_that_is_recorded() -> None:
 
 
 def let_in(lineage: Lineage, member: str = "d") -> None:
-    lineage.joining[member] = 3
-    lineage.admit(member, 3, 12)
+    lineage.joining[member] = AdmissionAsked(3, "a")
+    lineage.admit(member, AdmissionAsked(3, "a"), 12)
 
 
 def test_who_is_to_be_named_is_waited_for_before_and_has_to_come_as_far_as_the_log_was() -> None:
@@ -68,8 +68,9 @@ def test_who_is_to_be_named_is_waited_for_before_and_has_to_come_as_far_as_the_l
 
 def test_who_has_come_level_with_another_lineage_is_not_admitted() -> None:
     lineage = three()
+    lineage.joining["d"] = AdmissionAsked(3, "a")
 
-    lineage.admit("d", 3, 12)
+    lineage.admit("d", AdmissionAsked(3, "x"), 12)
 
     assert lineage.admitting == {}
 

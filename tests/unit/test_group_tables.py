@@ -18,7 +18,7 @@ from qpid_ha_broker.ha.frames import FrameError
 RECORD = ClusterRecord("uuid", 7, "a", 7, ("a", "b"), False)
 SHOWN = fr.LineageShown(
     to="c", instance="c-2", number=3, record=RECORD, in_step=("a", "b"), admitting=(("d", 9),), gone=("d",),
-    joining=(("c", 3),), acknowledged=(("a", 12, 4),), committed_lsn=11, position=4,
+    joining=(("c", 3, "a"),), acknowledged=(("a", 12, 4),), committed_lsn=11, position=4,
     shares=(fr.QueueShare(5, "a", 2, ("b",), (("b", ((6, 8), (10, 10))),)),),
 )  # fmt: skip
 SAMPLES: list[fr.GroupFrame] = [
@@ -33,7 +33,7 @@ SAMPLES: list[fr.GroupFrame] = [
     fr.ObjectsShown("c", "c-2", 3, b"objects"),
     fr.ChunkAsked(5, 100, ((1, 4),)),
     fr.ChunkShown("c", b"chunk"),
-    fr.AdmissionAsked(3),
+    fr.AdmissionAsked(3, "a"),
 ]
 
 

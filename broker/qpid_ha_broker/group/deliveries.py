@@ -68,25 +68,27 @@ class Deliveries:
             getattr(self, FRAMES[type(frame)].of(self._parts.role))(happened.sender, frame)
             self._parts.settle()
 
-    def be_let_in(self) -> None:
-        """A group was shown to this member: be as it was then, and apply what was delivered since."""
-        answer = self._parts.request.answer() if self._parts.log is None else None
+    def be_let_in(self, read: fx.RecordRead) -> None:
+        """A group was shown to this member, and the record is that group's: be as it was then, and apply what was
+        delivered since."""
+        parts = self._parts
+        answer = parts.request.answer(read) if parts.log is None else None
         if answer is None:
             return
         shown, objects, kept = answer
-        self._parts.is_whole = False
-        self._parts.durable.stop()
-        self._parts.log = DeliveredLog(self._ctx, Lineage.from_shown(shown))
-        self._parts.leveling = LevelingUp(self._ctx, self._parts.log, read_objects(objects), self._parts.committed_lsn)
-        self._parts.has_asked_admission = False
-        self._parts.become(GroupRole.CATCHING_UP, f"let in by {min(shown.in_step)}")
+        parts.is_whole = False
+        parts.durable.stop()
+        parts.log = DeliveredLog(self._ctx, Lineage.from_shown(shown))
+        parts.leveling = LevelingUp(self._ctx, parts.log, read_objects(objects), parts.committed_lsn)
+        parts.has_asked_admission = False
+        parts.become(GroupRole.CATCHING_UP, f"let in by {parts.request.answered_by}")
         for happened in kept:
             if isinstance(happened, fx.Delivered):
                 self.take(happened)
             else:
                 self.view_changed(happened)
-        if self._parts.leveling is not None:
-            self._parts.leveling.ask()
+        if parts.leveling is not None:
+            parts.leveling.ask()
 
     def take_unit(self, sender: str, frame: fr.Submitted) -> None:
         """It counts or is skipped, for all alike."""
@@ -165,30 +167,33 @@ class Deliveries:
     def lineage_shown(self, sender: str, frame: fr.LineageShown) -> None:
         """Who was let in is waited for when it says that it is level."""
         if self._parts.log is not None and sender in self._parts.log.lineage.in_step and frame.to in self._parts.view:
-            self._parts.log.lineage.joining[frame.to] = frame.number
+            self._parts.log.lineage.joining[frame.to] = fr.AdmissionAsked(frame.number, sender)
 
     def be_shown(self, sender: str, frame: fr.LineageShown) -> None:
         """An answer, perhaps to this member."""
-        self._parts.request.shown(frame)
+        self._parts.request.shown(sender, frame)
 
     def be_shown_objects(self, sender: str, frame: fr.ObjectsShown) -> None:
         """The rest of that answer."""
-        self._parts.request.objects_shown(frame)
+        self._parts.request.objects_shown(sender, frame)
 
     def answer_chunk(self, sender: str, frame: fr.ChunkAsked) -> None:
-        """Show the next piece of a queue."""
-        if self._parts.log is not None and self._parts.is_first():
+        """Show the next piece of a queue, to whom this lineage has let in."""
+        if self._parts.log is not None and self._parts.is_first() and sender in self._parts.log.lineage.joining:
             show_chunk(self._ctx, self._parts.log.lineage, sender, frame)
 
     def take_chunk(self, sender: str, frame: fr.ChunkShown) -> None:
-        """A piece of a queue, if it is for this member."""
-        if self._parts.leveling is not None and frame.to == self._ctx.settings.name and not self._parts.is_whole:
-            self._parts.leveling.chunk(frame)
+        """A piece of a queue, if it is for this member, and of the lineage that has let it in (seed 932)."""
+        leveling, log = self._parts.leveling, self._parts.log
+        if leveling is None or log is None or self._parts.is_whole:
+            return
+        if frame.to == self._ctx.settings.name and sender in log.lineage.in_step:
+            leveling.chunk(frame)
 
     def admit(self, sender: str, frame: fr.AdmissionAsked) -> None:
         """Wait for it from here on."""
         if self._parts.log is not None:
-            self._parts.log.lineage.admit(sender, frame.number, self._ctx.last_lsn)
+            self._parts.log.lineage.admit(sender, frame, self._ctx.last_lsn)
 
 
 FRAMES: Final[dict[type, RoleCells]] = {

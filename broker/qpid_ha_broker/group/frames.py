@@ -129,8 +129,8 @@ class LineageShown(NamedTuple):
     """(member, LSN that it has to acknowledge)."""
     gone: tuple[str, ...]
     """Of those: who left meanwhile, and is waited for all the same."""
-    joining: tuple[tuple[str, int], ...]
-    """Who was shown the lineage, and the number of its question."""
+    joining: tuple[tuple[str, int, str], ...]
+    """Who was shown the lineage, the number of its question, and who has answered it."""
     acknowledged: tuple[tuple[str, int, int], ...]
     """(member, LSN, position)."""
     committed_lsn: int
@@ -168,6 +168,8 @@ class AdmissionAsked(NamedTuple):
 
     number: int
     """Of its JoinAsked."""
+    shown_by: str
+    """Who has answered that: members of another lineage may have heard it, too, and answered."""
 
 
 GroupFrame = (
@@ -209,14 +211,14 @@ _FRAMES: Final[FrameTable[GroupFrame]] = FrameTable("a frame of a group", {
     GroupKind.LINEAGE_SHOWN: _json(
         LineageShown,
         to=NAME, instance=NAME, number=_NUMBER, record=_RECORD, in_step=NAMES,
-        admitting=sequence(line(NAME, _NUMBER)), gone=NAMES, joining=sequence(line(NAME, _NUMBER)),
+        admitting=sequence(line(NAME, _NUMBER)), gone=NAMES, joining=sequence(line(NAME, _NUMBER, NAME)),
         acknowledged=sequence(line(NAME, _NUMBER, _NUMBER)),
         committed_lsn=_NUMBER, position=_NUMBER, shares=sequence(_SHARE),
     ),
     GroupKind.OBJECTS_SHOWN: Form(ObjectsShown, {"to": TEXT, "instance": TEXT, "number": U64}, "data"),
     GroupKind.CHUNK_ASKED: Form(ChunkAsked, {"queue": U64, "high": U64, "held": pairs_to_end()}),
     GroupKind.CHUNK_SHOWN: Form(ChunkShown, {"to": TEXT}, "data"),
-    GroupKind.ADMISSION_ASKED: Form(AdmissionAsked, {"number": U64}),
+    GroupKind.ADMISSION_ASKED: Form(AdmissionAsked, {"number": U64, "shown_by": TEXT}),
 })
 # fmt: on
 

@@ -3,6 +3,8 @@
 1. It says JoinAsked, and keeps what is delivered from there on.
 2. The first member in step answers with the lineage and the configuration as they were *there*. What was kept is
    applied to that, and from now on all is applied as it is delivered.
+   Before, it reads the record: only if that is the one that was shown is its old copy given up. Who has answered may
+   not know yet that the group goes on without it, and another part may have named this member in the meantime.
 3. It asks for the messages, queue by queue and from the newest down (`ha.browser`, `ha.catchup`). Each answer is what
    whoever is first then has where the question was delivered, so an answer of any member is as good, and where one
    leaves the same piece is asked for again.
@@ -23,6 +25,7 @@ from qpid_ha_broker.group.frames import ChunkAsked, ChunkShown, JoinAsked, Linea
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.ha.browser import ReplicatingBrowser, objects_frame
 from qpid_ha_broker.ha.catchup import CatchUp
+from qpid_ha_broker.ha.effects import ReadRecord, RecordRead
 from qpid_ha_broker.ha.frame_codec import decode as decode_shown
 from qpid_ha_broker.ha.frame_codec import encode as encode_shown
 from qpid_ha_broker.ha.frames import Chunk, FrameError, Objects
@@ -37,24 +40,29 @@ class JoinRequest:
         self._ctx = ctx
         self.number = 0
         """Of the last question."""
+        self.answered_by = ""
+        """Who has let this member in."""
         self._asked_s = float("-inf")
         self._kept: list[Delivered | ViewChanged] | None = None
         """What was delivered since the question was; None: that is still on its way."""
-        self._shown: LineageShown | None = None
-        self._objects: ObjectsShown | None = None
+        self._shown: dict[str, LineageShown] = {}
+        self._objects: dict[str, ObjectsShown] = {}
+        """Halves of answers, by who gave them: of two parts, one may not know yet that it is out."""
+        self._proof = 0
+        """The read of the record that says whether the answer is of who goes on with the group; 0: it was not read."""
 
     def ask(self) -> None:
         """Once in a while, as long as nobody answers."""
         if self._ctx.now_s - self._asked_s >= self._ctx.settings.ask_again_s:
             self._asked_s = self._ctx.now_s
             self.number = self._ctx.number()
-            self._kept = self._shown = self._objects = None
+            self._forget_answers()
             self._ctx.say(JoinAsked(self._ctx.settings.instance, self.number))
 
     def forget(self) -> None:
         """Begin anew."""
         self._asked_s = float("-inf")
-        self._kept = self._shown = self._objects = None
+        self._forget_answers()
 
     def forget_pause(self) -> None:
         """Others may answer now: ask again at once, unless the question is answered before."""
@@ -75,23 +83,43 @@ class JoinRequest:
         own = self._ctx.settings
         return (frame.to, frame.instance, frame.number) == (own.name, own.instance, self.number)
 
-    def shown(self, frame: LineageShown) -> None:
-        """The first half of an answer. There may be two, because who answers leaves; they are the same."""
+    def shown(self, sender: str, frame: LineageShown) -> None:
+        """The first half of an answer."""
         if self._is_answer(frame):
-            self._shown = frame
+            self._shown[sender] = frame
 
-    def objects_shown(self, frame: ObjectsShown) -> None:
+    def objects_shown(self, sender: str, frame: ObjectsShown) -> None:
         """The second half; between them others may have said something."""
         if self._is_answer(frame):
-            self._objects = frame
+            self._objects[sender] = frame
 
-    def answer(self) -> tuple[LineageShown, ObjectsShown, list[Delivered | ViewChanged]] | None:
-        """What was shown, and what was delivered since the question was; None: nothing was shown to this member."""
-        if self._shown is None or self._objects is None or self._kept is None:
+    def _answered_by(self) -> str:
+        return next((sender for sender in self._shown if sender in self._objects), "")
+
+    def ask_for_proof(self) -> None:
+        """Read the record, once this member was shown a group."""
+        if not self._proof and self._kept is not None and self._answered_by():
+            self._proof = self._ctx.number()
+            self._ctx.effects.append(ReadRecord(self._proof))
+
+    def answer(self, read: RecordRead) -> tuple[LineageShown, ObjectsShown, list[Delivered | ViewChanged]] | None:
+        """What was shown, and what was delivered since the question was; None: nothing, or not by the group."""
+        sender = self._answered_by()
+        if not sender or self._kept is None or read.number != self._proof:
             return None
-        answer = self._shown, self._objects, self._kept
-        self._kept = self._shown = self._objects = None
+        answer = self._shown[sender], self._objects[sender], self._kept
+        if answer[0].record != read.record:
+            self._forget_answers()
+            return None
+        self._forget_answers()
+        self.answered_by = sender
         return answer
+
+    def _forget_answers(self) -> None:
+        self._kept = None
+        self._proof = 0
+        self._shown.clear()
+        self._objects.clear()
 
 
 class LevelingUp:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from qpid_ha_broker.group.frames import EpochBegun, LineageShown
+from qpid_ha_broker.group.frames import AdmissionAsked, EpochBegun, LineageShown
 from qpid_ha_broker.group.ownership import Ownership
 from qpid_ha_broker.ha.effects import ClusterRecord
 
@@ -39,8 +39,9 @@ class Lineage:
         """Members that are waited for, and whose units count."""
         self.admitting: dict[str, int] = {}
         """Who is to be named by the record, and the LSN that it has to acknowledge before."""
-        self.joining: dict[str, int] = {}
-        """Who was shown the lineage and is in step with it as to what is delivered, by the number of its question."""
+        self.joining: dict[str, AdmissionAsked] = {}
+        """Who was shown the lineage and is in step with it as to what is delivered, and what it has to say to be
+        admitted."""
         self.gone: set[str] = set()
         """Of `admitting`: who left the view meanwhile."""
         self.acknowledged: dict[str, tuple[int, int]] = {}
@@ -66,7 +67,7 @@ class Lineage:
             tuple(sorted(self.in_step)),
             tuple(self.admitting.items()),
             tuple(sorted(self.gone)),
-            tuple(self.joining.items()),
+            tuple((member, *admission) for member, admission in self.joining.items()),
             tuple((member, lsn, position) for member, (lsn, position) in self.acknowledged.items()),
             self.committed_lsn,
             self.position,
@@ -78,7 +79,7 @@ class Lineage:
         """As it was where that was said."""
         lineage = cls(shown.record, shown.in_step, shown.committed_lsn)
         lineage.admitting, lineage.gone = dict(shown.admitting), set(shown.gone)
-        lineage.joining = dict(shown.joining)
+        lineage.joining = {member: AdmissionAsked(number, by) for member, number, by in shown.joining}
         lineage.acknowledged = {member: (lsn, position) for member, lsn, position in shown.acknowledged}
         lineage.position = shown.position
         lineage.ownership = Ownership(shown.shares)
@@ -120,10 +121,10 @@ class Lineage:
             self.acknowledged[member] = (lsn, position)
             self.advance()
 
-    def admit(self, member: str, number: int, last_lsn: int) -> None:
+    def admit(self, member: str, asked: AdmissionAsked, last_lsn: int) -> None:
         """A member that has come level wants to be named: from here on it is waited for. One that has come level with
         another lineage, and was in that one's view when it said so, is not."""
-        if self.joining.get(member) == number and member not in self.required:
+        if self.joining.get(member) == asked and member not in self.required:
             self.admitting[member] = last_lsn
             self.acknowledged[member] = NOTHING_ACKNOWLEDGED
 

@@ -181,7 +181,7 @@ class GroupMember:
         is_own = self._parts.durable.persisted(happened)
         if is_own and isinstance(happened, fx.CheckpointPersisted) and self._parts.leveling is not None:
             self._parts.has_asked_admission, self._parts.acknowledged = True, None
-            self._ctx.say(fr.AdmissionAsked(self._parts.request.number))
+            self._ctx.say(fr.AdmissionAsked(self._parts.request.number, self._parts.request.answered_by))
 
     def lose_store(self, _: fx.StoreFailed) -> None:
         """Acknowledge nothing more: leave, and come back with what is on the disk."""
@@ -195,7 +195,8 @@ class GroupMember:
         if self._parts.log is None:
             self._parts.request.keep(happened)
         self._deliveries.take(happened)
-        self._deliveries.be_let_in()
+        if self._parts.log is None:
+            self._parts.request.ask_for_proof()
 
     def view_changed(self, happened: fx.ViewChanged) -> None:
         """The transport says who is there."""
@@ -204,6 +205,7 @@ class GroupMember:
     def record_read(self, read: fx.RecordRead) -> None:
         """Who keeps the record has answered."""
         self._decisions.record_read(read)
+        self._deliveries.be_let_in(read)
 
     def record_written(self, answer: fx.RecordWritten) -> None:
         """The same, after a write."""
