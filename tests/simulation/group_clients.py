@@ -98,8 +98,8 @@ class Publisher:
         self._number = 0
         self._attempts: dict[int, int] = {}
         """Of what is not confirmed, by number."""
-        self._first_queues: dict[int, int] = {}
-        """Where it went at first: a number that is sent again is queued once."""
+        self._queue_ids: dict[int, set[int]] = {}
+        """Where it went each time: a number that is sent again is queued once, in one of them."""
         self._life = 0
         self.stops = False
         connections.clients.append(self)
@@ -142,14 +142,15 @@ class Publisher:
         events: tuple[ev.Event, ...] = (ev.Enqueued((queue.id,), payload, True, 4, 0, ""),)
         if self._is_numbered:
             events += (ev.ProducerAdvanced(self.name.encode(), number, 10_000),)
-        queue_id = self._first_queues.setdefault(number, queue.id) if self._is_numbered else queue.id
-        confirmed = partial(self._confirmed, self._life, number, payload, queue_id, node)
+        queues = self._queue_ids.setdefault(number, set())
+        queues.add(queue.id)
+        confirmed = partial(self._confirmed, self._life, number, payload, queues, node)
         self._connections.submit(node, events, Unit(nothing, partial(self._refused, number), confirmed))
 
-    def _confirmed(self, life: int, number: int, payload: bytes, queue: int, node: GroupNode) -> None:
+    def _confirmed(self, life: int, number: int, payload: bytes, queues: set[int], node: GroupNode) -> None:
         if life == self._life:
             self._attempts.pop(number, None)
-            node.ledger.confirmed.setdefault(payload, queue)
+            node.ledger.confirmed[payload] = queues
 
     def _refused(self, number: int, why: str) -> None:
         if "no queue" not in why and "ask another" not in why:

@@ -14,8 +14,8 @@ class GroupLedger:
     def __init__(self, recorded: Callable[[], Collection[str]]) -> None:
         self._recorded = recorded
         """Whom the record names at the moment."""
-        self.confirmed: dict[bytes, int] = {}
-        """The queue, by payload."""
+        self.confirmed: dict[bytes, set[int]] = {}
+        """The queues of which one has it, by payload."""
         self.accepting: set[bytes] = set()
         """Somebody wanted to accept it, or reject it: it may be gone."""
         self.accepted: set[bytes] = set()
@@ -68,8 +68,9 @@ class GroupLedger:
 
     def check_nothing_lost(self, there: dict[int, set[bytes]]) -> None:
         """`there`: payloads by queue, in the end."""
-        for payload, queue in self.confirmed.items():
-            if payload not in self.accepting and queue not in self.deleted and payload not in there.get(queue, ()):
+        everything = set[bytes]().union(*there.values())
+        for payload, queues in self.confirmed.items():
+            if payload not in self.accepting and queues.isdisjoint(self.deleted) and payload not in everything:
                 raise Violation(f"{payload!r} was confirmed, nobody has accepted it, and it is not there")
         for queue, payloads in there.items():
             again = payloads & self.accepted
