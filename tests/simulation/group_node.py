@@ -139,8 +139,6 @@ class GroupNode:
         self.delivery_s = 0.0
         self.lives = 0
         self.checks_all = False
-        self.is_empty = False
-        """Its disk was lost, and it has not been let in since."""
         self.wants_start = True
 
     @property
@@ -182,7 +180,7 @@ class GroupNode:
 
     def lose_disk(self) -> None:
         self.disk = Disk()
-        self.is_empty = True
+        self._keeper.empty.add(self.name)
 
     def pause(self, for_s: float) -> None:
         process = self.process
@@ -292,7 +290,7 @@ class GroupNode:
                 if after is GroupRole.CATCHING_UP:
                     process.records.clear()
                 if after is GroupRole.SERVING:
-                    self.is_empty = False
+                    self._keeper.empty.discard(self.name)
                 if self.clients is not None:
                     self.clients.member_changed(self, after)
             case fx.Placed() | fx.SubmitRefused():

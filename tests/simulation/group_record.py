@@ -19,6 +19,9 @@ class RecordKeeperModel:
         self.away_for: set[str] = set()
         """Nodes that do not reach it."""
         self.is_late = False
+        self.empty: set[str] = set()
+        """Nodes whose disks were lost, and that were not let in since. A write that names only such comes too late: with
+        it all would be lost."""
         self.changes = 0
 
     def read(self, name: str, answer: Callable[[ClusterRecord | None], None]) -> None:
@@ -53,7 +56,7 @@ class RecordKeeperModel:
         self._schedule.after(delay_s, replace)
 
     def _replace(self, expected: ClusterRecord, wanted: ClusterRecord) -> bool:
-        if self.record == expected:
+        if self.record == expected and not self.empty.issuperset(wanted.members):
             self.record = wanted
             self.changes += 1
         return self.record == wanted

@@ -195,8 +195,7 @@ class GroupWorld:
             node.ask(fx.StoreFailed())
             return
         record = self.keeper.record
-        empty = {other.name for other in self.nodes if other.is_empty}
-        if record.claimed or not set(record.members) - empty - {node.name}:
+        if record.claimed or {*self.keeper.empty, node.name}.issuperset(record.members):
             return
         node.end(False, "its disk is lost")
         node.lose_disk()
