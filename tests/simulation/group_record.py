@@ -20,8 +20,8 @@ class RecordKeeperModel:
         """Nodes that do not reach it."""
         self.is_late = False
         self.empty: set[str] = set()
-        """Nodes whose disks were lost, and that were not let in since. A write that names only such comes too late: with
-        it all would be lost."""
+        """Nodes whose disks were lost, and that were not let in since. A write that names only such comes too
+        late: with it all would be lost."""
         self.changes = 0
 
     def read(self, name: str, answer: Callable[[ClusterRecord | None], None]) -> None:
