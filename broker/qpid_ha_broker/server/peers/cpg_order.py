@@ -59,7 +59,7 @@ def pieces_of(number: int, data: bytes, most: int) -> list[bytes]:
 
 class _Incomplete(NamedTuple):
     number: int
-    count: int
+    pieces: int
     parts: list[bytes]
 
 
@@ -128,7 +128,7 @@ class CpgOrder:
         if index == 0:
             self._incomplete[sender] = _Incomplete(number, count, [])
         begun = self._incomplete.get(sender)
-        if begun is None or (begun.number, begun.count, len(begun.parts)) != (number, count, index):
+        if begun is None or (begun.number, begun.pieces, len(begun.parts)) != (number, count, index):
             self._incomplete.pop(sender, None)  # its beginning was before a view
             return
         begun.parts.append(part)
