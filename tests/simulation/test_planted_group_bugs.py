@@ -113,12 +113,6 @@ def test_confirming_in_the_view_of_a_minority_is_found(monkeypatch: pytest.Monke
     found_by(monkeypatch, seeds())
 
 
-def test_handing_out_before_all_know_who_owns_the_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lineage, "stable_position", property(lambda self: self.position))
-
-    found_by(monkeypatch, seeds())
-
-
 def test_a_first_claim_that_nobody_else_may_replace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     consider = RecordDecisions._consider_outside
 
