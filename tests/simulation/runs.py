@@ -9,6 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Final, TypeVar
 
 from simulation.cluster import Outcome, run
+from simulation.group_plan import GroupPlan, draw_group_plan
+from simulation.group_world import GroupOutcome, run_group
 from simulation.plan import Plan, draw_plan
 from simulation.proxies_plan import ProxiesPlan, draw_forwarding_plan, draw_proxies_plan
 from simulation.proxies_world import ProxiesOutcome, run_proxies
@@ -17,30 +19,32 @@ from simulation.sets_runs import SetsOutcome, run_sets
 
 A = TypeVar("A")
 B = TypeVar("B")
-AnyPlan = Plan | SetsPlan | ProxiesPlan
-AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome
+AnyPlan = Plan | SetsPlan | ProxiesPlan | GroupPlan
+AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome | GroupOutcome
 ONE_SET: Final = "one-set"
 SETS: Final = "sets"
 PROXIES: Final = "proxies"
 FORWARDING: Final = "forwarding"
+GROUP: Final = "group"
 DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     ONE_SET: draw_plan,
     SETS: draw_sets_plan,
     PROXIES: draw_proxies_plan,
     FORWARDING: draw_forwarding_plan,
+    GROUP: draw_group_plan,
 }
 """How clusters of each kind are drawn from a seed."""
-SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 30, FORWARDING: 10}
+SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
-five times as long as one of a single set, one of proxies ten times."""
+five times as long as one of a single set, one of proxies ten times. Groups have tests of their own."""
 YOUNG_OBJECTS: Final = 20_000
 """So many new ones before garbage is looked for. More would keep what a hundred clusters have left in memory."""
 
 
 def kind_of(seed: int, weights: Mapping[str, int] = SHARES) -> str:
-    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, or such that hand
-    messages on.
+    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, such that hand
+    messages on, or a group.
 
     `weights`: how often each kind is drawn, and at least one of them more than 0. What a seed stands for changes with
     them, but not what each kind draws from it: where a seed is written down, its kind is, too (`replay_command`).
@@ -60,13 +64,15 @@ def kind_of_plan(plan: AnyPlan) -> str:
         return SETS
     if isinstance(plan, ProxiesPlan):
         return FORWARDING if plan.forking else PROXIES
-    return ONE_SET
+    return GROUP if isinstance(plan, GroupPlan) else ONE_SET
 
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     """Its run."""
     if isinstance(plan, ProxiesPlan):
         return run_proxies(plan, with_trace)
+    if isinstance(plan, GroupPlan):
+        return run_group(plan, with_trace)
     return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)
 
 

@@ -75,7 +75,7 @@ def test_the_summary_counts_the_clusters_of_each_kind() -> None:
     shown = CliRunner().invoke(main, ["--seeds", "2", "--seed", "3", "--weights", "one-set=1", "--jobs", "1"])
 
     assert shown.exit_code == 0
-    assert shown.output.startswith("2 clusters (2 one-set, 0 sets, 0 proxies, 0 forwarding) in ")
+    assert shown.output.startswith("2 clusters (2 one-set, 0 sets, 0 proxies, 0 forwarding, 0 group) in ")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ CLUSTER = "qpid_ha_broker.cluster"
 MAP = "qpid_ha_broker.cluster_map"  # state of the set `default`
 METRICS = "qpid_ha_broker.metrics"
 STATES = "qpid_ha_broker.ha.states"  # what a broker can be, for those who ask whether it is that
+GROUP = "qpid_ha_broker.group"
 HA, COORDINATION = "qpid_ha_broker.ha", "qpid_ha_broker.coordination"
 STORE = "qpid_ha_broker.store"
 HISTORY = ("qpid_ha_broker.ha.history", "qpid_ha_broker.ha.frames")  # where two logs part, and of what that is said
@@ -47,6 +48,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ACCESS: (EVENTS, MODEL),
     AMQP: (EVENTS, MODEL, ACCESS),
     HA: (EVENTS, MODEL, MAP),
+    GROUP: (EVENTS, MODEL, HA),
     CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS),
     METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
@@ -91,7 +93,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-PURE = (EVENTS, MAP, CLUSTER, MODEL, ACCESS, HA, METRICS, AMQP, CLIENT_CORE)
+PURE = (EVENTS, MAP, CLUSTER, MODEL, ACCESS, HA, GROUP, METRICS, AMQP, CLIENT_CORE)
 # fmt: off
 IMPURE = frozenset({
     "argparse", "asyncio", "click", "configparser", "logging", "os", "pathlib", "random", "secrets", "selectors",

@@ -21,6 +21,7 @@ ROOMS = (
     "qpid_ha_broker.amqp.wire",
     "qpid_ha_broker.coordination",
     "qpid_ha_broker.events",
+    "qpid_ha_broker.group",
     "qpid_ha_broker.ha.browser",
     "qpid_ha_broker.ha.catchup",
     "qpid_ha_broker.ha.in_sync",

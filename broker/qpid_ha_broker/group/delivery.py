@@ -1,0 +1,152 @@
+"""What is delivered, applied to this member's copy of the set: the same at all members in step.
+
+A unit gets the next LSNs and counts, or is skipped (`checks`). While the copy is being brought level (`ha.catchup`),
+LSNs and decisions are those of the others already, and what a unit does to messages that are not here yet is noted.
+
+What members have at consumers is no part of the copy but at the member itself. Elsewhere a message that another member
+still holds after it has yielded is held by ELSEWHERE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import LogRecord, decode
+from qpid_ha_broker.group.checks import SUBMITTED_TYPES, why_skipped
+from qpid_ha_broker.group.context import GroupContext
+from qpid_ha_broker.group.frames import EpochBegun, QueueYielded, Submitted
+from qpid_ha_broker.group.lineage import Lineage
+from qpid_ha_broker.group.ownership import Returned, ids_of
+from qpid_ha_broker.ha.catchup import CatchUp
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import ELSEWHERE
+
+
+class UnitOutcome(NamedTuple):
+    """What became of a unit."""
+
+    lsn: int
+    """Of its last record; of a duplicate: at least that of the original; 0: it was skipped."""
+    why_skipped: str
+
+
+class DeliveredLog:
+    """The promise: after the same deliveries, two copies have one log, and hold the same as far as they are level."""
+
+    def __init__(self, ctx: GroupContext, lineage: Lineage) -> None:
+        self._ctx = ctx
+        self.lineage = lineage
+        self.catch_up: CatchUp | None = None
+        """While the copy is not whole."""
+
+    # --- units
+
+    def submitted(self, sender: str, frame: Submitted) -> UnitOutcome:
+        """A unit of a member in step."""
+        records, _, problem = decode(frame.data)
+        if problem is not None:
+            return UnitOutcome(0, f"damaged at byte {problem.offset}: {problem.text}")
+        events = [record.event for record in records]
+        strange = [type(event).__name__ for event in events if type(event) not in SUBMITTED_TYPES]
+        if strange or not events:
+            return UnitOutcome(0, f"no unit of a group has {strange[0] if strange else 'no event'}")
+        skip = why_skipped(self._ctx.resource_set.state, self.lineage.ownership, sender, events)
+        if skip is not None:
+            return UnitOutcome(self._ctx.last_lsn if skip.is_duplicate else 0, skip.why)
+        self._before(events)
+        self._deliver(events)
+        return UnitOutcome(self._ctx.last_lsn, "")
+
+    def _before(self, events: Iterable[ev.Event]) -> None:
+        """What becomes of ownership; and who gives back what nobody else knows it had was given it all the same."""
+        ownership = self.lineage.ownership
+        for event in events:
+            if isinstance(event, ev.QueueDeleted):
+                ownership.forget(event.queue)
+            elif isinstance(event, ev.Released):
+                ownership.answered(event.queue, event.ids)
+                self._hold_elsewhere(self._ctx.resource_set.catalog.queues_by_id[event.queue], event.ids)
+            elif isinstance(event, ev.Dequeued):
+                ownership.answered(event.queue, event.ids)
+
+    def _deliver(self, events: Sequence[ev.Event]) -> None:
+        by_hand = None if self.catch_up is None else partial(self._follow, self.catch_up, events)
+        self._ctx.resource_set.deliver(events, by_hand)
+
+    @staticmethod
+    def _follow(catch_up: CatchUp, events: Sequence[ev.Event], lsns: Sequence[int]) -> None:
+        """As one who is sent records would: parts of a unit count with the record that closes it."""
+        if len(events) == 1:
+            catch_up.follow(LogRecord(lsns[0], events[0], False))
+            return
+        for lsn, event in zip(lsns, events, strict=True):
+            catch_up.follow(LogRecord(lsn, event, True))
+        catch_up.follow(LogRecord(lsns[-1] + 1, ev.TransactionCommitted(len(events)), False))
+
+    # --- ownership
+
+    def wanted(self, sender: str, queue: int) -> None:
+        """A member in step has a consumer of the queue."""
+        if queue in self._ctx.resource_set.catalog.queues_by_id:
+            self.lineage.position += 1
+            self.lineage.ownership.want(queue, sender, self.lineage.position)
+
+    def yielded(self, sender: str, frame: QueueYielded) -> None:
+        """A member in step hands out from the queue no more."""
+        queue = self._ctx.resource_set.catalog.queues_by_id.get(frame.queue)
+        if queue is None:
+            return
+        self.lineage.position += 1
+        held = tuple(ids_of(frame.held))
+        is_owners = self.lineage.ownership.give_up(frame.queue, sender, held, self.lineage.position)
+        if is_owners and sender != self._ctx.settings.name:
+            self._hold_elsewhere(queue, held)
+
+    def _hold_elsewhere(self, queue: Queue, ids: Sequence[int]) -> None:
+        for entry in queue.messages.find_all(ids):
+            if entry.holder is None:
+                queue.messages.hold(entry, ELSEWHERE)
+
+    # --- epochs
+
+    def begin_epoch(self, begun: EpochBegun) -> None:
+        """The record was written. What those who are not named any more had goes back, marked."""
+        lineage, record = self.lineage, begun.record
+        is_new = record.generation > lineage.record.generation
+        left = lineage.begin(begun)
+        lineage.position += 1
+        if begun.is_cold:
+            self.mark_all()
+        for returned in lineage.ownership.leave(left, lineage.position):
+            self._return(returned)
+        if is_new:
+            started = ev.GenerationStarted(
+                record.generation, record.primary, record.cluster, 0, False, "the members of the group changed"
+            )
+            self._deliver((started, ev.InSyncChanged(record.epoch, record.members)))
+
+    def mark_all(self) -> None:
+        """Whatever is there may have been handed out."""
+        for queue in self._ctx.resource_set.state.queues():
+            queue.redelivered_below = self._ctx.last_lsn
+
+    def _return(self, returned: Returned) -> None:
+        queue = self._ctx.resource_set.catalog.queues_by_id.get(returned.queue)
+        if queue is None:
+            return
+        if returned.was_owned:
+            queue.redelivered_below = self._ctx.last_lsn
+        for entry in queue.messages.find_all(returned.held):
+            queue.messages.give_back(entry, failed=False)
+            entry.acquired_before = True
+
+    def release_all(self) -> None:
+        """Nobody holds anything, as far as this copy knows: this member is outside."""
+        for queue in self._ctx.resource_set.state.queues():
+            if queue.messages.acquired:
+                for entry in queue.messages:
+                    if entry.holder is not None:
+                        queue.messages.give_back(entry, failed=False)

@@ -1,0 +1,231 @@
+"""A member of a group: what each input and each frame makes of it.
+
+`INPUTS`, and `deliveries.FRAMES`, have a row for each, and a column for each role; a cell names the method that handles
+it. A pair without a cell is a bug, and a test looks for it.
+
+The promise of all of it, the *safety property*: what was confirmed is on the disk of every member that may go on with
+the group; no message is out at consumers of two members that the record names; and a message that was accepted, and
+whose acceptance was confirmed, is given to nobody again. `lineage` says why the first holds, `ownership` the second;
+the third follows from both, because an acceptance is an event that is confirmed as any other.
+
+| role | its copy | units | hands out |
+| --- | --- | --- | --- |
+| outside | does not count | refuses | nothing |
+| catching up | becomes level | refuses | nothing |
+| withheld | counts | takes, unless it was restarted | nothing |
+| serving | counts | takes | what is committed, of queues that it owns |
+
+| from | to | when |
+| --- | --- | --- |
+| outside | withheld | the record names it, and its copy is whole; or nobody has begun the group, and it claims it |
+| outside | catching up | it is shown a group |
+| catching up | serving, withheld | a record that names it is delivered; all whom that names are in step, or not |
+| catching up | outside | all who have let it in leave, or it is given up |
+| serving | withheld | somebody whom the record names leaves the view |
+| withheld | serving | a record that names those in step is delivered |
+| withheld, serving | outside | a record without it is delivered, or read |
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from qpid_ha_broker.events.codec import LogRecord, encode_all
+from qpid_ha_broker.group import effects as fx
+from qpid_ha_broker.group import frames as fr
+from qpid_ha_broker.group.checks import SUBMITTED_TYPES
+from qpid_ha_broker.group.context import GroupSettings
+from qpid_ha_broker.group.decisions import RecordDecisions
+from qpid_ha_broker.group.deliveries import Deliveries, RoleCells
+from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.parts import GroupParts
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
+
+
+class GroupMember:
+    """One member. `committed_lsn`: how far its store was told that the log is committed."""
+
+    def __init__(self, settings: GroupSettings, resource_set: ResourceSet, committed_lsn: int = 0) -> None:
+        self._parts = GroupParts(settings, resource_set, committed_lsn)
+        self._ctx = self._parts.ctx
+        self._decisions = RecordDecisions(self._parts)
+        self._deliveries = Deliveries(self._parts)
+        self._read_s = float("-inf")
+
+    # --- what a driver asks
+
+    @property
+    def role(self) -> GroupRole:
+        """What it is to its group."""
+        return self._parts.role
+
+    @property
+    def committed_lsn(self) -> int:
+        """How far the log is committed, as far as this member knows."""
+        return self._parts.committed_lsn
+
+    @property
+    def resource_set(self) -> ResourceSet:
+        """This member's copy."""
+        return self._ctx.resource_set
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing should be submitted now: the window is full."""
+        return self._ctx.outbox.is_full
+
+    @property
+    def record(self) -> ClusterRecord:
+        """The set's record, as far as this member knows."""
+        return self._parts.records.record
+
+    def may_hand_out(self, queue: int) -> bool:
+        """Whether consumers here get messages of the queue, as far as `committed_lsn`."""
+        if self._parts.log is None or self._parts.role is not GroupRole.SERVING or queue in self._parts.yielding:
+            return False
+        lineage = self._parts.log.lineage
+        owner, since = lineage.ownership.owner(queue)
+        return owner == self._ctx.settings.name and since <= lineage.stable_position
+
+    def others_want(self, queue: int) -> bool:
+        """Whether another member waits for the queue."""
+        return self._parts.log is not None and bool(self._parts.log.lineage.ownership.wanting(queue))
+
+    def owner(self, queue: int) -> str:
+        """Who owns the queue, as far as this member was delivered; empty: nobody."""
+        return self._parts.log.lineage.ownership.owner(queue)[0] if self._parts.log is not None else ""
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where what is here cannot be; slow, for tests."""
+        if self._parts.log is not None:
+            self._parts.log.lineage.check_invariants()
+            if self._parts.log.catch_up is not None:
+                self._parts.log.catch_up.check_invariants()
+
+    def handle(self, happened: fx.Input, now_s: float) -> list[fx.Effect]:
+        """One input. Raises KeyError where the table has no row, which is a bug."""
+        self._ctx.now_s = max(self._ctx.now_s, now_s)
+        self._ctx.effects = []
+        getattr(self, INPUTS[type(happened)].of(self._parts.role))(happened)
+        self._parts.settle()
+        if self._parts.leveling is not None and self._parts.is_whole and not self._parts.durable.is_kept:
+            self._parts.durable.write_checkpoint()  # of all that this input has brought
+        self._decisions.consider()
+        return self._ctx.effects
+
+    def ignore(self, happened: Any, frame: Any = None) -> None:
+        """Nothing follows from it."""
+
+    def start(self, _: fx.Started) -> None:
+        """The store is loaded: what does the record say?"""
+        self._parts.alone_since_s = self._ctx.now_s
+        self._read_record()
+
+    def _read_record(self) -> None:
+        self._read_s = self._ctx.now_s
+        self._ctx.effects.append(fx.ReadRecord(self._ctx.number()))
+
+    def tick(self, _: fx.Ticked) -> None:
+        """A while went by."""
+        now_s, settings = self._ctx.now_s, self._ctx.settings
+        if self._parts.log is None:
+            if now_s - self._read_s >= settings.ask_again_s:
+                self._read_record()
+            return
+        self._parts.slow.tick(self._parts.log.lineage)
+        if self._parts.leveling is None and now_s - self._parts.present_s >= settings.heartbeat_interval_s:
+            self._parts.say_present()
+
+    def turn_ended(self, _: fx.GroupTurnEnded) -> None:
+        """Store, acknowledge, multicast."""
+        self._parts.durable.store(self._parts.committed_lsn)
+        if self._parts.log is not None and (self._parts.leveling is None or self._parts.has_asked_admission):
+            progress = (self._parts.durable.lsn, self._parts.log.lineage.position)
+            if progress != self._parts.acknowledged:
+                self._parts.acknowledged = progress
+                self._ctx.say(fr.Acknowledged(*progress))
+        self._ctx.multicast()
+
+    def refuse(self, asked: fx.SubmitAsked) -> None:
+        """Nothing is written here."""
+        text = f"{self._ctx.settings.name} is {self._parts.role}: ask another member of the group"
+        self._ctx.effects.append(fx.SubmitRefused(asked.request, text))
+
+    def submit(self, asked: fx.SubmitAsked) -> None:
+        """Have it delivered to all."""
+        strange = [type(event).__name__ for event in asked.events if type(event) not in SUBMITTED_TYPES]
+        if strange or not asked.events:
+            text = f"no unit of a group has {strange[0] if strange else 'no event'}"
+            self._ctx.effects.append(fx.SubmitRefused(asked.request, text))
+            return
+        if self._parts.log is None or self._parts.log.lineage.is_cold:
+            self.refuse(asked)
+            return
+        number = self._ctx.number()
+        records = [LogRecord(place, event, False) for place, event in enumerate(asked.events, 1)]
+        self._ctx.say(fr.Submitted(number, encode_all(records)))
+        self._parts.units[number] = asked.request
+
+    def want(self, asked: fx.WantAsked) -> None:
+        """A consumer has credit."""
+        self._ctx.say(fr.QueueWanted(asked.queue))
+
+    def give_up_queue(self, asked: fx.YieldAsked) -> None:
+        """Hand out no more from here on."""
+        self._parts.yielding.add(asked.queue)
+        self._ctx.say(fr.QueueYielded(asked.queue, asked.held))
+
+    def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:
+        """The store holds more, or the copy that was made level."""
+        is_own = self._parts.durable.persisted(happened)
+        if is_own and isinstance(happened, fx.CheckpointPersisted) and self._parts.leveling is not None:
+            self._parts.has_asked_admission, self._parts.acknowledged = True, None
+            self._ctx.say(fr.AdmissionAsked(self._parts.request.number, self._parts.request.answered_by))
+
+    def lose_store(self, _: fx.StoreFailed) -> None:
+        """Acknowledge nothing more: leave, and come back with what is on the disk."""
+        self._ctx.effects.append(fx.Stop("the store has failed: this member leaves its group"))
+
+    def delivered(self, happened: fx.Delivered) -> None:
+        """The frames of a batch, in their order."""
+        sender = happened.sender
+        if sender == self._ctx.settings.name:
+            self._ctx.outbox.came_back(happened.size)
+        if self._parts.log is None:
+            self._parts.request.keep(happened)
+        self._deliveries.take(happened)
+        if self._parts.log is None:
+            self._parts.request.ask_for_proof()
+
+    def view_changed(self, happened: fx.ViewChanged) -> None:
+        """The transport says who is there."""
+        self._deliveries.view_changed(happened)
+
+    def record_read(self, read: fx.RecordRead) -> None:
+        """Who keeps the record has answered."""
+        self._decisions.record_read(read)
+        self._deliveries.be_let_in(read)
+
+    def record_written(self, answer: fx.RecordWritten) -> None:
+        """The same, after a write."""
+        self._decisions.record_written(answer)
+
+
+INPUTS: Final[dict[type, RoleCells]] = {
+    # input                          outside            catching up       withheld          serving
+    fx.Started: RoleCells("start", "start", "start", "start"),
+    fx.Ticked: RoleCells("tick", "tick", "tick", "tick"),
+    fx.GroupTurnEnded: RoleCells("turn_ended", "turn_ended", "turn_ended", "turn_ended"),
+    fx.ViewChanged: RoleCells("view_changed", "view_changed", "view_changed", "view_changed"),
+    fx.Delivered: RoleCells("delivered", "delivered", "delivered", "delivered"),
+    fx.SubmitAsked: RoleCells("refuse", "refuse", "submit", "submit"),
+    fx.WantAsked: RoleCells("ignore", "ignore", "want", "want"),
+    fx.YieldAsked: RoleCells("ignore", "ignore", "give_up_queue", "give_up_queue"),
+    fx.RecordRead: RoleCells("record_read", "record_read", "record_read", "record_read"),
+    fx.RecordWritten: RoleCells("record_written", "record_written", "record_written", "record_written"),
+    fx.Persisted: RoleCells("persisted", "persisted", "persisted", "persisted"),
+    fx.CheckpointPersisted: RoleCells("persisted", "persisted", "persisted", "persisted"),
+    fx.StoreFailed: RoleCells("lose_store", "lose_store", "lose_store", "lose_store"),
+    fx.Stopping: RoleCells("ignore", "ignore", "ignore", "ignore"),
+}

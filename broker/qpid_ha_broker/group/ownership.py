@@ -1,0 +1,159 @@
+"""Who hands out the messages of which queue, and who still holds some: the same at all members in step.
+
+| delivered | nobody owns the queue | another member owns it | its sender owns it |
+| --- | --- | --- | --- |
+| QueueWanted | its sender owns it | its sender waits, behind those who do | nothing |
+| QueueYielded | nothing | its sender waits no more | it holds what it names; who waits first owns it |
+| QueueDeleted | forgotten | forgotten | forgotten |
+| a member leaves the group | | what it held goes back; it waits no more | and who waits first owns the queue |
+
+A *position* counts what was delivered of this; that a member owns a queue counts for it once all in sync have come to
+the position with which it became so: whoever goes on without it then knows that it may have handed out anything.
+
+A message that is held is taken or given back by its holder alone, any other one by the owner of its queue alone: so
+whether a unit may be written follows from this table and needs no message, which a member that joins may not have yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from qpid_ha_broker.group.frames import QueueShare, Ranges
+
+
+class Returned(NamedTuple):
+    """What becomes free of a queue because members left."""
+
+    queue: int
+    held: tuple[int, ...]
+    was_owned: bool
+    """One of them owned it: it may have handed out anything that is there."""
+
+
+@dataclass(slots=True)
+class _Share:
+    owner: str = ""
+    since: int = 0
+    wanting: list[str] = field(default_factory=list)
+    held: dict[int, str] = field(default_factory=dict)
+
+    def pass_on(self, position: int) -> None:
+        """Nobody owns the queue: who waits first does."""
+        self.owner, self.since = (self.wanting.pop(0) if self.wanting else ""), position
+
+
+class Ownership:
+    """The promise: a queue has at most one owner, and a message at most one holder, at any place of the order."""
+
+    def __init__(self, shares: Iterable[QueueShare] = ()) -> None:
+        self._shares: dict[int, _Share] = {}
+        for share in shares:
+            held = {number: member for member, ranges in share.held for number in ids_of(ranges)}
+            self._shares[share.queue] = _Share(share.owner, share.since, list(share.wanting), held)
+
+    def shares(self) -> tuple[QueueShare, ...]:
+        """All of it, for a member that joins."""
+        return tuple(
+            QueueShare(queue, share.owner, share.since, tuple(share.wanting), _held_by_member(share.held))
+            for queue, share in self._shares.items()
+        )
+
+    def owner(self, queue: int) -> tuple[str, int]:
+        """Who owns the queue, and since which position; empty: nobody."""
+        share = self._shares.get(queue)
+        return (share.owner, share.since) if share is not None else ("", 0)
+
+    def wanting(self, queue: int) -> tuple[str, ...]:
+        """Who waits for the queue, in order."""
+        share = self._shares.get(queue)
+        return tuple(share.wanting) if share is not None else ()
+
+    def held(self, queue: int) -> dict[int, str]:
+        """Ids of messages that were out when their holders yielded, with these."""
+        share = self._shares.get(queue)
+        return dict(share.held) if share is not None else {}
+
+    def want(self, queue: int, member: str, position: int) -> None:
+        """By the table above."""
+        share = self._shares.setdefault(queue, _Share())
+        if member != share.owner and member not in share.wanting:
+            share.wanting.append(member)
+        if not share.owner:
+            share.pass_on(position)
+
+    def give_up(self, queue: int, member: str, held: Iterable[int], position: int) -> bool:
+        """QueueYielded, by the table above; whether it was the owner's."""
+        share = self._shares.get(queue)
+        if share is None or share.owner != member:
+            if share is not None and member in share.wanting:
+                share.wanting.remove(member)
+            return False
+        share.held.update(dict.fromkeys(held, member))
+        share.pass_on(position)
+        return True
+
+    def may_take(self, queue: int, member: str, ids: Collection[int]) -> bool:
+        """Whether these messages are the member's: to remove, or to give back."""
+        share = self._shares.get(queue)
+        if share is None:
+            return False
+        holders = {share.held.get(number, share.owner) for number in ids}
+        return holders <= {member}
+
+    def answered(self, queue: int, ids: Iterable[int]) -> None:
+        """Messages were removed or given back."""
+        held = self._shares[queue].held
+        if held:
+            for number in ids:
+                held.pop(number, None)
+
+    def forget(self, queue: int) -> None:
+        """The queue is deleted."""
+        self._shares.pop(queue, None)
+
+    def leave(self, gone: Collection[str], position: int) -> list[Returned]:
+        """Members left the group."""
+        returned = []
+        for queue, share in self._shares.items():
+            share.wanting = [member for member in share.wanting if member not in gone]
+            held = tuple(sorted(number for number, member in share.held.items() if member in gone))
+            for number in held:
+                del share.held[number]
+            was_owned = share.owner in gone
+            if was_owned:
+                share.pass_on(position)
+            if held or was_owned:
+                returned.append(Returned(queue, held, was_owned))
+        return returned
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where somebody waits for what nobody owns, or waits twice."""
+        for queue, share in self._shares.items():
+            if share.wanting and not share.owner:
+                raise AssertionError(f"queue {queue}: {share.wanting} wait, and nobody owns it")
+            if len({share.owner, *share.wanting}) != 1 + len(share.wanting):
+                raise AssertionError(f"queue {queue}: {share.owner} owns it, and {share.wanting} wait")
+
+
+def ids_of(ranges: Ranges) -> Iterable[int]:
+    """The single ids."""
+    return (number for first, last in ranges for number in range(first, last + 1))
+
+
+def ranges_of(ids: Iterable[int]) -> Ranges:
+    """Ids as runs (first, last)."""
+    runs = []
+    for _, run in groupby(enumerate(sorted(ids)), key=lambda pair: pair[1] - pair[0]):
+        numbers = [number for _, number in run]
+        runs.append((numbers[0], numbers[-1]))
+    return tuple(runs)
+
+
+def _held_by_member(held: dict[int, str]) -> tuple[tuple[str, Ranges], ...]:
+    members = sorted(set(held.values()))
+    return tuple(
+        (member, ranges_of(number for number, holder in held.items() if holder == member)) for member in members
+    )

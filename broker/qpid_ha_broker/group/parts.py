@@ -1,0 +1,119 @@
+"""What a group's member keeps whatever its role, and the ways from a role to the next: see `member` for the table."""
+
+from __future__ import annotations
+
+from qpid_ha_broker.group import effects as fx
+from qpid_ha_broker.group.context import WITNESS, GroupContext, GroupSettings
+from qpid_ha_broker.group.delivery import DeliveredLog
+from qpid_ha_broker.group.durable import DurableLog
+from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.frames import MemberPresent
+from qpid_ha_broker.group.joining import JoinRequest, LevelingUp
+from qpid_ha_broker.group.lineage import Lineage
+from qpid_ha_broker.group.recorder import RecordWriter, SlowMembers
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
+
+
+class GroupParts:
+    """`committed_lsn`: how far its store was told that the log is committed."""
+
+    def __init__(self, settings: GroupSettings, resource_set: ResourceSet, committed_lsn: int = 0) -> None:
+        self.ctx = GroupContext(settings, resource_set)
+        self.role = GroupRole.OUTSIDE
+        self.committed_lsn = committed_lsn
+        """As far as this member knows."""
+        self.log: DeliveredLog | None = None
+        """None: outside."""
+        self.is_whole = self.ctx.last_lsn > 0
+        """The copy is what some lineage had: it may go on with the group if the record names this member."""
+        self.request = JoinRequest(self.ctx)
+        self.leveling: LevelingUp | None = None
+        """While this member is let in."""
+        self.has_asked_admission = False
+        self.records = RecordWriter(self.ctx)
+        self.slow = SlowMembers(self.ctx)
+        self.durable = DurableLog(self.ctx)
+        self.view: tuple[str, ...] = ()
+        self.ended: set[str] = set()
+        """Who has left as a process that ended."""
+        self.alone_since_s = 0.0
+        """When somebody who may go on with the group was heard of last, or a view began."""
+        self.units: dict[int, int] = {}
+        """Requests by the numbers of their units."""
+        self.yielding: set[int] = set()
+        """Queues that were yielded, and whose yielding was not delivered yet."""
+        self.present_s = float("-inf")
+        """When this member said last that it is there."""
+        self.acknowledged: tuple[int, int] | None = None
+        """The last that was said in this lineage."""
+
+    def become(self, role: GroupRole, reason: str) -> None:
+        if role is not self.role:
+            self.ctx.effects.append(fx.RoleChanged(self.role, role, reason))
+            self.role = role
+
+    def settle(self) -> None:
+        """Being level, commitment, and role follow from what was delivered."""
+        if self.log is None:
+            return
+        if self.leveling is not None and not self.is_whole and self.leveling.is_done:
+            self.leveling.finish()
+            self.is_whole = True
+        lineage = self.log.lineage
+        if lineage.committed_lsn > self.committed_lsn:
+            self.committed_lsn = lineage.committed_lsn
+            self.ctx.resource_set.log.acknowledge(WITNESS, min(self.committed_lsn, self.ctx.last_lsn))
+            self.ctx.effects.append(fx.CommitAdvanced(self.committed_lsn))
+        if self.leveling is None:
+            is_serving = lineage.is_complete and not lineage.is_cold
+            self.become(
+                GroupRole.SERVING if is_serving else GroupRole.WITHHELD,
+                "all whom the record names are in step" if is_serving else "some whom the record names are missing",
+            )
+
+    def step_out(self, reason: str) -> None:
+        """This member's copy counts no more, unless the record names it all the same."""
+        if self.log is not None:
+            if self.leveling is not None and not self.is_whole:
+                self.leveling.abandon()
+            self.log.release_all()
+        self.log = self.leveling = None
+        self.ctx.outbox.drop_waiting()
+        self.records.forget()
+        self.slow.forget()
+        self.request.forget()
+        self.units.clear()
+        self.yielding.clear()
+        self.alone_since_s = self.ctx.now_s
+        self.become(GroupRole.OUTSIDE, reason)
+
+    def begin_alone(self, record: ClusterRecord, reason: str) -> None:
+        """This member's copy counts: it goes on by itself, if it can have that recorded."""
+        lineage = Lineage(record, (self.ctx.settings.name,), self.committed_lsn)
+        lineage.is_cold = True
+        self.log = DeliveredLog(self.ctx, lineage)
+        self.acknowledged = None
+        self.become(GroupRole.WITHHELD, reason)
+
+    def learn(self, record: ClusterRecord) -> None:
+        """A record that was written, by whomever. Without this member it does not go on."""
+        is_newer = self.records.learn(record)
+        if not is_newer or self.log is None:
+            return
+        if self.leveling is not None:
+            if self.log.lineage.in_step.isdisjoint(record.members):
+                self.step_out("none of those who let this member in goes on")
+        elif self.ctx.settings.name not in record.members:
+            self.step_out(f"the record names {', '.join(record.members)} since epoch {record.epoch}")
+        else:
+            self.log.lineage.newer_record = record
+
+    def say_present(self) -> None:
+        if self.log is not None and self.leveling is None:
+            self.present_s = self.ctx.now_s
+            self.ctx.say(MemberPresent(self.log.lineage.record, self.role is GroupRole.SERVING))
+
+    def is_first(self) -> bool:
+        """Whether this member answers for those in step."""
+        return self.log is not None and min(self.log.lineage.in_step, default="") == self.ctx.settings.name

@@ -1,0 +1,162 @@
+"""When a lineage has the set's record changed, and how: one write at a time, by compare-and-set.
+
+| reason | the record then names | who writes |
+| --- | --- | --- |
+| a member of it is not in step, or owes an acknowledgement for `backup_timeout_s` | the others | the first of those |
+| a member is admissible (`Lineage.is_admissible`) | it, too | the same |
+| whose admission began has left, or is slow | the same as before | the same |
+| this member was restarted, and nobody else goes on | it alone | it |
+| a first claim is on disk | the same, `claimed` no more | it |
+| nobody has ever begun the group, or whoever claimed it has not confirmed that | this member alone, `claimed` | it |
+
+Who is restarted, or has fewer than half of the record in step, waits for a while: others may live, and go on with more.
+That is for the clients' sake; what is safe is decided by the compare-and-set alone.
+
+What was written is said to all (`EpochBegun`), and nothing else is written before that was delivered. A write whose
+answer was lost is found out by the next one, which fails on what the record then is: `newer_record`. A first claim
+counts for nothing until it is confirmed, so whoever finds one that is not may replace it: its process may have died
+before its log was on disk, and then nobody else could ever begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from qpid_ha_broker.group.context import GroupContext
+from qpid_ha_broker.group.frames import EpochBegun
+from qpid_ha_broker.group.lineage import NOTHING_ACKNOWLEDGED, Lineage
+from qpid_ha_broker.ha.effects import ClusterRecord, RecordWritten, WriteRecord
+
+
+class SlowMembers:
+    """Who owes an acknowledgement, and since when."""
+
+    def __init__(self, ctx: GroupContext) -> None:
+        self._ctx = ctx
+        self._owing: dict[str, tuple[tuple[int, int], float]] = {}
+        """By member: what it had acknowledged when it began to owe, and when that was."""
+        self._ticked_s = 0.0
+        self.names: frozenset[str] = frozenset()
+        """Members that are to be dropped."""
+
+    def forget(self) -> None:
+        """It is another lineage."""
+        self._owing.clear()
+        self.names = frozenset()
+
+    def tick(self, lineage: Lineage) -> None:
+        """Compare with what is to be acknowledged. A process that was stopped begins anew: it has not read yet."""
+        now_s, settings = self._ctx.now_s, self._ctx.settings
+        if now_s - self._ticked_s > settings.backup_timeout_s / 2:
+            self._owing.clear()
+        self._ticked_s = now_s
+        due, required = (self._ctx.last_lsn, lineage.position), lineage.required
+        for member in self._owing.keys() - required:
+            del self._owing[member]
+        for member in required:
+            acknowledged = lineage.acknowledged.get(member, NOTHING_ACKNOWLEDGED)
+            before = self._owing.get(member)
+            if acknowledged[0] >= due[0] and acknowledged[1] >= due[1]:
+                self._owing.pop(member, None)
+            elif before is None or before[0] != acknowledged:
+                self._owing[member] = (acknowledged, now_s)
+        limit_s = now_s - settings.backup_timeout_s
+        slow = frozenset(member for member, (_, since_s) in self._owing.items() if since_s < limit_s)
+        self.names = frozenset() if settings.name in slow else slow  # it may be this one that is slow
+
+
+class RecordWriter:
+    """The promise: at most one write is on its way, and each follows from the one before that was delivered or read."""
+
+    def __init__(self, ctx: GroupContext) -> None:
+        self._ctx = ctx
+        self.record = ClusterRecord()
+        """As far as this member knows: delivered, read, or written."""
+        self.is_known = False
+        """It was read, or heard of: it may be that there is none."""
+        self._writing: tuple[int, ClusterRecord] | None = None
+        self._given_up: tuple[str, ...] = ()
+        """With the write that is on its way."""
+        self._said: ClusterRecord | None = None
+        """The record that was said to all, and was not delivered yet."""
+        self._again_s = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a write is on its way, or was said and not delivered."""
+        return self._writing is not None or self._said is not None
+
+    def forget(self) -> None:
+        """The member is outside: what was said counts no more. A write that is on its way is still waited for."""
+        self._said = None
+
+    def learn(self, record: ClusterRecord) -> bool:
+        """A record that was written, or read; whether it is newer than what was known."""
+        self.is_known = True
+        if self._said is not None and record.position > self._said.position:
+            self._said = None
+        if record.position <= self.record.position:
+            return False
+        self.record = record
+        return True
+
+    def delivered(self, record: ClusterRecord) -> None:
+        """What was said has come to all."""
+        if self._said is not None and record.position >= self._said.position:
+            self._said = None
+
+    # --- writing
+
+    def claim(self) -> None:
+        """Begin the group with an empty log."""
+        name, generation, epoch = self._ctx.settings.name, self.record.generation + 1, self.record.epoch + 1
+        self._write(ClusterRecord(self._ctx.settings.instance, generation, name, epoch, (name,), True))
+
+    def confirm_claim(self) -> None:
+        """The first claim is on disk."""
+        self._write(self.record._replace(claimed=False))
+
+    def change(self, members: Iterable[str], given_up: Iterable[str] = ()) -> None:
+        """Have these named, and nobody else."""
+        record, name = self.record, self._ctx.settings.name
+        self._given_up = tuple(sorted(given_up))
+        self._write(
+            ClusterRecord(record.cluster, record.generation + 1, name, record.epoch + 1, tuple(sorted(members)))
+        )
+
+    def _write(self, wanted: ClusterRecord) -> None:
+        if self._writing is None and self._ctx.now_s >= self._again_s:
+            self._writing = (self._ctx.number(), wanted)
+            self._ctx.effects.append(WriteRecord(self._writing[0], self.record, wanted))
+
+    def written(self, answer: RecordWritten) -> ClusterRecord | None:
+        """The record after a write, whether it was this one's; None: nobody knows, or it was another write."""
+        if self._writing is None or answer.number != self._writing[0]:
+            return None
+        wanted = self._writing[1]
+        self._writing = None
+        record = wanted if answer.written else answer.record
+        if record is None:
+            self._again_s = self._ctx.now_s + self._ctx.settings.ask_again_s / 4
+            self._ctx.note("warning", f"the set's record could not be changed: {answer.problem}")
+        return record
+
+    def say(self, lineage: Lineage) -> None:
+        """Tell all in step of the record that was written."""
+        self._said = self.record
+        given_up, self._given_up = self._given_up, ()
+        self._ctx.say(EpochBegun(self.record, lineage.is_cold, given_up))
+
+
+class NextRecord:
+    """Whom the record should name, as this member sees it: the table above, without what only restarts need."""
+
+    def __init__(self, lineage: Lineage, record: ClusterRecord, slow: Collection[str]) -> None:
+        is_delivered = record.position == lineage.record.position
+        let_in = lineage.admitting.keys() - lineage.gone
+        present = (lineage.in_step | let_in) - set(slow)
+        admitted = {member for member in let_in - set(slow) if is_delivered and lineage.is_admissible(member)}
+        self.members = (set(record.members) & present) | admitted
+        self.given_up = (lineage.admitting.keys() & (lineage.gone | set(slow))) - set(record.members)
+        self.is_due = self.members != set(record.members) or bool(self.given_up) or lineage.is_cold
+        self.first = min(lineage.in_step - set(slow), default="")

@@ -1,0 +1,78 @@
+"""What clients of a group were promised, and whether it was kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+
+from simulation.node import Violation
+
+
+class GroupLedger:
+    """Books of all messages, by their payloads: publisher, number, attempt."""
+
+    def __init__(self, recorded: Callable[[], Collection[str]]) -> None:
+        self._recorded = recorded
+        """Whom the record names at the moment."""
+        self.confirmed: dict[bytes, set[int]] = {}
+        """The queues of which one has it, by payload."""
+        self.accepting: set[bytes] = set()
+        """Somebody wanted to accept it, or reject it: it may be gone."""
+        self.accepted: set[bytes] = set()
+        """That was confirmed: it is gone."""
+        self.out: dict[bytes, dict[str, object]] = defaultdict(dict)
+        """Who has it, by member and consumer."""
+        self.was_out: set[bytes] = set()
+        self.deleted: set[int] = set()
+        """Queues that somebody wanted to delete."""
+        self.latest: dict[tuple[object, bytes], int] = {}
+        """By consumer and publisher: the last number that came without a mark."""
+        self.handed_out = 0
+        self._log: dict[int, bytes] = {}
+        """Of all committed records."""
+
+    def committed(self, member: str, lsn: int, record: bytes) -> None:
+        """A member was told that this record of its log is committed."""
+        there = self._log.setdefault(lsn, record)
+        if there != record:
+            raise Violation(f"{member} has another event at LSN {lsn} than the one that was committed there")
+
+    def given(self, member: str, consumer: object, payload: bytes, marked: bool) -> None:
+        """A message goes to a consumer."""
+        self.handed_out += 1
+        recorded = self._recorded()
+        if payload in self.accepted and member in recorded:
+            raise Violation(f"{member} hands out {payload!r}, whose acceptance was confirmed")
+        others = [name for name in self.out[payload] if name != member and name in recorded]
+        if others and member in recorded:
+            raise Violation(f"{member} hands out {payload!r}, which is out at {others[0]}")
+        if payload in self.was_out and not marked and member in recorded:
+            raise Violation(f"{member} hands out {payload!r} for the second time without saying so")
+        publisher, number, attempt = payload.split(b"/")[:3]
+        key = (consumer, publisher)
+        if not marked and attempt == b"0":
+            if self.latest.get(key, -1) > int(number):
+                raise Violation(f"{payload!r} comes to a consumer of {member} behind number {self.latest[key]}")
+            self.latest[key] = int(number)
+        self.was_out.add(payload)
+        self.out[payload][member] = consumer
+
+    def returned(self, member: str, payload: bytes) -> None:
+        """A consumer has it no more: it was given back, or is gone, or the member has ended it."""
+        self.out[payload].pop(member, None)
+
+    def node_lost(self, member: str) -> None:
+        """Nobody is connected to it any more."""
+        for holders in self.out.values():
+            holders.pop(member, None)
+
+    def check_nothing_lost(self, there: dict[int, set[bytes]]) -> None:
+        """`there`: payloads by queue, in the end."""
+        everything = set[bytes]().union(*there.values())
+        for payload, queues in self.confirmed.items():
+            if payload not in self.accepting and queues.isdisjoint(self.deleted) and payload not in everything:
+                raise Violation(f"{payload!r} was confirmed, nobody has accepted it, and it is not there")
+        for queue, payloads in there.items():
+            again = payloads & self.accepted
+            if again:
+                raise Violation(f"queue {queue} has {min(again)!r}, whose acceptance was confirmed")
