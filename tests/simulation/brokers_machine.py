@@ -48,11 +48,13 @@ class RunningProcess(Protocol):
 class Surroundings:
     """Clocks, chance and names, as the process finds them that runs."""
 
-    def __init__(self, trace: Trace, refuses: Callable[[str], bool]) -> None:
-        """`refuses`: whether nobody takes connections at the machine of that address."""
+    def __init__(self, trace: Trace, directory: Path, refuses: Callable[[str], bool]) -> None:
+        """`directory`: has another name in each run. `refuses`: whether nobody takes connections at the machine of that
+        address."""
         self.running: RunningProcess | None = None
         """None: nothing of a broker runs."""
         self._trace = trace
+        self._directory = directory
         self._refuses = refuses
 
     @contextmanager
@@ -68,6 +70,7 @@ class Surroundings:
     def installed(self) -> Iterator[None]:
         """Whoever asks is answered as a broker is on its machine."""
         monotonic, wall, chance, make_uuid = time.monotonic, time.time, random.random, uuid.uuid4
+        parts_of = time.gmtime
         running = self._monotonic_s
 
         def steady_s(*_: object) -> float:
@@ -89,6 +92,7 @@ class Surroundings:
             mock.patch.object(time, "perf_counter", steady_s),
             mock.patch.object(time, "clock_gettime", steady_s),
             mock.patch.object(time, "time", wall_s),
+            mock.patch.object(time, "gmtime", lambda at_s=None: parts_of(wall_s() if at_s is None else at_s)),
             mock.patch.object(random, "random", drawn),
             mock.patch.object(uuid, "uuid4", made),
             mock.patch.object(controller_service, "_refuses", lambda place: self._refuses(place[0])),
@@ -97,7 +101,7 @@ class Surroundings:
         ]
         for change in changes:
             change.start()
-        lines = TracedLog(self, self._trace)
+        lines = TracedLog(self, self._trace, f"{self._directory}/")
         root = logging.getLogger()
         level, handlers = root.level, root.handlers[:]
         root.handlers[:] = [lines]
@@ -117,8 +121,9 @@ class Surroundings:
 class TracedLog(logging.Handler):
     """What brokers log is part of the trace, under the name of who logs it."""
 
-    def __init__(self, surroundings: Surroundings, trace: Trace) -> None:
+    def __init__(self, surroundings: Surroundings, trace: Trace, left_out: str) -> None:
         super().__init__()
+        self._left_out = left_out
         self._surroundings = surroundings
         self._trace = trace
 
@@ -126,7 +131,8 @@ class TracedLog(logging.Handler):
         running = self._surroundings.running
         if self._trace.wanted and record.levelno >= logging.INFO:
             who = "-" if running is None else running.name
-            self._trace.add(who, f"{record.levelname} {record.name}: {record.getMessage()}")
+            text = f"{record.levelname} {record.name}: {record.getMessage()}"
+            self._trace.add(who, text.replace(self._left_out, ""))
             if record.exc_info and record.exc_info[1] is not None:
                 self._trace.add(who, logging.Formatter().formatException(record.exc_info)[-300:])
 

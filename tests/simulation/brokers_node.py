@@ -70,8 +70,15 @@ class Site:
     """What all machines of a run have in common. `directory`: for what no store has on its own disk."""
 
     def __init__(
-        self, schedule: Schedule, trace: Trace, surroundings: Surroundings, watcher: BrokersWatcher, directory: Path
+        self,
+        seed: int,
+        schedule: Schedule,
+        trace: Trace,
+        surroundings: Surroundings,
+        watcher: BrokersWatcher,
+        directory: Path,
     ) -> None:
+        self.seed = seed
         self.schedule = schedule
         self.trace = trace
         self.surroundings = surroundings
@@ -239,7 +246,7 @@ class BrokerNode:
         self.led_generation = 0
         """In which it led last."""
         self._settings = settings
-        self._disks = MachineDisks(random.Random(f"{site.directory.name}/{index}"))
+        self._disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
         self._directory = site.directory / self.name
         self._directory.mkdir()
         self._running: BrokerProcess | None = None

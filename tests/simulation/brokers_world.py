@@ -23,6 +23,8 @@ from simulation.proxies_plan import ProxiesPlan
 from simulation.proxies_world import ProxiesOutcome, ProxiesWorld, outcome_of
 from simulation.register import Register
 
+SIZES: Final = (*(0,) * 60, *(1000,) * 3, 10_000, 70_000)
+"""Of messages: a few are longer than a frame. All brokers keep them in memory, in a journal and in a snapshot."""
 IN_MEMORY: Final = Path("/dev/shm")
 
 
@@ -40,6 +42,9 @@ class RecordOfCoordinator:
 class BrokersWorld(ProxiesWorld):
     """Everything that a plan brings to life. `directory`: an empty one, which is used up."""
 
+    sizes = SIZES
+    busy_sizes = (6_000,)
+
     def __init__(self, plan: ProxiesPlan, with_trace: bool, directory: Path) -> None:
         self._directory = directory
         super().__init__(plan, with_trace)
@@ -54,13 +59,16 @@ class BrokersWorld(ProxiesWorld):
     def _make_nodes(self, around: World, terms: Terms) -> list[ProxyNode]:
         self._coordinator_directory = self._directory / "coordinator"
         self._coordinator_directory.mkdir()
-        self.surroundings = Surroundings(self.trace, lambda host: not self.streams.listeners[name_at(host)].is_up)
-        site = Site(self.schedule, self.trace, self.surroundings, self, self._directory)
+        self.surroundings = Surroundings(self.trace, self._directory, self._refuses)
+        site = Site(self.plan.seed, self.schedule, self.trace, self.surroundings, self, self._directory)
         nodes = [
             BrokerNode(site, index, self._clock(index), self._broker_settings, terms)
             for index in range(self.plan.brokers)
         ]
         return cast(list[ProxyNode], nodes)
+
+    def _refuses(self, host: str) -> bool:
+        return not self.streams.listeners[name_at(host)].is_up
 
     def _broker_settings(self, index: int, directory: Path) -> BrokerSettings:
         addresses = [f"amqp://{host_of(number)}:{PORT}" for number in range(self.plan.brokers)]

@@ -107,7 +107,7 @@ class PublishingClient(LinkClient):
         self._unanswered: dict[str, tuple[Sent, Ledger]] = {}
         self._number = 0
         self._burst = draw.choice((1, 3, 30))
-        self._sizes: tuple[int, ...] = SIZES
+        self._sizes: tuple[int, ...] = shop.sizes
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.sender(name)
@@ -178,7 +178,7 @@ class BusyClient(PublishingClient):
     def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
         super().__init__(shop, name, draw, ledger, queue)
         self._burst = 12
-        self._sizes = (60_000,)
+        self._sizes = shop.busy_sizes
         """So that what a consumer gets at once takes the primary several turns."""
 
 

@@ -35,6 +35,7 @@ from simulation.node import Node, Violation, World, problem_of
 from simulation.proxies_clients import (
     BUSY,
     DELETED,
+    SIZES,
     AnonymousClient,
     BrowsingClient,
     BusyClient,
@@ -102,6 +103,9 @@ class ProxiesOutcome:
 
 class ProxiesWorld:
     """Everything that a plan brings to life; the watcher of its nodes, and what its clients have in common."""
+
+    sizes: tuple[int, ...] = SIZES
+    busy_sizes: tuple[int, ...] = (60_000,)
 
     def __init__(self, plan: ProxiesPlan, with_trace: bool) -> None:
         self.plan = plan
