@@ -7,7 +7,7 @@ and the file of the control socket, whose methods are called straight. What is a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,22 +16,26 @@ import proton
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.links.attach import attach
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.sessions import Session
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.clients.admission import Admission
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.clients.listeners import Listeners
-from qpid_ha_broker.server.control.control import ControlServer
+from qpid_ha_broker.server.control.control import ControlError, ControlServer
 from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
+from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_machine import MachineDisks, Surroundings
@@ -59,8 +63,11 @@ def name_at(host: str) -> str:
 class BrokersWatcher(Protocol):
     """Who looks at all brokers of a run."""
 
-    def became_primary(self, node: BrokerNode) -> None:
-        """It leads `default` now."""
+    def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
+        """Its member of that set is in another state; it led last in `led_generation`, or leads in it now."""
+
+    def ends_to_lead(self, set_name: str, led_generation: int) -> None:
+        """Clients are told next that who led the set in that generation does so no more."""
 
     def broke(self, node: BrokerNode, reason: str) -> None:
         """It has ended by itself. Raises Violation."""
@@ -193,15 +200,30 @@ class SimulatedBroker(Broker):
 
     def _join(self, restored: Restored | None) -> None:
         super()._join(restored)
-        actions = self.membership.default._actions
+        self._see(self.membership.default)
+        if self.sets is None:
+            return
+        members, begin = self.sets.hosts.members, self.sets.hosts._begin
+
+        def seen_begin(settings: MemberSettings, hosted: HostedSet, *restored: Any) -> None:
+            begin(settings, hosted, *restored)
+            self._see(members[hosted.name])
+
+        setattr(self.sets.hosts, "_begin", seen_begin)  # noqa: B010 - a method, which mypy lets nobody replace
+
+    def _see(self, driver: SetMember) -> None:
+        """Let the watcher know what becomes of that member."""
+        actions, name = driver._actions, driver.name
         change, end_clients = actions[fx.StateChanged], actions[fx.EndClients]
 
         def seen_change(effect: fx.StateChanged) -> None:
-            self._node.state_changed(effect)
+            if effect.after is State.PRIMARY:
+                self._node.led_generations[name] = driver.member.status.generation
+            self._node.member_changed(name, effect)
             change(effect)
 
         def seen_end_clients(effect: fx.EndClients) -> None:
-            self._node.ends_to_lead()
+            self._node.ends_to_lead(name)
             end_clients(effect)
 
         actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients}
@@ -243,8 +265,8 @@ class BrokerNode:
         self.is_paused = False
         self.paused_s = 0.0
         """Since when it is, or was the last time."""
-        self.led_generation = 0
-        """In which it led last."""
+        self.led_generations: dict[str, int] = {}
+        """By set: in which this machine led it last."""
         self._settings = settings
         self._disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
         self._directory = site.directory / self.name
@@ -272,19 +294,21 @@ class BrokerNode:
             )
             running.loop.create_task(broker.start())
 
-    def kill(self, is_silent: bool, has_power: bool = True, cause: str = "killed") -> None:
-        """The process dies, with its memory; without power, with what was not synced."""
+    def kill(self, is_silent: bool) -> None:
+        """The process dies, with its memory; `is_silent`: with its machine, which loses its power, and with that what
+        was not synced."""
         running = self._running
         if running is None:
             return
-        self.ends_to_lead()
+        for set_name in self.led_generations:
+            self.ends_to_lead(set_name)
         running.is_dead = True
         self.is_paused = False
-        self.note_line("DIES" if has_power else "LOSES ITS POWER")
+        self.note_line("LOSES ITS POWER" if is_silent else "DIES")
         self._ended.append(running)
         self._running = None
         self.terms.streams.died(self.name, is_silent)
-        self._disks.process_ended(has_power=has_power)
+        self._disks.process_ended(has_power=not is_silent)
         if self._broker is not None:
             self._broker.close_engines()
 
@@ -387,23 +411,40 @@ class BrokerNode:
 
         self.do(ask)
 
+    def ask(self, method: str, params: dict[str, object], answered: Callable[[str], None]) -> None:
+        """Call a method of the control socket; `answered` hears what went wrong, empty: nothing did."""
+
+        async def call() -> None:
+            try:
+                answer = self.broker.control.methods[method](params)
+                if isinstance(answer, Awaitable):
+                    await answer
+            except (ControlError, ModelError) as error:
+                answered(str(error))
+            else:
+                answered("")
+
+        def begin() -> None:
+            if self.is_up and self._running is not None:
+                self._running.loop.create_task(call())
+            else:
+                answered("it is not up")
+
+        self.do(begin)
+
     def written(self) -> None:
         """A command has written something."""
         self.broker.schedule_turn()
 
     # --- what its broker tells
 
-    def state_changed(self, change: fx.StateChanged) -> None:
-        """Of its member of `default`."""
-        if change.before is State.PRIMARY:
-            self.ends_to_lead()
-        if change.after is State.PRIMARY:
-            self.led_generation = self.member.status.generation
-            self.site.watcher.became_primary(self)
+    def member_changed(self, set_name: str, change: fx.StateChanged) -> None:
+        """Of that set."""
+        self.site.watcher.member_changed(self, set_name, change, self.led_generations.get(set_name, 0))
 
-    def ends_to_lead(self) -> None:
+    def ends_to_lead(self, set_name: str) -> None:
         """Its clients are told so next, if it led."""
-        self.terms.ends_to_lead(self.led_generation)
+        self.site.watcher.ends_to_lead(set_name, self.led_generations.get(set_name, 0))
 
     # --- see `streams.Listener`
 

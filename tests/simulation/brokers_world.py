@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from qpid_ha_broker.coordination.file import FileCoordinator
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.states import State
 from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_machine import Surroundings
 from simulation.brokers_node import PORT, BrokerNode, NodeListener, Site, host_of, name_at
-from simulation.node import Violation, World, problem_of
+from simulation.brokers_sets import BrokerReplica, ControlledSet, RecordInMap
+from simulation.node import Node, Violation, World, problem_of
 from simulation.proxies_node import ProxyNode, Terms
 from simulation.proxies_plan import ProxiesPlan
-from simulation.proxies_world import ProxiesOutcome, ProxiesWorld, outcome_of
+from simulation.proxies_replica import SetReplica
+from simulation.proxies_sets import PlacedSet
+from simulation.proxies_world import QUEUES, QUEUES_OF_OTHERS, ProxiesOutcome, ProxiesWorld, outcome_of
 from simulation.register import Register
 
 SIZES: Final = (*(0,) * 60, *(1000,) * 3, 10_000, 70_000)
@@ -67,6 +72,16 @@ class BrokersWorld(ProxiesWorld):
         ]
         return cast(list[ProxyNode], nodes)
 
+    def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
+        name = f"set-{number}"
+        placed = ControlledSet(name, self.schedule, self.trace, self._draw(f"manager {number}"))
+        placed.default = self.default
+        placed.queues = {f"{queue}_{number}": QUEUES[queue] for queue in QUEUES_OF_OTHERS}
+        placed.network = self.default.network
+        placed.register = cast(Register, RecordInMap(self.default, name))
+        placed.nodes += [cast(SetReplica, BrokerReplica(self.machines[index], name)) for index in replicas]
+        return placed
+
     def _refuses(self, host: str) -> bool:
         return not self.streams.listeners[name_at(host)].is_up
 
@@ -90,6 +105,7 @@ class BrokersWorld(ProxiesWorld):
             "ha.cluster": True,
             "ha.brokers-url": ",".join(addresses),
             "ha.clients": "proxy",
+            "ha.default-replicas": self.plan.brokers,
             "ha.coordinator": f"file:{self._coordinator_directory}",
             "ha.min-in-sync": min(self.plan.min_in_sync, self.plan.brokers - 1),
             "link-heartbeat-interval": "450ms",
@@ -98,8 +114,19 @@ class BrokersWorld(ProxiesWorld):
 
     # --- see `brokers_node.BrokersWatcher`
 
-    def became_primary(self, node: BrokerNode) -> None:
-        self.default.leads(cast(ProxyNode, node))
+    def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
+        if change.before is State.PRIMARY:
+            self.ends_to_lead(set_name, led_generation)
+        placed = self._set(set_name)
+        replica = placed.at(node.index)
+        if change.after is State.PRIMARY and replica is not None:
+            placed.leads(cast(Node, replica))
+
+    def ends_to_lead(self, set_name: str, led_generation: int) -> None:
+        self._set(set_name).watch.ends_to_lead(led_generation)
+
+    def _set(self, name: str) -> PlacedSet:
+        return next(placed for placed in self.sets if placed.name == name)
 
     def broke(self, node: BrokerNode, reason: str) -> None:
         raise Violation(f"{node.name} ends: {reason}")
