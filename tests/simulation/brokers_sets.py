@@ -5,6 +5,7 @@ An operator asks the controller, through the control methods of some broker. The
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -15,6 +16,8 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sets.resources import Resources
 from simulation.brokers_node import BrokerNode
 from simulation.proxies_sets import LOOK_S, PlacedSet
+from simulation.trace import Trace
+from simulation.virtual_time import Schedule
 
 class BrokerReplica:
     """A broker's replica of one set: see `proxies_replica.SetReplica`."""
@@ -84,16 +87,19 @@ class RecordInMap:
 class ControlledSet(PlacedSet):
     """One whose primary the controller chooses. It has no deleted queues."""
 
-    default: PlacedSet
-    _asked: dict[str, None]
-    """What an operator has asked for, and not heard of: the set, and queues."""
+    def __init__(self, name: str, schedule: Schedule, trace: Trace, default: PlacedSet) -> None:
+        super().__init__(name, schedule, trace, random.Random())
+        self._default = default
+        self._asked: dict[str, None] = {}
+        """What an operator has asked for, and not heard of: the set, and queues."""
+        self._made: dict[str, None] = {}
+        """Queues that all its brokers have."""
 
     def look(self) -> None:
         """Now and then, until all of it is there."""
-        if len(self._declared) < len(self.queues):
+        if len(self._made) < len(self.queues) + len(self.elsewhere):
             self._schedule.after(LOOK_S, self.look)
-        self._asked = getattr(self, "_asked", {})
-        operator = cast("BrokerNode | None", self.default.primary)
+        operator = cast("BrokerNode | None", self._default.primary)
         if operator is None or not operator.is_serving:
             return
         if self.name not in operator.resources.catalog.map.sets:
@@ -101,11 +107,12 @@ class ControlledSet(PlacedSet):
             create = {"action": "create", "name": self.name, "replicas": names, "min_replicas": len(names)}
             self._ask(operator, "sets", self.name, create)
             return
-        for name, arguments in self.queues.items():
+        for name, arguments in (self.queues | self.elsewhere).items():
             if name in operator.resources.catalog.map.queues and all(
                 node.is_up and name in node.resources.catalog.queues for node in self.nodes
             ):
-                self._declared.add(name)
+                self._made[name] = None
+                self._declared.update([name] if name in self.queues else [])
             elif self.primary is not None:
                 placed = {**arguments, "qpid.resource-set": self.name}
                 self._ask(operator, "queues", name, {"action": "create", "name": name, "arguments": placed})

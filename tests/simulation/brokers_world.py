@@ -74,8 +74,7 @@ class BrokersWorld(ProxiesWorld):
 
     def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
         name = f"set-{number}"
-        placed = ControlledSet(name, self.schedule, self.trace, self._draw(f"manager {number}"))
-        placed.default = self.default
+        placed = ControlledSet(name, self.schedule, self.trace, self.default)
         placed.queues = {f"{queue}_{number}": QUEUES[queue] for queue in QUEUES_OF_OTHERS}
         placed.network = self.default.network
         placed.register = cast(Register, RecordInMap(self.default, name))

@@ -130,7 +130,6 @@ class Forks:
             self.ledger.copies[queue] = placed.watch.ledgers_of[queue] = copies
             if placed.name != DEFAULT_SET:
                 placed.elsewhere[queue] = {}
-                placed.also_declares.append(partial(_declare, queue))
         default.also_declares.append(self._declare_exchange)
 
     @property
@@ -139,22 +138,15 @@ class Forks:
         return sum(ledger.handed_out for ledger in self.ledger.copies.values())
 
     def _declare_exchange(self, node: Member) -> None:
-        """What the map says of sets and queues, the exchange, and its bindings: all that is missing."""
-        catalog, default = node.resources.catalog, node.resources.replicated
-        if all(queue in catalog.queues or queue in catalog.map.queues for queue in self._queues) and (
-            FORKS in catalog.exchanges
-        ):
+        """The exchange, and its bindings, once the other sets have their queues."""
+        catalog, own = node.resources.catalog, fork_of(0)
+        if FORKS in catalog.exchanges or any(queue not in catalog.map.queues for queue in self._queues if queue != own):
             return
-        for queue, placed in self._queues.items():
-            if placed.name != DEFAULT_SET and placed.name not in catalog.map.sets:
-                default.write(ev.SetPlaced(placed.name, tuple(each.name for each in placed.nodes), (), "", 0, 0))
-            if placed.name != DEFAULT_SET and queue not in catalog.map.queues:
-                default.write(ev.QueuePlaced(queue, placed.name, {}, False))
-        _declare(fork_of(0), node)
-        if FORKS not in catalog.exchanges:
-            node.configuration.declare_exchange(FORKS, "fanout", {})
-            for queue in self._queues:
-                node.configuration.bind(FORKS, queue, "", {})
+        if own not in catalog.queues:
+            node.configuration.declare_queue(own, {})
+        node.configuration.declare_exchange(FORKS, "fanout", {})
+        for queue in self._queues:
+            node.configuration.bind(FORKS, queue, "", {})
 
     def make_clients(self, draw: Callable[[str], random.Random]) -> list[LinkClient]:
         """Publishers of both kinds, and a consumer for some of the queues."""
@@ -187,7 +179,3 @@ class Forks:
             if primary is not None:
                 self.ledger.copies[queue].check_rest({FORKS: queued(primary)[queue]})
 
-
-def _declare(queue: str, node: Member) -> None:
-    if queue not in node.resources.catalog.queues:
-        node.configuration.declare_queue(queue, {})
