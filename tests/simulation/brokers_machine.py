@@ -96,8 +96,8 @@ class Surroundings:
             mock.patch.object(random, "random", drawn),
             mock.patch.object(uuid, "uuid4", made),
             mock.patch.object(controller_service, "_refuses", lambda place: self._refuses(place[0])),
-            mock.patch.object(ClusterSecret, "read", lambda secret: SECRET),
-            mock.patch.object(PauseWatch, "start", lambda watch: None),  # there are no agents
+            mock.patch.object(ClusterSecret, "read", return_value=SECRET),
+            mock.patch.object(PauseWatch, "start"),  # there are no agents
         ]
         for change in changes:
             change.start()

@@ -148,7 +148,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         for task in list(self._tasks):
             setattr(task, "_log_destroy_pending", False)  # noqa: B010 - it is asyncio's own
             with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
 
     def get_debug(self) -> bool:
         return False

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import proton
 
-from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from simulation.amqp_client import Shop, Talk
+from simulation.brokers_node import BrokerNode
 from simulation.proxies_clients import ConsumingClient, LinkClient, PublishingClient
 from simulation.proxies_ledger import Ledger, Sent
 from simulation.proxies_plan import ProxiesPlan
 from simulation.proxies_sessions import PRODUCER, SEQUENCE
-from simulation.proxies_sets import Member, PlacedSet
+from simulation.proxies_sets import DefaultSet, PlacedSet
 from simulation.proxies_subscriptions import ExchangeLedger
 from simulation.proxies_watch import queued
 
@@ -114,16 +113,14 @@ class NumberedForkPublisher(LinkClient):
 class Forks:
     """The exchange of a run, with its queues and who uses them; nothing, where nobody does."""
 
-    def __init__(self, shop: Shop, sets: Sequence[PlacedSet], plan: ProxiesPlan) -> None:
+    def __init__(self, shop: Shop, default: DefaultSet, others: Sequence[PlacedSet], plan: ProxiesPlan) -> None:
         self._shop = shop
-        self._sets = sets
         self._plan = plan
-        default = sets[0]
         self.ledger = ForkLedger(lambda: shop.schedule.now_s, default.watch)
         self._queues: dict[str, PlacedSet] = {}
         if not plan.forking:
             return
-        for number, placed in enumerate(sets):
+        for number, placed in enumerate([default, *others]):
             queue = fork_of(number)
             self._queues[queue] = placed
             copies = Ledger(lambda: shop.schedule.now_s, placed.watch)
@@ -137,7 +134,7 @@ class Forks:
         """Copies that somebody got."""
         return sum(ledger.handed_out for ledger in self.ledger.copies.values())
 
-    def _declare_exchange(self, node: Member) -> None:
+    def _declare_exchange(self, node: BrokerNode) -> None:
         """The exchange, and its bindings, once the other sets have their queues."""
         catalog, own = node.resources.catalog, fork_of(0)
         if FORKS in catalog.exchanges or any(queue not in catalog.map.queues for queue in self._queues if queue != own):
@@ -178,4 +175,3 @@ class Forks:
             primary = placed.primary
             if primary is not None:
                 self.ledger.copies[queue].check_rest({FORKS: queued(primary)[queue]})
-

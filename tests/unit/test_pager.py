@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -217,11 +217,10 @@ async def test_a_file_that_was_deleted_while_it_was_read_in_vain_is_no_error(cor
     problems: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
 
-    def deleted(name: str) -> Iterator[BodyPiece]:
+    def deleted(name: str) -> BodyPiece:
         raise FileNotFoundError(name)
-        yield  # a generator, as `Bodies.pieces`
 
-    loop.pager._bodies.pieces = deleted  # type: ignore[method-assign]
+    loop.pager._bodies.pieces = lambda name: map(deleted, [name])  # type: ignore[method-assign]
     loop.pager.closed(closed(core))
     loop.pager.tick()
     assert loop.pager._visit is not None
