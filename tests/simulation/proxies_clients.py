@@ -110,6 +110,8 @@ class PublishingClient(LinkClient):
         self._unanswered: dict[str, tuple[Sent, Ledger]] = {}
         self._number = 0
         self._burst = draw.choice((1, 3, 30))
+        self.is_durable = False
+        """All that it sends survives a power cut of all brokers."""
         self._sizes: tuple[int, ...] = SIZES
 
     def make_link(self, talk: Talk, name: str) -> Any:
@@ -138,7 +140,7 @@ class PublishingClient(LinkClient):
         queue, ledger = self.next_queue()
         sent = Sent(self.link.name, self._number, queue)
         text = sent.text(self.draw.choice(self._sizes))
-        message = proton.Message(text, durable=self.draw.random() < 0.5, address=queue)
+        message = proton.Message(text, durable=self.draw.random() < 0.5 or self.is_durable, address=queue)
         delivery = self.link.delivery(str(self._number))
         self.link.send(message.encode())
         self.link.advance()

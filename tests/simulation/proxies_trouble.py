@@ -71,6 +71,7 @@ class ProxiesTrouble:
             ProxiesKind.CUT_OFF: self._cut_off,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
+            ProxiesKind.POWER_CUT: self._cut_power,
         }
 
     def strike(self, fault: ProxiesFault, clients: WithClients) -> None:
@@ -211,6 +212,13 @@ class ProxiesTrouble:
         if self._may_go(node):
             node.kill(is_silent=draw.random() < 0.3)
             self._later(for_s, node.start)
+
+    def _cut_power(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """No broker could take over: each has what it has synced."""
+        if all(node.is_up and not node.is_paused for node in self._nodes):
+            for node in self._nodes:
+                node.kill(is_silent=True)
+                self._later(fault.for_s + draw.random(), node.start)
 
     def _move(self, fault: ProxiesFault, draw: random.Random) -> None:
         placed = self._any_set(draw)

@@ -233,6 +233,9 @@ class ProxiesWorld:
             name = f"s{plan.sessions + number}"
             deleted = {DELETED: self.default.ledger}
             clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
+        for client in clients:
+            if isinstance(client, PublishingClient):
+                client.is_durable = plan.loses_power
         return clients + self.exchange.make_clients(self._draw) + self.forks.make_clients(self._draw)
 
     def _make_shrinking(self) -> list[AnyClient]:
