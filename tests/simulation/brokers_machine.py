@@ -14,7 +14,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from unittest import mock
 
 from qpid_ha_broker.server.controller import controller_service
@@ -193,46 +193,68 @@ class FoldingHere:
 
 
 class ScheduledWriter(StoreWriter):
-    """As the writer's threads: what was given is written some time later, with what was given meanwhile; each journal
-    has a thread of its own."""
+    """As the writer's threads, one for each journal: what was given goes to the disk together, and is there some time
+    later; what is given meanwhile goes with the next group."""
 
     def __init__(self, disks: MachineDisks, schedule: Schedule, post: Post) -> None:
         super().__init__()
-        self.disks = disks
+        self._disks = disks
         self._schedule = schedule
         self._post = post
 
     def open(self, journal: Journal, listener: WriterListener, loop: AbstractEventLoop) -> JournalWriter:
-        return ScheduledJournalWriter(journal, listener, loop, self.look_later)
+        return ScheduledJournalWriter(journal, listener, loop, self._given)
 
-    def look_later(self, writer: JournalWriter) -> None:
-        """Something was given to it."""
-        self.after(self.disks.flush_s(), lambda: self.write(writer))
+    def _given(self, writer: JournalWriter) -> None:
+        """Something was."""
+        if writer.is_busy:
+            writer.is_due = True
+        else:
+            self._begin(cast(ScheduledJournalWriter, writer))
 
-    def after(self, delay_s: float, command: Callable[[], None]) -> None:
-        """On a thread of the process."""
-        self._schedule.after(delay_s, lambda: self._post(command))
+    def _begin(self, writer: ScheduledJournalWriter) -> None:
+        """A group is on its way."""
+        writer.is_busy, writer.is_due, writer.is_scheduled = True, False, False
+        count = writer.given_count
+        self._after(self._disks.flush_s(), lambda: self._write(writer, count))
 
-    def write(self, writer: JournalWriter) -> None:
-        """All that was given."""
-        writer.is_scheduled = False
-        given = writer.given
-        match writer.write_given():
+    def _write(self, writer: ScheduledJournalWriter, count: int) -> None:
+        match writer.write_first(count):
+            case WorkOutcome.DONE if writer.is_due:
+                self._begin(writer)
             case WorkOutcome.DONE:
-                self.after(IDLE_S, lambda: self._rest(writer, given))
+                writer.is_busy = False
+                given = writer.given
+                self._after(IDLE_S, lambda: self._rest(writer, given))
             case WorkOutcome.SHORTAGE:
-                writer.is_scheduled = True
-                self.after(RETRY_S, lambda: self.write(writer))
+                self._after(RETRY_S, lambda: self._begin(writer))
             case WorkOutcome.ENDED:
                 writer.ended.set()
 
-    def _rest(self, writer: JournalWriter, given: int) -> None:
-        if writer.given == given and not writer.ended.is_set() and writer.rest() is WorkOutcome.ENDED:
+    def _rest(self, writer: ScheduledJournalWriter, given: int) -> None:
+        is_idle = writer.given == given and not writer.is_busy and not writer.ended.is_set()
+        if is_idle and writer.rest() is WorkOutcome.ENDED:
             writer.ended.set()
+
+    def _after(self, delay_s: float, command: Callable[[], None]) -> None:
+        """On a thread of the process."""
+        self._schedule.after(delay_s, lambda: self._post(command))
 
 
 class ScheduledJournalWriter(JournalWriter):
-    """Its end does not wait for a thread."""
+    """Can write a part of what was given. Its end does not wait for a thread."""
+
+    @property
+    def given_count(self) -> int:
+        """So many pieces and jobs wait."""
+        return len(self._given)
+
+    def write_first(self, count: int) -> WorkOutcome:
+        """Do the first `count` of what was given, or what a shortage has left of them."""
+        later = [self._given.pop() for _ in range(len(self._given) - count)]
+        outcome = self.write_given()
+        self._given.extend(reversed(later))
+        return outcome
 
     def finish(self, timeout_s: float) -> bool:
         self._give(None)

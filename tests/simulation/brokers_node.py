@@ -272,7 +272,7 @@ class BrokerNode:
         self.led_generations: dict[str, int] = {}
         """By set: in which this machine led it last."""
         self._settings = settings
-        self._disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
+        self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
         self._directory = site.directory / self.name
         self._directory.mkdir()
         self._running: BrokerProcess | None = None
@@ -294,7 +294,7 @@ class BrokerNode:
         running = self._running
         if running is not None:
             broker = self._broker = SimulatedBroker(
-                self, self._settings(self.index, self._directory), self._disks, running
+                self, self._settings(self.index, self._directory), self.disks, running
             )
             running.loop.create_task(broker.start())
 
@@ -312,7 +312,7 @@ class BrokerNode:
         self._ended.append(running)
         self._running = None
         self.site.streams.died(self.name, is_silent)
-        self._disks.process_ended(has_power=not is_silent)
+        self.disks.process_ended(has_power=not is_silent)
         if self._broker is not None:
             self._broker.close_engines()
 

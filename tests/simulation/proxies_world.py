@@ -68,6 +68,8 @@ IN_MEMORY: Final = Path("/dev/shm")
 """Where there is such a place, a run keeps there what is on no simulated disk."""
 AnyClient = LinkClient | TransactingClient | SessionClient
 CHECK_S = 0.05
+SLOW_DISKS_S: Final = 0.0, 0.1, 0.4
+"""How much longer a sync takes, at most, where the power is cut: so much is on its way to a disk then."""
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
 GONE_WITHIN_S = 12.0
@@ -127,6 +129,9 @@ class ProxiesWorld:
         self._coordinator.mkdir()
         site = Site(plan.seed, self.schedule, self.streams, self.trace, self.surroundings, self, directory)
         self.nodes = [BrokerNode(site, index, self._clock(index), self._settings) for index in range(plan.brokers)]
+        disks = self._draw("disks")
+        for node in self.nodes if plan.loses_power else ():
+            node.disks.slow_s = disks.choice(SLOW_DISKS_S)
         self.streams.listeners = {node.name: node for node in self.nodes}
         self.default = DefaultSet(self.schedule, self.trace, self._draw("manager"))
         self.default.queues = QUEUES | ({BUSY: {}} if plan.shrinking else {})
