@@ -40,7 +40,8 @@ from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_machine import MachineDisks, Surroundings
 from simulation.process_loop import ProcessLoop
-from simulation.streams import Post, StreamEnd, Streams
+from simulation.proxies_node import Terms
+from simulation.streams import Post, StreamEnd
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
@@ -62,12 +63,6 @@ def name_at(host: str) -> str:
 class BrokersWatcher(Protocol):
     """Who looks at all brokers of a run."""
 
-    def attached(self, node: BrokerNode, connection: Connection, endpoint: LinkEndpoint) -> None:
-        """A link was attached there."""
-
-    def session_ends(self, node: BrokerNode, session: Session) -> None:
-        """It is about to end that one."""
-
     def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
         """Its member of that set is in another state; it led last in `led_generation`, or leads in it now."""
 
@@ -85,7 +80,6 @@ class Site:
         self,
         seed: int,
         schedule: Schedule,
-        streams: Streams,
         trace: Trace,
         surroundings: Surroundings,
         watcher: BrokersWatcher,
@@ -93,7 +87,6 @@ class Site:
     ) -> None:
         self.seed = seed
         self.schedule = schedule
-        self.streams = streams
         self.trace = trace
         self.surroundings = surroundings
         self.watcher = watcher
@@ -133,7 +126,7 @@ class BrokerProcess:
             self.post(command)
 
     def connect(self, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
-        self._node.site.streams.connect(self.name, self.post, name_at(host), opened)
+        self._node.terms.streams.connect(self.name, self.post, name_at(host), opened)
 
 
 class SimulatedListeners(Listeners):
@@ -195,14 +188,14 @@ class SimulatedBroker(Broker):
         end = self.container.sessions.end
 
         def seen_end(session: Session, *, failed: bool) -> None:
-            node.site.watcher.session_ends(node, session)
+            node.terms.session_ends(node, session)  # type: ignore[arg-type]
             end(session, failed=failed)
 
         setattr(self.container.sessions, "end", seen_end)  # noqa: B010 - a method, which mypy lets nobody replace
 
     def _attach_seen(self, connection: Connection, link: proton.Link) -> LinkEndpoint:
         endpoint = attach(connection, link)
-        self._node.site.watcher.attached(self._node, connection, endpoint)
+        self._node.terms.attached(self._node, connection, link, endpoint)  # type: ignore[arg-type]
         return endpoint
 
     def _join(self, restored: Restored | None) -> None:
@@ -260,11 +253,14 @@ class SimulatedBroker(Broker):
 class BrokerNode:
     """A machine. Its processes come and go, and its disks stay."""
 
-    def __init__(self, site: Site, index: int, clock: Clock, settings: Callable[[int, Path], BrokerSettings]) -> None:
+    def __init__(
+        self, site: Site, index: int, clock: Clock, settings: Callable[[int, Path], BrokerSettings], terms: Terms
+    ) -> None:
         self.site = site
         self.index = index
         self.name = f"n{index}"
         self.clock = clock
+        self.terms = terms
         self.process = 0
         self.is_paused = False
         self.paused_s = 0.0
@@ -311,7 +307,7 @@ class BrokerNode:
         self.note_line("LOSES ITS POWER" if is_silent else "DIES")
         self._ended.append(running)
         self._running = None
-        self.site.streams.died(self.name, is_silent)
+        self.terms.streams.died(self.name, is_silent)
         self.disks.process_ended(has_power=not is_silent)
         if self._broker is not None:
             self._broker.close_engines()
@@ -470,3 +466,22 @@ class BrokerNode:
 
 def _nobody(command: Callable[[], None]) -> None:
     """The process is dead."""
+
+
+class NodeListener:
+    """What `streams` knows of a node: see `streams.Listener`."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self.name = node.name
+        self.post_here = node.post_here
+        self.accept = node.accept
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it takes connections."""
+        return self._node.is_listening
+
+    def accept_forwarding(self, end: StreamEnd) -> None:
+        """Brokers hand messages on over their shared connections."""
+        raise NotImplementedError

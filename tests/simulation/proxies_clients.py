@@ -12,10 +12,7 @@ from simulation.amqp_client import AmqpClient, Shop, Talk, take_message
 from simulation.node import Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
-SIZES = (*(0,) * 60, *(1000,) * 3, 10_000, 70_000)
-"""Of messages: a few are longer than a frame. All brokers keep them in memory, in a journal and in a snapshot."""
-BUSY_SIZES = (6_000,)
-"""Of those that are on their way to consumers who take credit back."""
+SIZES = (0,) * 12 + (1000, 10_000, 100_000)
 DELETED = "deleted"
 """The queue that is deleted now and then."""
 BUSY = "busy"
@@ -112,7 +109,7 @@ class PublishingClient(LinkClient):
         self._burst = draw.choice((1, 3, 30))
         self.is_durable = False
         """All that it sends survives a power cut of all brokers."""
-        self._sizes: tuple[int, ...] = SIZES
+        self._sizes: tuple[int, ...] = shop.sizes
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.sender(name)
@@ -183,7 +180,7 @@ class BusyClient(PublishingClient):
     def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
         super().__init__(shop, name, draw, ledger, queue)
         self._burst = 12
-        self._sizes = BUSY_SIZES
+        self._sizes = shop.busy_sizes
         """So that what a consumer gets at once takes the primary several turns."""
 
 

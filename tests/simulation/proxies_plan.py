@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from simulation.node import TURN_WITHIN_S
+
 FAULTS_END_S: Final = 12.0
 MOVES: Final = 16
 TRANSACTING: Final = 6
 """Of a run that is about what is under way when a set moves."""
+BUSY_TURN_S: Final = 0.02
 FORWARDING_ENDS_S: Final = 6.0
 """Where brokers hand messages on: many short runs meet more than a few long ones."""
 _PAUSES_OF_ALL_S: Final = (1.55, 1.9), (1.55, 1.9), (2.5, 5.0)
@@ -41,8 +44,6 @@ class ProxiesKind(StrEnum):
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
-    POWER_CUT = "power cut"
-    """Of all machines at once. They come again one after the other."""
 
 
 _WEIGHTS: Final = {
@@ -116,8 +117,8 @@ class ProxiesPlan:
     faults: tuple[ProxiesFault, ...]
     hurried: bool = False
     """Clients that work in transactions discharge them before they have heard what became of their messages."""
-    loses_power: bool = False
-    """All brokers together, once or more: publishers send durable messages alone."""
+    turn_within_s: float = TURN_WITHIN_S
+    """So long after something has come a broker has its turn, at most: what comes before is worked on in it, too."""
 
     @property
     def faults_end_s(self) -> float:
@@ -225,6 +226,7 @@ def draw_moves_plan(seed: int) -> ProxiesPlan:
         replicas=((0, 1, 2),),
         faults=tuple(sorted(moves, key=lambda fault: fault.at_s)),
         hurried=True,
+        turn_within_s=BUSY_TURN_S,
     )
 
 
@@ -249,11 +251,6 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
     if bereft:
         deletions = random.Random(f"{seed}/proxies deletions")
         faults += [_draw_fault(deletions, ProxiesKind.DELETE_QUEUE) for _ in range(deletions.choice((1, 3, 5)))]
-    power_cuts = random.Random(f"{seed}/proxies power cuts").choice((*[0] * 9, 1, 2))
-    faults += [
-        _draw_fault(random.Random(f"{seed}/proxies power cut {number}"), ProxiesKind.POWER_CUT)
-        for number in range(power_cuts)
-    ]
     plan = ProxiesPlan(
         seed,
         brokers,
@@ -274,7 +271,6 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         draw.choice((1, 1, 2)),
         replicas,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
-        loses_power=power_cuts > 0,
     )
     return _with_cuts(plan) if plan.sessions else plan
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final, TypeVar
 
+from simulation.brokers_world import BrokersPlan, draw_brokers_plan, run_brokers
 from simulation.cluster import Outcome, run
 from simulation.plan import Plan, draw_plan
 from simulation.proxies_plan import ProxiesPlan, draw_forwarding_plan, draw_proxies_plan
@@ -22,15 +23,17 @@ AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome
 ONE_SET: Final = "one-set"
 SETS: Final = "sets"
 PROXIES: Final = "proxies"
+BROKERS: Final = "brokers"
 FORWARDING: Final = "forwarding"
 DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     ONE_SET: draw_plan,
     SETS: draw_sets_plan,
     PROXIES: draw_proxies_plan,
+    BROKERS: draw_brokers_plan,
     FORWARDING: draw_forwarding_plan,
 }
 """How clusters of each kind are drawn from a seed."""
-SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 30, FORWARDING: 10}
+SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 20, BROKERS: 10, FORWARDING: 10}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
 five times as long as one of a single set, one of proxies ten times."""
@@ -39,8 +42,8 @@ YOUNG_OBJECTS: Final = 20_000
 
 
 def kind_of(seed: int, weights: Mapping[str, int] = SHARES) -> str:
-    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, or such that hand
-    messages on.
+    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, the same with real
+    brokers, or such that hand messages on.
 
     `weights`: how often each kind is drawn, and at least one of them more than 0. What a seed stands for changes with
     them, but not what each kind draws from it: where a seed is written down, its kind is, too (`replay_command`).
@@ -58,6 +61,8 @@ def kind_of_plan(plan: AnyPlan) -> str:
     """The kind (`DRAWS`) of a cluster that was drawn."""
     if isinstance(plan, SetsPlan):
         return SETS
+    if isinstance(plan, BrokersPlan):
+        return BROKERS
     if isinstance(plan, ProxiesPlan):
         return FORWARDING if plan.forking else PROXIES
     return ONE_SET
@@ -65,6 +70,8 @@ def kind_of_plan(plan: AnyPlan) -> str:
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     """Its run."""
+    if isinstance(plan, BrokersPlan):
+        return run_brokers(plan, with_trace)
     if isinstance(plan, ProxiesPlan):
         return run_proxies(plan, with_trace)
     return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)

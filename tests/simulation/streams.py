@@ -28,13 +28,13 @@ class Listener(Protocol):
     """A broker's process that can be connected to."""
 
     name: str
-
-    @property
-    def is_listening(self) -> bool:
-        """Whether it can be connected to now."""
+    is_up: bool
 
     def accept(self, end: StreamEnd) -> None:
         """Somebody has connected."""
+
+    def accept_forwarding(self, end: StreamEnd) -> None:
+        """Another broker has, to hand messages on."""
 
     def post_here(self) -> Post:
         """Has something done in the process that there is now."""
@@ -254,10 +254,15 @@ class Streams:
         post: Post,
         to: str,
         opened: Callable[[StreamEnd | None, str], None],
+        *,
+        forwards: bool = False,
     ) -> None:
-        """Connect from `place` to the broker `to`; `opened` is told in the process of who connects."""
+        """Connect from `place` to the broker `to`; `opened` is told in the process of who connects.
+
+        `forwards`: as a broker that hands messages on.
+        """
         deadline_s = self.schedule.now_s + CONNECT_LIMIT_S
-        self.schedule.after(self.delay(), partial(self._try_connect, place, post, to, opened, deadline_s))
+        self.schedule.after(self.delay(), partial(self._try_connect, place, post, to, opened, deadline_s, forwards))
 
     def _try_connect(
         self,
@@ -266,21 +271,22 @@ class Streams:
         to: str,
         opened: Callable[[StreamEnd | None, str], None],
         deadline_s: float,
+        forwards: bool,
     ) -> None:
         listener = self.listeners[to]
         if self.is_blocked(place, to) or self.is_blocked(to, place):
             if self.schedule.now_s < deadline_s:
-                again = partial(self._try_connect, place, post, to, opened, deadline_s)
+                again = partial(self._try_connect, place, post, to, opened, deadline_s, forwards)
                 self.schedule.after(TRY_AGAIN_S, again)
             else:
                 post(lambda: opened(None, "timed out"))
-        elif not listener.is_listening:
+        elif not listener.is_up:
             post(lambda: opened(None, "connection refused"))
         else:
             ours, theirs = StreamEnd(self, place, post), StreamEnd(self, to, listener.post_here())
             ours.other, theirs.other = theirs, ours
             self._ends[ours] = self._ends[theirs] = None
-            listener.accept(theirs)
+            (listener.accept_forwarding if forwards else listener.accept)(theirs)
             post(lambda: opened(ours, ""))
 
     def forget(self, end: StreamEnd) -> None:

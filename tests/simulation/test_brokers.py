@@ -20,9 +20,8 @@ from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.peers.peer_links import PeerLinks
 from qpid_ha_broker.server.sets.set_host import SetHost
 from qpid_ha_broker.server.stores.progress import SyncProgress
+from simulation.brokers_world import draw_brokers_plan, run_brokers
 from simulation.planted import found_by
-from simulation.proxies_plan import ProxiesKind, draw_proxies_plan
-from simulation.proxies_world import run_proxies
 
 WITH_POWER_CUTS = (6, 18, 13)
 """Seeds of clusters whose brokers lose their power together."""
@@ -30,10 +29,10 @@ TICKS_S = 3.0
 
 
 def test_clusters_that_lose_their_power_keep_what_was_confirmed() -> None:
-    plans = [draw_proxies_plan(seed) for seed in WITH_POWER_CUTS]
-    outcomes = [run_proxies(plan) for plan in plans]
+    plans = [draw_brokers_plan(seed) for seed in WITH_POWER_CUTS]
+    outcomes = [run_brokers(plan) for plan in plans]
 
-    assert all(ProxiesKind.POWER_CUT in {fault.kind for fault in plan.faults} for plan in plans)
+    assert all(plan.power_cuts for plan in plans)
     assert [outcome.problem for outcome in outcomes] == [""] * len(plans)
     assert all(outcome.confirmed and outcome.handed_out for outcome in outcomes)
 
@@ -44,7 +43,7 @@ def test_a_receipt_of_the_disk_that_is_taken_for_that_of_what_came_later_is_foun
     advance = SyncProgress.advance
     monkeypatch.setattr(SyncProgress, "advance", lambda self, ticket: advance(self, self.appended_ticket))
 
-    assert "was accepted" in found_by(monkeypatch, map(draw_proxies_plan, WITH_POWER_CUTS)).problem
+    assert "was accepted" in found_by(monkeypatch, map(draw_brokers_plan, WITH_POWER_CUTS)).problem
 
 
 def test_a_ticker_that_stops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +56,7 @@ def test_a_ticker_that_stops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Broker, "_tick_forever", tick_a_while)
 
-    found_by(monkeypatch, map(draw_proxies_plan, range(3)))
+    found_by(monkeypatch, map(draw_brokers_plan, range(3)))
 
 
 def test_a_connection_that_ends_without_its_links_being_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +71,7 @@ def test_a_connection_that_ends_without_its_links_being_told_is_found(monkeypatc
 
     monkeypatch.setattr(ClientProtocol, "connection_lost", lost_unnoticed)
 
-    found_by(monkeypatch, map(draw_proxies_plan, range(3)))
+    found_by(monkeypatch, map(draw_brokers_plan, range(3)))
 
 
 def test_a_turn_that_forgets_a_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +83,7 @@ def test_a_turn_that_forgets_a_set_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(SetHost, "turn_ended", forget_one)
 
-    found_by(monkeypatch, map(draw_proxies_plan, (0, 3)))
+    found_by(monkeypatch, map(draw_brokers_plan, (0, 3)))
 
 
 def test_a_channel_of_whose_end_its_member_does_not_hear_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,4 +94,4 @@ def test_a_channel_of_whose_end_its_member_does_not_hear_is_found(monkeypatch: p
 
     monkeypatch.setattr(PeerLinks, "closed", forget)
 
-    found_by(monkeypatch, map(draw_proxies_plan, range(3)))
+    found_by(monkeypatch, map(draw_brokers_plan, range(3)))
