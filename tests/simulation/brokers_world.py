@@ -36,7 +36,7 @@ SIZES: Final = (*(0,) * 60, *(1000,) * 3, 10_000, 70_000)
 """Of messages: a few are longer than a frame. All brokers keep them in memory, in a journal and in a snapshot."""
 BUSY_SIZES: Final = (2_000,)
 """Of those that are on their way to consumers who take credit back."""
-SLOW_DISKS_S: Final = 0.0, 0.1, 0.4
+SLOW_DISKS_S: Final = 0.1, 0.6
 """How much longer a sync takes, at most, where the power is cut: so much is on its way to a disk then."""
 POWER_CUTS: Final = (*(0,) * 9, 1, 2)
 """How many there are in a run."""

@@ -23,8 +23,12 @@ from qpid_ha_broker.server.stores.progress import SyncProgress
 from simulation.brokers_world import draw_brokers_plan, run_brokers
 from simulation.planted import found_by
 
-WITH_POWER_CUTS = (6, 18, 13)
+PORTIONS = {"brokers-0": (0, 7, 11), "brokers-1": (6, 10, 16)}
+"""Seeds of one test each, so that two processes have something to do."""
+WITH_POWER_CUTS = (53, 40, 9)
 """Seeds of clusters whose brokers lose their power together."""
+WITH_SESSIONS = (7, 10)
+"""Seeds of clusters that have clients with sessions: at their end somebody has to notice that they do not come again."""
 TICKS_S = 3.0
 
 
@@ -35,6 +39,24 @@ def test_clusters_that_lose_their_power_keep_what_was_confirmed() -> None:
     assert all(plan.power_cuts for plan in plans)
     assert [outcome.problem for outcome in outcomes] == [""] * len(plans)
     assert all(outcome.confirmed and outcome.handed_out for outcome in outcomes)
+
+
+def test_a_seed_of_real_brokers_tells_the_same_story_twice() -> None:
+    first, second = (run_brokers(draw_brokers_plan(7), with_trace=True) for _ in range(2))
+
+    assert first.trace
+    assert first == second
+
+
+@pytest.mark.parametrize("seeds", PORTIONS.values(), ids=PORTIONS)
+def test_clusters_of_real_brokers_keep_their_promises(seeds: tuple[int, ...]) -> None:
+    outcomes = [run_brokers(draw_brokers_plan(seed)) for seed in seeds]
+
+    assert {outcome.plan.seed: outcome.problem for outcome in outcomes if outcome.problem} == {}
+    # A simulation in which nothing happens would pass as well.
+    assert sum(outcome.confirmed for outcome in outcomes) > 500 * len(seeds)
+    assert sum(outcome.handed_out for outcome in outcomes) > 300 * len(seeds)
+    assert sum(outcome.generations for outcome in outcomes) > 2 * len(seeds)
 
 
 def test_a_receipt_of_the_disk_that_is_taken_for_that_of_what_came_later_is_found(
@@ -56,7 +78,7 @@ def test_a_ticker_that_stops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Broker, "_tick_forever", tick_a_while)
 
-    found_by(monkeypatch, map(draw_brokers_plan, range(3)))
+    found_by(monkeypatch, map(draw_brokers_plan, WITH_SESSIONS))
 
 
 def test_a_connection_that_ends_without_its_links_being_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
