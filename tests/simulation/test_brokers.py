@@ -28,7 +28,7 @@ PORTIONS = {"brokers-0": (0, 7, 11), "brokers-1": (6, 10, 16)}
 WITH_POWER_CUTS = (53, 40, 9)
 """Seeds of clusters whose brokers lose their power together."""
 WITH_SESSIONS = (7, 10)
-"""Seeds of clusters that have clients with sessions: at their end somebody has to notice that they do not come again."""
+"""Of clusters that have clients with sessions: at their end somebody has to notice that those do not come again."""
 TICKS_S = 3.0
 
 
