@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -119,12 +120,18 @@ class BrokersWorld(ProxiesWorld):
         for client in clients if self._power_cuts else ():
             if isinstance(client, PublishingClient):
                 client.is_durable = True
-        disks = self._draw("disks")
-        for machine in self.machines if self._power_cuts else ():
-            machine.disks.slow_s = disks.choice(SLOW_DISKS_S)
+        if self._power_cuts:
+            draw = self._draw("disks")
+            self._slow_disks([draw.choice(SLOW_DISKS_S) for _ in self.machines])
+            # One that stays slow keeps its broker from the in-sync set for as long as clients are busy.
+            self.schedule.after(self.plan.faults_end_s, partial(self._slow_disks, [0.0] * len(self.machines)))
         for cut in self._power_cuts:
             self.schedule.after(cut.at_s, partial(self._cut_power, cut))
         return clients
+
+    def _slow_disks(self, slow_s: Sequence[float]) -> None:
+        for machine, machine_s in zip(self.machines, slow_s, strict=True):
+            machine.disks.slow_s = machine_s
 
     def _cut_power(self, cut: PowerCut) -> None:
         """No broker could take over: each has what it has synced. Not where one is away already, and comes again."""
