@@ -105,7 +105,7 @@ class Surroundings:
         root = logging.getLogger()
         level, handlers = root.level, root.handlers[:]
         root.handlers[:] = [lines]
-        root.setLevel(logging.DEBUG if self._trace.wanted else logging.CRITICAL)
+        root.setLevel(logging.INFO)
         try:
             yield
         finally:
