@@ -192,6 +192,10 @@ class Shop(Protocol):
     streams: Streams
     trace: Trace
     brokers: tuple[str, ...]
+    sizes: tuple[int, ...]
+    """Of messages, in bytes beyond what they have to say; each as often as the others."""
+    busy_sizes: tuple[int, ...]
+    """Of messages that are on their way to consumers while those take credit back."""
 
     def now_ms(self) -> int:
         """For idle time-outs."""

@@ -211,7 +211,7 @@ class SimulatedStore(Store):
     """The broker's store, but for threads, processes and the loop."""
 
     def __init__(self, machine: Machine, process: Process, name: str) -> None:
-        super().__init__(Path(name), SET, StoreSettings(segment_bytes=machine.segment_bytes), name, disk=machine.disk)
+        super().__init__(Path(name), SET, StoreSettings(segment_bytes=machine.segment_bytes), name)
         self._machine = machine
         self._process = process
 

@@ -1,18 +1,19 @@
 """asyncio's loop, as one simulated process has it: callbacks run on the virtual clock, in that process or not at all.
 
 So drivers that are bound to asyncio run in a simulation as they are. It has what they need: callbacks, timers, futures,
-tasks, and connections in memory.
+tasks, connections in memory, and calls that block, which are made on the virtual clock as well, some time later.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, Protocol
 
 from simulation.streams import StreamEnd
-from simulation.virtual_time import Schedule
+from simulation.virtual_time import Clock, Schedule
 
 BEGAN_S = 1000.0
 """What its clock says when the run begins: Proton takes a time of 0 for none."""
@@ -31,9 +32,20 @@ class LoopProcess(Protocol):
 class ProcessLoop(asyncio.AbstractEventLoop):
     """The loop of one process. An exception in a callback or a task is a bug: `run` raises it."""
 
-    def __init__(self, schedule: Schedule, process: LoopProcess) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        process: LoopProcess,
+        clock: Clock | None = None,
+        call_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`clock`: of the process; None: it is never wrong. `call_s`: how long the next call takes that blocks."""
         self._schedule = schedule
         self._process = process
+        self._clock = clock
+        self._call_s = call_s
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """Those that have not ended."""
         self.failure: BaseException | None = None
         """The first exception that nobody has caught."""
 
@@ -68,8 +80,34 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._schedule.at(when - BEGAN_S, lambda: self._process.post(lambda: self._run(handle)))
+        delay_s = when - self.time()
+        if self._clock is not None:
+            delay_s = self._clock.real_delay_s(delay_s)
+        self._schedule.at(self._schedule.now_s + delay_s, lambda: self._process.post(lambda: self._run(handle)))
         return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        outcome = self.create_future()
+
+        def call() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001 - whoever waits for it hears of it
+                if not outcome.done():
+                    outcome.set_exception(error)
+            else:
+                if not outcome.done():
+                    outcome.set_result(result)
+
+        self._schedule.after(self._call_s(), lambda: self._process.post(call))
+        return outcome
 
     def _run(self, handle: asyncio.Handle) -> None:
         if not handle.cancelled():
@@ -79,7 +117,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """It is skipped when its time comes."""
 
     def time(self) -> float:
-        return self._schedule.now_s + BEGAN_S
+        return self._schedule.now_s + BEGAN_S if self._clock is None else self._clock.monotonic_s()
 
     # --- futures and tasks
 
@@ -88,16 +126,29 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:  # type: ignore[override]
         task = asyncio.Task(coro, loop=self)
+        self._tasks[task] = None
         task.add_done_callback(self._look_at_end)
         return task
 
     def _look_at_end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None and self.failure is None:
             self.failure = task.exception()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.failure is None:
             self.failure = context.get("exception") or RuntimeError(str(context.get("message")))
+
+    def let_go(self) -> None:
+        """The run is over: have what still waits in this process end, wherever it is."""
+        with suppress(Exception):
+            self.run(self._close_tasks)
+
+    def _close_tasks(self) -> None:
+        for task in list(self._tasks):
+            setattr(task, "_log_destroy_pending", False)  # noqa: B010 - it is asyncio's own
+            with suppress(BaseException):
+                task.get_coro().close()
 
     def get_debug(self) -> bool:
         return False

@@ -107,7 +107,9 @@ class PublishingClient(LinkClient):
         self._unanswered: dict[str, tuple[Sent, Ledger]] = {}
         self._number = 0
         self._burst = draw.choice((1, 3, 30))
-        self._sizes: tuple[int, ...] = SIZES
+        self.is_durable = False
+        """All that it sends survives a power cut of all brokers."""
+        self._sizes: tuple[int, ...] = shop.sizes
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.sender(name)
@@ -135,7 +137,7 @@ class PublishingClient(LinkClient):
         queue, ledger = self.next_queue()
         sent = Sent(self.link.name, self._number, queue)
         text = sent.text(self.draw.choice(self._sizes))
-        message = proton.Message(text, durable=self.draw.random() < 0.5, address=queue)
+        message = proton.Message(text, durable=self.draw.random() < 0.5 or self.is_durable, address=queue)
         delivery = self.link.delivery(str(self._number))
         self.link.send(message.encode())
         self.link.advance()
@@ -178,7 +180,7 @@ class BusyClient(PublishingClient):
     def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
         super().__init__(shop, name, draw, ledger, queue)
         self._burst = 12
-        self._sizes = (60_000,)
+        self._sizes = shop.busy_sizes
         """So that what a consumer gets at once takes the primary several turns."""
 
 

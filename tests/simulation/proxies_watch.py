@@ -15,7 +15,7 @@ from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer
 from qpid_ha_broker.amqp.wire.engine import Transfer
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
 from qpid_ha_broker.model.sets.catalog import Catalog
 from simulation.node import Node, Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
@@ -36,7 +36,7 @@ def queued(node: Node) -> dict[str, list[Sent]]:
     """What is in its queues, in their order."""
     found: dict[str, list[Sent]] = {}
     for name, queue in node.resources.catalog.queues.items():
-        found[name] = [sent_in(entry.resident_body()) for entry in queue.messages]
+        found[name] = [sent_in(body) for body in load_bodies(list(queue.messages))]
     return found
 
 
@@ -46,6 +46,12 @@ def sent_in(payload: bytes) -> Sent:
     if parts is None:
         raise Violation(f"nobody has sent {payload!r}")
     return Sent(parts[1].decode(), int(parts[2]), parts[3].decode())
+
+
+def _sent_by(entry: Entry) -> Sent:
+    """The same of a message in a queue, wherever its body is."""
+    (body,) = load_bodies([entry])
+    return sent_in(body)
 
 
 class Attachment:
@@ -111,18 +117,18 @@ class Watch:
         ledger = self.ledgers_of.get(endpoint.queue.name, self.ledger)
         for entry in endpoint.queue.messages.find_all(request.held if request is not None else ()):
             if entry.holder is endpoint and generation == self.generation:
-                ledger.is_reclaimed(sent_in(entry.resident_body()), client)
+                ledger.is_reclaimed(_sent_by(entry), client)
 
         def seen_deliver(entries: list[Entry]) -> None:
             if generation < self.generation and not endpoint._ended:
                 self._check_overtaken(node, generation)
                 for entry in entries:
-                    ledger.leaves_overtaken(sent_in(entry.resident_body()), client, generation)
+                    ledger.leaves_overtaken(_sent_by(entry), client, generation)
             if generation == self.generation and not endpoint._ended:  # else nothing goes out
                 for entry in entries:
                     if endpoint.queue.deleted or entry.id <= endpoint.queue.id:
                         raise Violation(f"message {entry.id} goes out of {endpoint.queue.name}, which was made anew")
-                    ledger.leaves_primary(sent_in(entry.resident_body()), client, attachment.at_s)
+                    ledger.leaves_primary(_sent_by(entry), client, attachment.at_s)
             deliver(entries)
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace
@@ -135,7 +141,7 @@ class Watch:
 
         def seen_acquired(queue: Queue, entries: Sequence[Entry], event: SessionAcquired) -> None:
             for entry in entries:
-                self.ledgers_of.get(queue.name, self.ledger).is_held(sent_in(entry.resident_body()))
+                self.ledgers_of.get(queue.name, self.ledger).is_held(_sent_by(entry))
             acquired(queue, entries, event)
 
         setattr(catalog, "session_acquired", seen_acquired)  # noqa: B010 - a method, which mypy lets nobody replace

@@ -35,6 +35,7 @@ from simulation.node import Node, Violation, World, problem_of
 from simulation.proxies_clients import (
     BUSY,
     DELETED,
+    SIZES,
     AnonymousClient,
     BrowsingClient,
     BusyClient,
@@ -103,6 +104,9 @@ class ProxiesOutcome:
 class ProxiesWorld:
     """Everything that a plan brings to life; the watcher of its nodes, and what its clients have in common."""
 
+    sizes: tuple[int, ...] = SIZES
+    busy_sizes: tuple[int, ...] = (60_000,)
+
     def __init__(self, plan: ProxiesPlan, with_trace: bool) -> None:
         self.plan = plan
         self.schedule = Schedule()
@@ -127,7 +131,7 @@ class ProxiesWorld:
             self._session_ends,
             forwards=plan.forking > 0,
         )
-        self.nodes = [self._node(around, index, terms) for index in range(plan.brokers)]
+        self.nodes = self._make_nodes(around, terms)
         self.default.nodes += self.nodes
         self.network.hosts = {_address(node.index): node for node in self.nodes}
         self.streams.listeners = {node.name: node for node in self.nodes}
@@ -146,11 +150,16 @@ class ProxiesWorld:
     def _draw(self, what: str) -> random.Random:
         return random.Random(f"{self.plan.seed}/{what}")
 
-    def _node(self, around: World, index: int, terms: Terms) -> ProxyNode:
+    def _make_nodes(self, around: World, terms: Terms) -> list[ProxyNode]:
+        return [self._node(around, index, terms) for index in range(self.plan.brokers)]
+
+    def _clock(self, index: int) -> Clock:
         draw = self._draw(f"clock {index}")
-        clock = Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
+        return Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
+
+    def _node(self, around: World, index: int, terms: Terms) -> ProxyNode:
         settings = partial(self._settings, index, tuple(range(self.plan.brokers)))
-        node = ProxyNode(around, index, clock, settings, terms)
+        node = ProxyNode(around, index, self._clock(index), settings, terms)
         node.turn_within_s = self.plan.turn_within_s
         return node
 
@@ -434,10 +443,19 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
     world = ProxiesWorld(plan, with_trace)
     problem = problem_of(world.run, world.trace)
+    outcome = outcome_of(world, problem)
+    for node in world.nodes:
+        node.close_engines()
+    return outcome
+
+
+def outcome_of(world: ProxiesWorld, problem: str) -> ProxiesOutcome:
+    """Of its run."""
+    plan = world.plan
     ledgers = [*[placed.ledger for placed in world.sets], world.exchange.ledger, world.forks.ledger]
     transacting = [client for client in world.clients if isinstance(client, TransactingClient)]
     with_sessions = [client for client in world.clients if isinstance(client, SessionClient)]
-    outcome = ProxiesOutcome(
+    return ProxiesOutcome(
         plan,
         problem,
         world.schedule.count,
@@ -454,6 +472,3 @@ def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
         tuple(world.trace.lines),
         world.trace.fingerprint(),
     )
-    for node in world.nodes:
-        node.close_engines()
-    return outcome

@@ -28,7 +28,10 @@ class Listener(Protocol):
     """A broker's process that can be connected to."""
 
     name: str
-    is_up: bool
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be connected to now."""
 
     def accept(self, end: StreamEnd) -> None:
         """Somebody has connected."""

@@ -6,9 +6,19 @@ import random
 
 import pytest
 
-from simulation.runs import FORWARDING, GROUP, ONE_SET, PROXIES, SETS, kind_of_plan, replay_command, run_seed
+from simulation.runs import (
+    BROKERS,
+    FORWARDING,
+    GROUP,
+    ONE_SET,
+    PROXIES,
+    SETS,
+    kind_of_plan,
+    replay_command,
+    run_seed,
+)
 
-CLUSTERS = {ONE_SET: 2, SETS: 2, PROXIES: 1, FORWARDING: 2, GROUP: 4}
+CLUSTERS = {ONE_SET: 2, SETS: 2, PROXIES: 1, BROKERS: 1, FORWARDING: 2, GROUP: 4}
 """In one portion: a few seconds for each kind; in at most half of them nothing crosses sets, brokers or lives of a
 client."""
 NEW_SEEDS = 10**7, 10**9

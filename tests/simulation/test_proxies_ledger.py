@@ -53,6 +53,7 @@ class Market(Shop):
     """A ledger in the first generation, in which `MESSAGE` was sent; a second passes before each step."""
 
     brokers = ()
+    sizes = busy_sizes = (0,)
 
     def __init__(self) -> None:
         self.schedule = Schedule()

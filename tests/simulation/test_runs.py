@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from simulation.__main__ import main
+from simulation.brokers_world import draw_brokers_plan
 from simulation.plan import draw_plan
 from simulation.proxies_plan import ProxiesPlan, draw_forwarding_plan, draw_proxies_plan
 from simulation.runs import (
@@ -32,7 +33,7 @@ def test_without_weights_kinds_have_their_shares() -> None:
 
     assert set(SHARES) == set(DRAWS)
     for kind, share in SHARES.items():
-        assert counts[kind] == pytest.approx(share / sum(SHARES.values()) * SEEDS, rel=0.1)
+        assert counts[kind] == pytest.approx(share / sum(SHARES.values()) * SEEDS, rel=0.2)
 
 
 def test_in_half_of_what_is_drawn_something_crosses_sets_brokers_or_lives_of_a_client() -> None:
@@ -60,7 +61,7 @@ def test_half_of_the_new_seeds_of_each_time_are_of_kinds_in_which_something_cros
 
 
 def test_without_weights_a_seed_stands_for_the_kind_that_it_stood_for_yesterday() -> None:
-    assert "".join(kind_of(seed)[0] for seed in range(50)) == "pssppsfpfsospopopspsoosfppooososppsssspsppooospsps"
+    assert "".join(kind_of(seed)[0] for seed in range(50)) == "bsspbsfpfsosbobopspsoosfpbooososppsssspsppooospsps"
 
 
 def test_weights_say_how_often_each_kind_is_drawn() -> None:
@@ -75,7 +76,7 @@ def test_the_summary_counts_the_clusters_of_each_kind() -> None:
     shown = CliRunner().invoke(main, ["--seeds", "2", "--seed", "3", "--weights", "one-set=1", "--jobs", "1"])
 
     assert shown.exit_code == 0
-    assert shown.output.startswith("2 clusters (2 one-set, 0 sets, 0 proxies, 0 forwarding, 0 group) in ")
+    assert shown.output.startswith("2 clusters (2 one-set, 0 sets, 0 proxies, 0 brokers, 0 forwarding, 0 group) in ")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,7 @@ def test_weights_that_say_nothing_are_refused(arguments: list[str], refusal: str
 def test_a_failure_names_the_command_that_shows_it_again() -> None:
     assert replay_command(draw_sets_plan(7)) == "./dev simulate --seed 7 --only sets --trace"
     assert replay_command(draw_proxies_plan(8)) == "./dev simulate --seed 8 --only proxies --trace"
+    assert replay_command(draw_brokers_plan(8)) == "./dev simulate --seed 8 --only brokers --trace"
     assert replay_command(draw_forwarding_plan(9)) == "./dev simulate --seed 9 --only forwarding --trace"
 
 

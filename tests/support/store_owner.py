@@ -16,6 +16,7 @@ from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
+from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_config.settings import StoreSettings
@@ -71,7 +72,8 @@ class WatchedStore(Store):
 
     def __init__(self, owner: Owner, directory: Path, set_name: str, writer: StoreWriter | None) -> None:
         settings = StoreSettings(segment_bytes=SEGMENT_BYTES)
-        super().__init__(directory, set_name, settings, "node1", writer, owner.disk)
+        storage = Storage(StoreWriter() if writer is None else writer, lambda directory, kept: owner.disk)
+        super().__init__(directory, set_name, settings, "node1", storage)
         self._owner = owner
 
     def filled(self, shortage: OSError | None) -> None:

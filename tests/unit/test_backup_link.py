@@ -139,6 +139,21 @@ def test_a_backup_that_reads_more_slowly_than_the_stream_goes_on_compares_instea
     assert c.bodies("q") == numbers(400)
 
 
+def test_who_has_to_wait_for_a_whole_chunk_has_nothing_to_do_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where clients are busy the primary had turn after turn meanwhile, in which nothing was sent."""
+    cluster = away(1000)
+    c, steps = cluster.start("c"), Steps(cluster, cluster["a"], monkeypatch)
+    steps.until(c, State.CATCHUP)
+    primary = cluster["a"].member.primary
+    assert primary is not None
+    pace, seen = primary._feed._pace, list[bool]()
+    pace._busy_until_s = pace._at_s + 1.0
+    for saved in (STEP - 1.0, float(STEP)):
+        pace._saved = saved
+        seen.append(primary.has_work)
+    assert seen == [False, True]
+
+
 @pytest.fixture
 def on_a_part(monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     """`c` lost its memory, and was sent a part of the log from its beginning when all others died."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from event_loops import in_event_loop
 from model_support import bodies, event_of, message
 from paged_core import PagedCore, paged
 from qpid_ha_broker.events.codec import LogRecord, encode_all
+from qpid_ha_broker.model.paging import BodyPiece
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue
@@ -205,3 +207,26 @@ async def test_what_a_browser_brought_back_leaves_again(core: PagedCore) -> None
     core.leave(queue, browser)
     await loop.until(lambda: core.catalog.memory_bytes < 12_000_000)
     loop.pager.stop()
+
+
+@in_event_loop
+async def test_a_file_that_was_deleted_while_it_was_read_in_vain_is_no_error(core: PagedCore) -> None:
+    published(core, 100)
+    loop = Loop(core, 1)
+    core.close_file()
+    problems: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
+
+    def deleted(name: str) -> BodyPiece:
+        raise FileNotFoundError(name)
+
+    loop.pager._bodies.pieces = lambda name: map(deleted, [name])  # type: ignore[method-assign]
+    loop.pager.closed(closed(core))
+    loop.pager.tick()
+    assert loop.pager._visit is not None
+    loop.pager.replaced(1 << 30)
+    await asyncio.to_thread(loop.pager._threads.shutdown)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gc.collect()  # an exception that nobody has asked for is told when its future is no more
+    assert problems == []

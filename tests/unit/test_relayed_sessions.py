@@ -226,6 +226,29 @@ def test_what_was_held_for_a_client_and_never_came_to_it_comes_when_its_link_is_
     assert sorted(first + came) == first + came
 
 
+def test_what_a_client_has_stays_marked_when_a_link_is_attached_for_it_and_lost_before_a_word_of_that_leaves(
+    proxied: PairedProxy,
+) -> None:
+    """Of what it has a delivery without content goes out, which a broker that relays never got: it has the content."""
+    filled(proxied, 3)
+    client = opened(proxied)
+    assert len(client.received(consume(client, "q", 3))) == 3
+    proxied.cut()
+    waiting, proxied.again = proxied.again, []
+    proxied.connect_upstream()
+    assert proxied.upstream is not None
+    assert proxied.accepted is not None
+    for relayed in waiting:
+        proxied.upstream.attach(relayed)
+    proxied.accepted.receive(proxied.upstream.take_output())
+    proxied.primary.settle_down()
+    proxied.cut()
+    client.vanish()
+    again = open_session(proxied.primary, resume=True)
+    came = again.received(consume(again, "q", 9))
+    assert [(message.body, message.first_acquirer) for _, message in came] == [(f"m{n}", False) for n in (1, 2, 3)]
+
+
 def test_what_comes_in_the_moment_in_which_a_client_detaches_stays_held_for_its_session(
     proxied: PairedProxy,
 ) -> None:

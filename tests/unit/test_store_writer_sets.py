@@ -19,6 +19,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores import writer as store_writer
 from qpid_ha_broker.server.stores.recovery import FIRST_SEGMENT_BYTES
+from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.writer import HELPERS_MAX, LONG_WORK_MAX, StoreWriter
 from qpid_ha_broker.store.blocks import BlockKind
@@ -277,7 +278,7 @@ async def test_a_set_may_be_opened_again_after_the_last_one_was_closed(tmp_path:
 
 def real(directory: Path, name: str, writer: StoreWriter | None = None) -> tuple[Store, Resources]:
     resources = Resources(Reader())
-    store = Store(directory, name, StoreSettings(), "node1", writer)
+    store = Store(directory, name, StoreSettings(), "node1", None if writer is None else Storage(writer))
     store.recover(resources.sets, apply_all=True)
     return store, resources
 

@@ -87,7 +87,7 @@ class BackupFeed:
         settings = self._ctx.settings
         if not self._tail.holds_after(backup.sent_lsn):
             return "it reads more slowly than the stream goes on: it has to compare"
-        at_most = self._pace.allowance(settings.chunk_messages)
+        at_most = self._allowance
         piece = self._tail.piece_after(backup.sent_lsn, at_most, settings.chunk_bytes) if at_most else None
         if piece is not None:
             self._pace.spend(piece.last_lsn - piece.first_lsn + 1)
@@ -157,9 +157,14 @@ class BackupFeed:
         for backup in backups:  # asked after each input
             if backup.progress is BackupProgress.FOLLOWING:
                 continue
-            if backup.progress is BackupProgress.DUE or (backup.could_take_more and self._pace.allowance(1) > 0):
+            if backup.progress is BackupProgress.DUE or (backup.could_take_more and self._allowance > 0):
                 return True
         return False
+
+    @property
+    def _allowance(self) -> int:
+        """How many messages the next chunk may have; 0: it comes later."""
+        return self._pace.allowance(self._ctx.settings.chunk_messages)
 
     def _frame(self, first_lsn: int, last_lsn: int, data: bytes) -> fr.Batch:
         return fr.Batch(self._generation, first_lsn, last_lsn, self._in_sync.committed_lsn, data)
@@ -182,7 +187,7 @@ class BackupFeed:
         backup.progress = BackupProgress.BROWSING
 
     def _browse(self, backup: BackupLink) -> None:
-        at_most = self._pace.allowance(self._ctx.settings.chunk_messages)
+        at_most = self._allowance
         if backup.browsers is None or not at_most:
             return
         found = backup.browsers.next(at_most)

@@ -52,6 +52,7 @@ from qpid_ha_broker.server.sets.set_cluster import SetCluster, make_set_cluster
 from qpid_ha_broker.server.sets.set_methods import SetMethods
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.loading import StoreLoading
+from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.store import make_store
 from qpid_ha_config.kinds import AUTO, QueueArgument
 from qpid_ha_config.settings import BrokerSettings
@@ -75,8 +76,10 @@ class BrokerFailed(Exception):
 class Broker:
     """Joins the pure container with sockets and clocks."""
 
-    def __init__(self, settings: BrokerSettings, reread_access: Reread | None = None) -> None:
-        """`reread_access`: for `qpid-ha acl reload`, see `AccessRules`."""
+    def __init__(
+        self, settings: BrokerSettings, reread_access: Reread | None = None, storage: Storage | None = None
+    ) -> None:
+        """`reread_access`: for `qpid-ha acl reload`, see `AccessRules`. `storage`: None: the machine's."""
         self._settings = settings
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
@@ -124,7 +127,7 @@ class Broker:
         """This broker's part in the other resource sets; None: it is in no cluster."""
         self._set_replication()
         self._set_naming()
-        store = make_store(settings)
+        store = make_store(settings, storage)
         self.broker_store = None if store is None else BrokerStore(self, store, self.container.default.resources)
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
@@ -230,8 +233,7 @@ class Broker:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
             self.container.peers = self.membership.default.links
-            writer = None if self.broker_store is None else self.broker_store.store.threads
-            self.sets = make_set_cluster(self, writer)
+            self.sets = make_set_cluster(self, None if self.broker_store is None else self.broker_store.store.storage)
             if self._settings.ha.clients == "proxy":
                 proxying = Proxying(self, PeerEngines(self.current, self.notices.fault), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying

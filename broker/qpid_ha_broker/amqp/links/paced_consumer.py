@@ -219,11 +219,16 @@ class PacedConsumer(Consumer, LinkEndpoint):
         return not backlog
 
     def _take_unsent_back(self, *, lost: bool) -> None:
-        """Give back what was sent in this turn, and has not begun to leave."""
+        """Give back what was sent in this turn, and has not begun to leave.
+
+        Not what was sent without its content, for a client of another broker that has it.
+        """
         count = min(self._newest.count_unsent(), len(self._unsettled))
         if not count or self._presettled:
             return
-        deliveries = list(self._unsettled)[-count:]
+        deliveries = [delivery for delivery in list(self._unsettled)[-count:] if self._unsettled[delivery][2]]
+        if not deliveries:
+            return
         if lost or self._sender.take_back(deliveries):
             unsent = [self._unsettled.pop(delivery) for delivery in deliveries]
             self._container.held.unsettled_bytes -= sum([size for _, _, size in unsent])

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.identity import identity_of
 from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen, Input
 from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.runtime.daemon_threads import DAEMON_THREADS
 
 log = logging.getLogger("coordinator")
 
@@ -52,7 +50,8 @@ class RecordRequests:
         self._coordinator = coordinator
         self._feed = feed
         self._tasks = BackgroundTasks()
-        self._threads: list[threading.Thread] = []
+        self._calls: list[asyncio.Future[Any]] = []
+        """That have not returned yet, whether anybody waits for them or not."""
         self._looked = asyncio.Event()
         """It was read once which coordinator it is, or tried."""
         self._identity = self._place = ""
@@ -128,27 +127,18 @@ class RecordRequests:
         return problem
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Result] = loop.create_future()
-
-        def settle(finish: Callable[[], None]) -> None:
-            if not outcome.done():
-                finish()
-
-        def work() -> None:
-            try:
-                finish = partial(outcome.set_result, call())
-            except (CoordinatorError, OSError) as error:  # raised again where it is waited for
-                finish = partial(outcome.set_exception, fresh(error))
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                loop.call_soon_threadsafe(settle, finish)
-
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) >= HANGING_AT_MOST:
+        self._calls = [earlier for earlier in self._calls if not earlier.done()]
+        if len(self._calls) >= HANGING_AT_MOST:
             await asyncio.sleep(LIMIT_S)  # one more would hang, too
             raise TimeoutError
-        thread = threading.Thread(target=work, name="coordinator", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+
+        def call_coordinator() -> Result:
+            try:
+                return call()
+            except (CoordinatorError, OSError) as error:  # raised again where it is waited for
+                raise fresh(error) from None
+
+        answer = asyncio.get_running_loop().run_in_executor(DAEMON_THREADS, call_coordinator)
+        self._calls.append(answer)
         async with asyncio.timeout(LIMIT_S):
-            return await outcome
+            return await asyncio.shield(answer)

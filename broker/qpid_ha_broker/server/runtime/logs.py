@@ -168,7 +168,7 @@ class RateLimitedLog:
         self,
         log: logging.Logger,
         burst: int = 1,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lambda: time.monotonic(),
         every_s: float = 1.0,
     ) -> None:
         self._log = log

@@ -52,7 +52,7 @@ from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from qpid_ha_broker.server.sets.set_host import SetHost
 from qpid_ha_broker.server.sets.set_member import SetMember, SetMemberHost
-from qpid_ha_broker.server.stores.writer import StoreWriter
+from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("cluster")
@@ -453,8 +453,8 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
     )
 
 
-def make_set_cluster(broker: SetClusterHost, writer: StoreWriter | None) -> SetCluster:
-    """The part of `broker`, which is a member of `default`, whose store `writer` writes. Raises SettingsError."""
+def make_set_cluster(broker: SetClusterHost, storage: Storage | None) -> SetCluster:
+    """The part of `broker`, which is a member of `default`, whose store is on `storage`. Raises SettingsError."""
     settings = broker.current()
     identity = BrokerIdentity(
         name=settings.name,
@@ -466,5 +466,5 @@ def make_set_cluster(broker: SetClusterHost, writer: StoreWriter | None) -> SetC
         version=__version__,
     )
     dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
-    hosts = SetHost(broker, dialler, broker.membership.process, writer)
+    hosts = SetHost(broker, dialler, broker.membership.process, storage)
     return SetCluster(broker, hosts, identity)

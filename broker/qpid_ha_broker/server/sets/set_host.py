@@ -37,7 +37,7 @@ from qpid_ha_broker.server.sets.set_member import RecordService, SetMember, SetM
 from qpid_ha_broker.server.stores.broker_store import BrokerStore, check_dirty
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.stores.loading import StoreReading
-from qpid_ha_broker.server.stores.writer import StoreWriter
+from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.store.errors import StoreDamaged, StoreError
 from qpid_ha_config.addresses import show_addresses
 
@@ -69,9 +69,9 @@ class SetHost:
     """
 
     def __init__(
-        self, broker: SetMemberHost, dialler: Dialler, process: ProcessTime, writer: StoreWriter | None = None
+        self, broker: SetMemberHost, dialler: Dialler, process: ProcessTime, storage: Storage | None = None
     ) -> None:
-        """`process`, `writer`: those of `default`; a stop shows in all sets at once, and stores are written by one."""
+        """`process`, `storage`: those of `default`; a stop shows in all sets at once, and stores have one writer."""
         self.members: dict[str, SetMember] = {}
         self.loading: dict[str, MemberSettings] = {}
         """Sets whose stores are being loaded."""
@@ -94,7 +94,7 @@ class SetHost:
         self._fleet: StoreFleet | None = None
         """The stores; None: replicas are in memory only."""
         if settings.data_dir is not None and settings.has_store:
-            self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name, writer)
+            self._fleet = StoreFleet(settings.data_dir, settings.store, settings.name, storage)
         self.votes = None if self._fleet is None else VoteWriter(self._fleet)
         self.stored: list[str] = []
         """The sets that had a store here when the broker started."""

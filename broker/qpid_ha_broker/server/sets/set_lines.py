@@ -16,7 +16,7 @@ class SetLines:
     """The promise: a text is logged at once for the first set that it is about, and for all others of the next second
     together. `clock`: seconds, never jumps."""
 
-    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = lambda: time.monotonic()) -> None:
         self._log = log
         self._clock = clock
         self._others: dict[tuple[int, str], tuple[float, dict[str, None]]] = {}

@@ -19,6 +19,7 @@ from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.stores.pager import THREADS
+from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_broker.store.errors import StoreError
@@ -41,12 +42,12 @@ class StoreFleet:
     `directory`: the broker's data directory; `name`: the broker's.
     """
 
-    def __init__(self, directory: Path, settings: StoreSettings, name: str, writer: StoreWriter | None = None) -> None:
-        """`writer`: that of `default`, where its store is open already."""
+    def __init__(self, directory: Path, settings: StoreSettings, name: str, storage: Storage | None = None) -> None:
+        """`storage`: that of `default`, where its store is open already."""
         self._directory = directory
         self._settings = settings
         self._name = name
-        self.writer = StoreWriter() if writer is None else writer
+        self._storage = Storage(StoreWriter()) if storage is None else storage
         """Of all stores."""
         self.pager_threads = ThreadPoolExecutor(THREADS, "pager")
         """Those of the pagers of all sets but `default`, which has some before there are others."""
@@ -67,9 +68,15 @@ class StoreFleet:
         for path in self._directory.iterdir() if self._directory.is_dir() else ():
             if path.name.endswith(DELETED):
                 self._delete_rest(path)
-            elif set_name_problem(path.name) is None and _may_hold_store(path):
+            elif set_name_problem(path.name) is None and self._may_hold_store(path):
                 names.add(path.name)
         return sorted(names, key=lambda name: (name != DEFAULT_SET, name))
+
+    def _may_hold_store(self, path: Path) -> bool:
+        try:
+            return holds_store_of(self._storage.make_disk(path, ()), path.name)
+        except OSError:
+            return True
 
     @staticmethod
     def _delete_rest(path: Path) -> None:
@@ -80,13 +87,13 @@ class StoreFleet:
 
     def store(self, set_name: str) -> Store:
         """The one of that set, which is not open. Raises ValueError for what cannot be the name of a set."""
-        return Store(self._directory, set_name, self._settings, self._name, self.writer)
+        return Store(self._directory, set_name, self._settings, self._name, self._storage)
 
     def cluster_of(self, set_name: str) -> str:
         """The UUID of the log that the store of that set holds, which is not open; empty: there is none, or nobody can
         tell. Blocks."""
         try:
-            status = read_status(LocalDisk(self._directory / set_name))
+            status = read_status(self._storage.make_disk(self._directory / set_name, ()))
         except (StoreError, OSError):
             return ""  # whoever loads it says so
         return "" if status is None else status.cluster
@@ -135,13 +142,6 @@ class StoreFleet:
         path.rename(gone)
         LocalDisk(self._directory, ()).sync_directory("")
         shutil.rmtree(gone)
-
-
-def _may_hold_store(path: Path) -> bool:
-    try:
-        return holds_store_of(LocalDisk(path), path.name)
-    except OSError:
-        return True
 
 
 VoteWritten = Callable[[StoreError | None], None]

@@ -7,13 +7,15 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from qpid_ha_broker.server.runtime.set_log import SetLog
 from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.server.stores.writer import FoldingShare, JournalWriter
+from qpid_ha_broker.store.files import Disk, bytes_of
 from qpid_ha_broker.store.journal import ClosedSegment, Journal
 from qpid_ha_broker.store.layout import segment_path, snapshot_path
 
@@ -24,6 +26,45 @@ PATIENCE_S: Final = 60.0
 STOP_LIMIT_S: Final = 5.0
 
 
+class FoldingRun(Protocol):
+    """One attempt to fold the journal of a store."""
+
+    def run(self) -> str:
+        """Fold. Blocks; what went wrong, empty: nothing did. Raises OSError."""
+
+    def stop(self) -> None:
+        """Have `run` return soon. From another thread."""
+
+
+BeginFolding = Callable[[Path, int], FoldingRun]
+"""Of the store in a directory, up to the segment of that number, which is not folded."""
+
+
+class FoldingProcess:
+    """By `store.consolidator`, which would hold the interpreter."""
+
+    def __init__(self, directory: Path, upto: int) -> None:
+        self._arguments = str(directory), "--upto", str(upto)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> str:
+        """See `FoldingRun`."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "qpid_ha_broker.store.consolidator", *self._arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        _, errors = self._process.communicate()
+        code = self._process.returncode
+        return "" if code == 0 else errors.decode("utf-8", "replace").strip()[-500:] or f"exit code {code}"
+
+    def stop(self) -> None:
+        """See `FoldingRun`."""
+        if self._process is not None:
+            self._process.terminate()
+
+
 class Folding:
     """The promise: a file is deleted only when a snapshot that has all of it is on disk. A failure costs room only."""
 
@@ -31,23 +72,24 @@ class Folding:
         self,
         writer: JournalWriter,
         journal: Journal,
-        directory: Path,
-        loop: asyncio.AbstractEventLoop,
+        place: tuple[Path, Disk],
+        begin: BeginFolding,
         share: FoldingShare,
         pager: Pager | None = None,
     ) -> None:
+        """`place`: the store's directory, and what is in it."""
         self.limit_bytes = 1 << 62
         self._writer = writer
         self._journal = journal
-        self._directory = directory
-        self._log = SetLog(logging.getLogger("store"), directory.name)
-        self._loop = loop
+        self._directory, self._disk = place
+        self._log = SetLog(logging.getLogger("store"), self._directory.name)
+        self._begin = begin
         self._share = share
         self._pager = pager
         self._looked_at = self._seen = -1
         """What the writer had been given when files were looked at last, and as of when it is known what was seen."""
         self._task: asyncio.Task[None] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._run: FoldingRun | None = None
         self._look_at = self._fold_at = 0.0
         self._closed = tuple(journal.closed_segments())
         """Those of earlier lives of this broker, too."""
@@ -84,7 +126,7 @@ class Folding:
         enough = max(self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes)
         if not ready or sum(segment.bytes for segment in ready) < enough:
             return is_changing
-        self._task = self._loop.create_task(self._fold(ready[-1].number + 1))
+        self._task = asyncio.get_running_loop().create_task(self._fold(ready[-1].number + 1))
         return True
 
     def _look(self) -> None:
@@ -103,22 +145,22 @@ class Folding:
             in_use = frozenset() if self._pager is None else self._pager.replaced(number)
         except OSError as error:
             self._log.warning("old files of the journal are not deleted yet (later again): %s", error)
-            self._loop.call_later(PATIENCE_S, self.drop_before, number)
+            asyncio.get_running_loop().call_later(PATIENCE_S, self.drop_before, number)
             return
         self._writer.run(partial(self._journal.drop_before, number, in_use))
         self._writer.run(self._look)
 
     async def _fold(self, upto: int) -> None:
         began = time.monotonic()
+        run = self._run = self._begin(self._directory, upto)
         self._share.running += 1
         try:
-            problem = await asyncio.to_thread(self._run, upto)
+            problem = await asyncio.to_thread(run.run)
             if problem:
                 self._log.warning("old files of the journal were not folded (later again): %s", problem)
                 self._fold_at = time.monotonic() + PATIENCE_S
                 return
-            path = self._directory / snapshot_path(upto)
-            self._snapshot_bytes = path.stat().st_size
+            self._snapshot_bytes = bytes_of(self._disk, snapshot_path(upto))
             self._total += 1
             self.drop_before(upto)
             took_s = time.monotonic() - began
@@ -130,23 +172,13 @@ class Folding:
             self._fold_at = time.monotonic() + PATIENCE_S
         finally:
             self._share.running -= 1
-            self._task = self._process = None
-
-    def _run(self, upto: int) -> str:
-        """What went wrong; on a thread of its own."""
-        command = [sys.executable, "-m", "qpid_ha_broker.store.consolidator", str(self._directory), "--upto", str(upto)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        _, errors = self._process.communicate()
-        code = self._process.returncode
-        return "" if code == 0 else errors.decode("utf-8", "replace").strip()[-500:] or f"exit code {code}"
+            self._task = self._run = None
 
     async def stop(self) -> None:
         """Let go of what is under way; an unfinished snapshot is none."""
-        process, task = self._process, self._task
+        run, task = self._run, self._task
         self._look_at = float("inf")
-        if process is not None:
-            process.terminate()
+        if run is not None:
+            run.stop()
         if task is not None:
             await asyncio.wait([task], timeout=STOP_LIMIT_S)

@@ -7,16 +7,15 @@ care for, and an operator wants to know how far it is: so the broker listens bef
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.control.administration import Params, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.runtime.daemon_threads import DAEMON_THREADS
 from qpid_ha_config.scalars import format_progress
 
 ABANDON_S: Final = 0.5
@@ -31,8 +30,8 @@ class LoadingAbandoned(Exception):
 class StoreReading:
     """One store that is read on a thread, which nobody has to wait for once the broker ends.
 
-    Not by `asyncio.to_thread`: at its end a program waits for what runs there, and for a store of some gigabytes that
-    takes a minute.
+    Not by `asyncio.to_thread`: at its end a program waits for what runs there, and a store of some gigabytes takes a
+    minute.
     """
 
     def __init__(self) -> None:
@@ -54,17 +53,7 @@ class StoreReading:
     async def run(self, load: Callable[[], Result]) -> Result:
         """What `load` returns or raises, which calls `show` now and then. When this is cancelled, `load` is left alone:
         its thread ends with the process, wherever it is; a store is safe from that as from a power cut."""
-        outcome: Future[Result] = Future()
-        outcome.set_running_or_notify_cancel()
-
-        def work() -> None:
-            try:
-                outcome.set_result(load())
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it hears of it
-                outcome.set_exception(error)
-
-        threading.Thread(target=work, name="store-loading", daemon=True).start()
-        loaded = asyncio.wrap_future(outcome)
+        loaded = asyncio.get_running_loop().run_in_executor(DAEMON_THREADS, load)
         try:
             await asyncio.wait({loaded})
         except asyncio.CancelledError:

@@ -211,9 +211,11 @@ class Pager:
         reading.add_done_callback(lambda done: self._piece_read(visit, done))
 
     def _piece_read(self, visit: _Visit, done: asyncio.Future[BodyPiece | None]) -> None:
-        if visit is not self._visit or done.cancelled():
+        if done.cancelled():
             return
         problem = done.exception()
+        if visit is not self._visit:  # its file was replaced meanwhile, and may be no more
+            return
         if isinstance(problem, OSError | StoreError):
             log.warning("messages in %s stay in memory, because it cannot be read: %s", visit.name, problem)
             self._end_visit()

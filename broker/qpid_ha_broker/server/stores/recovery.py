@@ -12,10 +12,11 @@ from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.server.runtime.set_log import SetLog
 from qpid_ha_broker.server.stores.recovery_progress import RecoveryProgress
 from qpid_ha_broker.server.stores.status import StoreStatus, journal_identity
+from qpid_ha_broker.server.stores.storage import MakeDisk
 from qpid_ha_broker.store.advice import refused_advice, refused_set_advice
 from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.errors import StoreDamaged, StoreError
-from qpid_ha_broker.store.files import Disk, LocalDisk
+from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.journal import ClosedSegment, Journal, tied
 from qpid_ha_broker.store.layout import SEGMENTS
 from qpid_ha_broker.store.recovery import Progress, Recovered, recover
@@ -45,16 +46,16 @@ class StoreFiles(NamedTuple):
 class StoreRecovery:
     """The promise: a store that is in use says so before anything else is written; one that is refused stays as it was.
 
-    Blocks. `disk`: instead of the directory, for tests.
+    Blocks. `make_disk`: of its directory.
     """
 
-    def __init__(self, directory: Path, set_name: str, settings: StoreSettings, name: str, disk: Disk | None) -> None:
+    def __init__(self, directory: Path, set_name: str, settings: StoreSettings, name: str, make_disk: MakeDisk) -> None:
         self._directory = directory
         self._set_name = set_name
         self._log = SetLog(logging.getLogger("store"), set_name)
         self._settings = settings
         self._name = name
-        self._disk = disk
+        self._make_disk = make_disk
 
     @property
     def _is_first(self) -> bool:
@@ -69,7 +70,7 @@ class StoreRecovery:
         directory = self._directory
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            disk = self._disk or LocalDisk(directory, None if self._is_first else (SEGMENTS,))
+            disk = self._make_disk(directory, None if self._is_first else (SEGMENTS,))
             bodies = Bodies(disk)
             found = self._read(disk, sets, apply_all, show, bodies)
             return found, self.begin(disk, bodies, found)

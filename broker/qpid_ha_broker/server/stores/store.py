@@ -27,9 +27,9 @@ from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.server.stores.progress import STALLED_S, StallWatch, SyncProgress
 from qpid_ha_broker.server.stores.recovery import StoreFiles, StoreRecovery
 from qpid_ha_broker.server.stores.status import JournalIdentity
+from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.writer import JournalWriter, StoreWriter
 from qpid_ha_broker.store.errors import StoreError
-from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.recovery import Progress, Recovered
 from qpid_ha_config.settings import BrokerSettings, StoreSettings
 
@@ -62,11 +62,10 @@ class Store:
         set_name: str,
         settings: StoreSettings,
         name: str,
-        writer: StoreWriter | None = None,
-        disk: Disk | None = None,
+        storage: Storage | None = None,
     ) -> None:
-        """`directory`: the broker's data directory; `name`: the broker's. `writer`: of all its sets; None: one of its
-        own. `disk`: instead of the set's directory, for tests. Raises ValueError for what cannot be a set's name."""
+        """`directory`: the broker's data directory; `name`: the broker's. `storage`: of all its sets; None: one of its
+        own. Raises ValueError for what cannot be a set's name."""
         problem = set_name_problem(set_name)
         if problem is not None:
             raise ValueError(problem)
@@ -76,9 +75,9 @@ class Store:
         self.health = "ok"
         """`ok`, `full` while the disk has no room or the process no descriptor, `failed` once nothing can be kept."""
         self.is_started = False
-        self.threads = StoreWriter() if writer is None else writer
-        """That write the stores of all sets."""
-        self._recovery = StoreRecovery(self.directory, set_name, settings, name, disk)
+        self.storage = Storage(StoreWriter()) if storage is None else storage
+        """Of the stores of all sets."""
+        self._recovery = StoreRecovery(self.directory, set_name, settings, name, self.storage.make_disk)
         self._progress = SyncProgress()
         self._stall = StallWatch()
         self._is_stalled = False
@@ -114,11 +113,12 @@ class Store:
 
     def start(self, listener: StoreListener, pager: Pager | None = None) -> None:
         """Begin to write; the loop runs. `pager`: has to know of each file that comes or goes."""
-        loop, journal = asyncio.get_running_loop(), self.files.journal
-        writer = self.threads.open(journal, self, loop)
+        loop, journal, threads = asyncio.get_running_loop(), self.files.journal, self.storage.writer
+        writer = threads.open(journal, self, loop)
         appender = JournalAppender(journal, writer, self._progress, self.files.begins_after)
-        folding = Folding(writer, journal, self.directory, loop, self.threads.folding, pager)
-        self.threads.folding.sets += 1
+        place = self.directory, self.files.disk
+        folding = Folding(writer, journal, place, self.storage.begin_folding, threads.folding, pager)
+        threads.folding.sets += 1
         checkpoints = Checkpoints(self.files, appender, self._sets, folding.drop_before, loop.call_soon)
         self._begin(listener, appender, checkpoints, folding)
 
@@ -267,7 +267,7 @@ class Store:
     async def close(self, clean: str) -> bool:
         """Write what is left, end the journal, and mark the store clean with that UUID (empty: not). Whether it is."""
         await self._folding.stop()
-        self.threads.folding.sets -= 1
+        self.storage.writer.folding.sets -= 1
         if self.health == "failed":
             return False
         self.appender.settle()
@@ -292,8 +292,8 @@ class Store:
         status.write()
 
 
-def make_store(settings: BrokerSettings) -> Store | None:
-    """The store that these settings ask for."""
+def make_store(settings: BrokerSettings, storage: Storage | None = None) -> Store | None:
+    """The store that these settings ask for. `storage`: None: the machine's."""
     if settings.data_dir is None or not settings.has_store:
         return None
-    return Store(settings.data_dir, DEFAULT_SET, settings.store, settings.name)
+    return Store(settings.data_dir, DEFAULT_SET, settings.store, settings.name, storage)

@@ -1,0 +1,487 @@
+"""A machine with a real broker: `server.broker` as it ships, on a virtual loop, with sockets and disks in memory.
+
+What is replaced has to do with the machine alone: clocks and disks (`brokers_machine`), the sockets on which it
+listens, and the file of the control socket, whose methods are called straight. What is added only looks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import proton
+
+from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.links.attach import attach
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.sessions import Session
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.clients.admission import Admission
+from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
+from qpid_ha_broker.server.clients.listeners import Listeners
+from qpid_ha_broker.server.control.control import ControlError, ControlServer
+from qpid_ha_broker.server.proxies.proxying import Proxying
+from qpid_ha_broker.server.runtime.descriptors import Descriptors
+from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
+from qpid_ha_broker.server.sets.set_member import SetMember
+from qpid_ha_config.addresses import Address
+from qpid_ha_config.settings import BrokerSettings
+from simulation.brokers_machine import MachineDisks, Surroundings
+from simulation.process_loop import ProcessLoop
+from simulation.proxies_node import Terms
+from simulation.streams import Post, StreamEnd
+from simulation.trace import Trace
+from simulation.virtual_time import Clock, Schedule
+
+CALL_S: Final = 0.0002, 0.02
+"""How long a call takes that blocks, such as one of the coordinator."""
+PORT: Final = 5672
+
+
+def host_of(index: int) -> str:
+    """The address of a machine."""
+    return f"127.0.0.{index + 1}"
+
+
+def name_at(host: str) -> str:
+    """The name of the broker there."""
+    return f"n{int(host.rpartition('.')[2]) - 1}"
+
+
+class BrokersWatcher(Protocol):
+    """Who looks at all brokers of a run."""
+
+    def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
+        """Its member of that set is in another state; it led last in `led_generation`, or leads in it now."""
+
+    def ends_to_lead(self, set_name: str, led_generation: int) -> None:
+        """Clients are told next that who led the set in that generation does so no more."""
+
+    def broke(self, node: BrokerNode, reason: str) -> None:
+        """It has ended by itself. Raises Violation."""
+
+
+class Site:
+    """What all machines of a run have in common. `directory`: for what no store has on its own disk."""
+
+    def __init__(
+        self,
+        seed: int,
+        schedule: Schedule,
+        trace: Trace,
+        surroundings: Surroundings,
+        watcher: BrokersWatcher,
+        directory: Path,
+    ) -> None:
+        self.seed = seed
+        self.schedule = schedule
+        self.trace = trace
+        self.surroundings = surroundings
+        self.watcher = watcher
+        self.directory = directory
+
+
+class BrokerProcess:
+    """One process of a machine: see `process_loop.LoopProcess`. What comes while it is stopped waits for it."""
+
+    def __init__(self, node: BrokerNode, number: int) -> None:
+        self.name = node.name
+        self.clock = node.clock
+        self.draw = random.Random(f"{node.site.schedule.now_s}/{node.name}#{number}")
+        self.is_dead = False
+        self._node = node
+        self._waiting: list[Callable[[], None]] = []
+        self.loop = ProcessLoop(  # type: ignore[abstract] # it has what the broker uses
+            node.site.schedule, self, node.clock, lambda: self.draw.uniform(*CALL_S)
+        )
+
+    def post(self, command: Callable[[], None]) -> None:
+        if self._node.is_paused and not self.is_dead:
+            self._waiting.append(command)
+        else:
+            self.run(command)
+
+    def run(self, command: Callable[[], None]) -> None:
+        """Now, unless it is dead."""
+        if not self.is_dead:
+            with self._node.site.surroundings.process(self):
+                self.loop.run(command)
+
+    def go_on(self) -> None:
+        """It was stopped."""
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            self.post(command)
+
+    def connect(self, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
+        self._node.terms.streams.connect(self.name, self.post, name_at(host), opened)
+
+
+class SimulatedListeners(Listeners):
+    """Takes streams instead of sockets."""
+
+    def __init__(self, admission: Admission[ClientProtocol], descriptors: Descriptors, refusals: Any) -> None:
+        super().__init__(admission, descriptors, refusals)
+        self._makers: list[Callable[[], ClientProtocol]] = []
+
+    async def listen(self, address: Address, make_protocol: Callable[[], ClientProtocol]) -> None:
+        self._makers.append(make_protocol)
+        self.addresses.append(str(address))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody is taken."""
+        return bool(self._makers)
+
+    def take(self, end: StreamEnd, now_s: float) -> None:
+        """Somebody has connected."""
+        if not self._makers:
+            end.abort()
+            return
+        protocol = self._makers[0]()
+        self._admission.accepted(protocol, end.other.place, now_s)
+        end.have_read_by(protocol)
+
+    def close(self) -> None:
+        self._makers.clear()
+
+
+class DirectControl(ControlServer):
+    """Its methods, and no socket."""
+
+    async def start(self) -> None:
+        """There is nobody to listen to."""
+
+    async def restore_socket(self) -> None:
+        """There is no file."""
+
+    async def close(self) -> None:
+        """There is nobody who waits."""
+
+
+class SimulatedBroker(Broker):
+    """The broker as it ships; see the header of this module."""
+
+    def __init__(self, node: BrokerNode, settings: BrokerSettings, disks: MachineDisks, process: BrokerProcess) -> None:
+        super().__init__(settings, storage=disks.storage(node.site.schedule, process.post))
+        clock = node.clock
+        self.container.steady = SteadyClock(lambda: clock.wall_ms() / 1000, clock.monotonic_s)
+        self.set_time()
+        self._node = node
+        self._listeners = self.simulated = SimulatedListeners(
+            self.admission, self._listeners.descriptors, self.notices.refusals
+        )
+        self.control = DirectControl(settings.control_socket, self.control.methods)
+        self.connections.attach = self._attach_seen
+        end = self.container.sessions.end
+
+        def seen_end(session: Session, *, failed: bool) -> None:
+            node.terms.session_ends(node, session)  # type: ignore[arg-type]
+            end(session, failed=failed)
+
+        setattr(self.container.sessions, "end", seen_end)  # noqa: B010 - a method, which mypy lets nobody replace
+
+    def _attach_seen(self, connection: Connection, link: proton.Link) -> LinkEndpoint:
+        endpoint = attach(connection, link)
+        self._node.terms.attached(self._node, connection, link, endpoint)  # type: ignore[arg-type]
+        return endpoint
+
+    def _join(self, restored: Restored | None) -> None:
+        super()._join(restored)
+        self._see(self.membership.default)
+        if self.sets is None:
+            return
+        members, begin = self.sets.hosts.members, self.sets.hosts._begin
+
+        def seen_begin(settings: MemberSettings, hosted: HostedSet, *restored: Any) -> None:
+            begin(settings, hosted, *restored)
+            self._see(members[hosted.name])
+
+        setattr(self.sets.hosts, "_begin", seen_begin)  # noqa: B010 - a method, which mypy lets nobody replace
+
+    def _see(self, driver: SetMember) -> None:
+        """Let the watcher know what becomes of that member."""
+        actions, name = driver._actions, driver.name
+        change, end_clients = actions[fx.StateChanged], actions[fx.EndClients]
+
+        def seen_change(effect: fx.StateChanged) -> None:
+            if effect.after is State.PRIMARY:
+                self._node.led_generations[name] = driver.member.status.generation
+            self._node.member_changed(name, effect)
+            change(effect)
+
+        def seen_end_clients(effect: fx.EndClients) -> None:
+            self._node.ends_to_lead(name)
+            end_clients(effect)
+
+        actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients}
+
+    def fail(self, reason: str) -> None:
+        super().fail(reason)
+        self._node.site.watcher.broke(self._node, reason)
+
+    @property
+    def protocols(self) -> list[ClientProtocol]:
+        """Of all sockets on which something was said."""
+        return list(self._protocols.values())
+
+    def close_engines(self) -> None:
+        """Nothing happens in this process any more: let go of what C holds."""
+        engines: dict[Engine, None] = {connection.engine: None for connection in self._protocols}
+        if self.sets is not None and self.sets.proxying is not None:
+            pool = self.sets.proxying.pool
+            upstreams = [socket.upstream for socket in pool.connections]
+            engines |= {upstream.engine: None for upstream in upstreams if upstream is not None}
+            pool.connections.clear()
+        self._protocols = {}
+        for engine in engines:
+            engine.close()
+
+
+class BrokerNode:
+    """A machine. Its processes come and go, and its disks stay."""
+
+    def __init__(
+        self, site: Site, index: int, clock: Clock, settings: Callable[[int, Path], BrokerSettings], terms: Terms
+    ) -> None:
+        self.site = site
+        self.index = index
+        self.name = f"n{index}"
+        self.clock = clock
+        self.terms = terms
+        self.process = 0
+        self.is_paused = False
+        self.paused_s = 0.0
+        """Since when it is, or was the last time."""
+        self.led_generations: dict[str, int] = {}
+        """By set: in which this machine led it last."""
+        self._settings = settings
+        self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
+        self._directory = site.directory / self.name
+        self._directory.mkdir()
+        self._running: BrokerProcess | None = None
+        self._broker: SimulatedBroker | None = None
+        self._ended: list[BrokerProcess] = []
+
+    # --- the process
+
+    def start(self) -> None:
+        """A new process, which finds what is on the disks."""
+        self.process += 1
+        self.clock.begin()
+        self.is_paused = False
+        self._broker = None
+        self._running = BrokerProcess(self, self.process)
+        self._running.run(self._begin)
+
+    def _begin(self) -> None:
+        running = self._running
+        if running is not None:
+            broker = self._broker = SimulatedBroker(
+                self, self._settings(self.index, self._directory), self.disks, running
+            )
+            running.loop.create_task(broker.start())
+
+    def kill(self, is_silent: bool) -> None:
+        """The process dies, with its memory; `is_silent`: with its machine, which loses its power, and with that what
+        was not synced."""
+        running = self._running
+        if running is None:
+            return
+        for set_name in self.led_generations:
+            self.ends_to_lead(set_name)
+        running.is_dead = True
+        self.is_paused = False
+        self.note_line("LOSES ITS POWER" if is_silent else "DIES")
+        self._ended.append(running)
+        self._running = None
+        self.terms.streams.died(self.name, is_silent)
+        self.disks.process_ended(has_power=not is_silent)
+        if self._broker is not None:
+            self._broker.close_engines()
+
+    def pause(self) -> None:
+        self.is_paused, self.paused_s = True, self.site.schedule.now_s
+        self.note_line("PAUSED")
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.note_line("RESUMED")
+        if self._running is not None:
+            self._running.go_on()
+
+    def let_go(self) -> None:
+        """The run is over."""
+        running = [*self._ended, *([] if self._running is None else [self._running])]
+        for process in running:
+            process.is_dead = False
+            with self.site.surroundings.process(process):
+                process.loop.let_go()
+        if self._broker is not None and self._running is not None:
+            self._broker.close_engines()
+        self._running = self._broker = None
+        self._ended.clear()
+
+    # --- what can be seen of it
+
+    @property
+    def broker(self) -> SimulatedBroker:
+        """Of the process that runs, or ran last."""
+        if self._broker is None:
+            raise AttributeError(f"{self.name} never ran")
+        return self._broker
+
+    @property
+    def is_up(self) -> bool:
+        """It is a member of its cluster."""
+        return self._running is not None and self._broker is not None and self._broker.is_loaded
+
+    @property
+    def member(self) -> Member:
+        return self.broker.membership.member
+
+    @property
+    def resources(self) -> Resources:
+        return self.broker.container.default.resources
+
+    @property
+    def configuration(self) -> Any:
+        return self.broker.container.default.configuration
+
+    @property
+    def container(self) -> Container:
+        return self.broker.container
+
+    @property
+    def proxying(self) -> Proxying:
+        sets = self.broker.sets
+        if sets is None or sets.proxying is None:
+            raise AttributeError(f"{self.name} relays nothing")
+        return sets.proxying
+
+    @property
+    def open_connections(self) -> list[Connection]:
+        """Those of clients and of other brokers."""
+        return list(self.broker._protocols)
+
+    @property
+    def is_in_turn(self) -> bool:
+        return self.broker.is_in_turn
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether clients would be served: a paused process cannot tell that it should not."""
+        return self.is_up and self.member.status.state is State.PRIMARY
+
+    @property
+    def is_serving(self) -> bool:
+        return self.is_up and self.broker.membership.clients.is_serving
+
+    def note_line(self, text: str) -> None:
+        """For the trace."""
+        if self.site.trace.wanted:
+            self.site.trace.add(self.name, text)
+
+    # --- what is wanted of it
+
+    def do(self, command: Callable[[], None]) -> None:
+        """An operator's command."""
+        if self._running is not None:
+            self._running.post(command)
+
+    def ask_for(self, make: Callable[[int], fx.Input], answered: Callable[[bool, str], None]) -> None:
+        """An operator's request."""
+
+        def ask() -> None:
+            if self.is_up:
+                requests = self.broker.membership.default.requests
+                requests.begin(make, lambda answer: answered(answer.done, answer.text))
+
+        self.do(ask)
+
+    def ask(self, method: str, params: dict[str, object], answered: Callable[[str], None]) -> None:
+        """Call a method of the control socket; `answered` hears what went wrong, empty: nothing did."""
+
+        async def call() -> None:
+            try:
+                answer = self.broker.control.methods[method](params)
+                if isinstance(answer, Awaitable):
+                    await answer
+            except (ControlError, ModelError) as error:
+                answered(str(error))
+            else:
+                answered("")
+
+        def begin() -> None:
+            if self.is_up and self._running is not None:
+                self._running.loop.create_task(call())
+            else:
+                answered("it is not up")
+
+        self.do(begin)
+
+    def written(self) -> None:
+        """A command has written something."""
+        self.broker.schedule_turn()
+
+    # --- what its broker tells
+
+    def member_changed(self, set_name: str, change: fx.StateChanged) -> None:
+        """Of that set."""
+        self.site.watcher.member_changed(self, set_name, change, self.led_generations.get(set_name, 0))
+
+    def ends_to_lead(self, set_name: str) -> None:
+        """Its clients are told so next, if it led."""
+        self.site.watcher.ends_to_lead(set_name, self.led_generations.get(set_name, 0))
+
+    # --- see `streams.Listener`
+
+    @property
+    def is_listening(self) -> bool:
+        """Somebody can connect."""
+        return self._running is not None and self._broker is not None and self._broker.simulated.is_open
+
+    def post_here(self) -> Post:
+        running = self._running
+        return _nobody if running is None else running.post
+
+    def accept(self, end: StreamEnd) -> None:
+        def take() -> None:
+            self.broker.simulated.take(end, self.clock.monotonic_s())
+
+        self.post_here()(take)
+
+
+def _nobody(command: Callable[[], None]) -> None:
+    """The process is dead."""
+
+
+class NodeListener:
+    """What `streams` knows of a node: see `streams.Listener`."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self.name = node.name
+        self.post_here = node.post_here
+        self.accept = node.accept
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it takes connections."""
+        return self._node.is_listening
+
+    def accept_forwarding(self, end: StreamEnd) -> None:
+        """Brokers hand messages on over their shared connections."""
+        raise NotImplementedError
