@@ -514,20 +514,53 @@ def frames(data: bytes) -> list[bytes]:
     return found
 
 
-def test_a_browser_is_told_when_its_place_is_lost() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    client.send_all(client.sender("q"), "a")
+def browser(client: PairedClient) -> Any:
     link = client.session.receiver("browser")
     link.source.address = "q"
     link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
     link.open()
     link.flow(1)
+    return link
+
+
+def test_a_browser_is_told_when_its_place_is_lost() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    client.send_all(client.sender("q"), "a")
+    link = browser(client)
     proxied.settle_down()
     assert [text for _, text in texts(client, link)] == ["a"]
     proxied.cut()
     proxied.settle_down()
     assert condition(link) == "amqp:resource-locked"
+
+
+def test_a_browser_is_told_when_its_primary_steps_down_whatever_its_proxy_knows() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    client.send_all(client.sender("q"), "a")
+    link = browser(client)
+    proxied.settle_down()
+    default = proxied.primary.container.default
+    default.read_only = True
+    default.end_links(ServedElsewhere(proxied.primary.container.directory, "default"), browsers=False)
+    proxied.settle_down()
+    assert condition(link) == "amqp:resource-locked"
+
+
+def test_a_browser_is_not_shown_what_a_primary_of_before_has_left() -> None:
+    proxied = PairedProxy()
+    client = proxied.client()
+    client.send_all(client.sender("q"), "a")
+    default = proxied.primary.container.default
+    default.read_only = True
+    default.end_links(ServedElsewhere(proxied.primary.container.directory, "default"), browsers=False)
+    link = browser(client)
+    proxied.settle_down()
+    assert texts(client, link) == []
+    default.read_only = False
+    proxied.attach_those_left()
+    assert [text for _, text in texts(client, link)] == ["a"]
 
 
 def test_a_refusal_of_the_primary_is_the_answer_to_the_client() -> None:

@@ -198,7 +198,7 @@ class Connections:
         for connection in list(self.open):
             if connection.is_admin:
                 for link in connection.links:
-                    if link.is_writer:
+                    if link.needs_primary:
                         link.end(error)
             else:
                 connection.send_away(error)

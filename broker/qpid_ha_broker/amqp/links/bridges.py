@@ -79,7 +79,7 @@ class Bridge(FarLink[RemoteConnection]):
         hosted.touch()
 
     @property
-    def is_writer(self) -> bool:
+    def needs_primary(self) -> bool:
         return True
 
     def note(self, reason: str) -> None:

@@ -252,7 +252,7 @@ class FarConsumer(ClientFarLink[AnyFar], CreditedConsumer, EachDisposition):
         self._by_far: dict[Delivery, FarDelivery] = {}
 
     @property
-    def is_writer(self) -> bool:
+    def needs_primary(self) -> bool:
         return not self._is_browsing
 
     def _open_near(self) -> None:

@@ -44,7 +44,7 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
         self.hosted.links[self] = None
 
     @property
-    def is_writer(self) -> bool:
+    def needs_primary(self) -> bool:
         return True
 
     @property

@@ -75,7 +75,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         self._give_due_credit()
 
     @property
-    def is_writer(self) -> bool:
+    def needs_primary(self) -> bool:
         return True
 
     @property

@@ -138,7 +138,7 @@ class ManagementLink(ReceivingLink):
         control(identity, request.body, done)
 
     @property
-    def is_writer(self) -> bool:
+    def needs_primary(self) -> bool:
         """Whether a command was carried out and is not committed yet, or it is for who leads a set."""
         return bool(self._waiting) or self._led is not None
 

@@ -308,7 +308,7 @@ class HostedSet:
         for _, wait in waits:
             wait.fail(error)
         for link in list(self.links):
-            if browsers or link.is_writer:
+            if browsers or link.needs_primary:
                 link.end(error)
         log = self.resources.replicated.log
         for link in list(self._host.default.unconfirmed):  # among them those that belong to no set

@@ -38,8 +38,9 @@ class LinkEndpoint:
     """Its peer has closed it in order, and will not come back to it."""
 
     @property
-    def is_writer(self) -> bool:
-        """Whether the link does more than a replica allows."""
+    def needs_primary(self) -> bool:
+        """Whether the link ends when this broker leads its set no more: it does more than a replica allows, or another
+        broker relays it, whose client is to see what the primary has."""
         return False
 
     @property

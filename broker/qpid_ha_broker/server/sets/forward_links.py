@@ -58,7 +58,7 @@ class ForwardedPublisher(LinkEndpoint):
         hosted.links[self] = None
 
     @property
-    def is_writer(self) -> bool:
+    def needs_primary(self) -> bool:
         return True
 
     @property
