@@ -5,6 +5,7 @@ The promise first, in every story: what is confirmed is held by every member of 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -80,7 +81,7 @@ def five(**settings: float) -> SmallCluster:
     return cluster
 
 
-def have_second_set(cluster: SmallCluster, by: str = "a") -> None:
+def have_second_set(cluster: SmallCluster, by: str = "a", *, settle: bool = True) -> None:
     """As the controller does when it is told to."""
     resource_set = cluster[by].resources.replicated
     for name, zone in ZONES.items():
@@ -88,7 +89,8 @@ def have_second_set(cluster: SmallCluster, by: str = "a") -> None:
         resource_set.write(ev.BrokerChanged(name, True, False, 0))
     resource_set.write(ev.SetPlaced("orders", ("a", "b"), (), "", 0, 0))
     cluster[by].want_turn()
-    cluster.settle()
+    if settle:
+        cluster.settle()
 
 
 def limited(**settings: float) -> SmallCluster:
@@ -114,6 +116,35 @@ def test_with_a_second_set_those_that_are_too_many_observe_and_one_of_each_zone_
     assert (facts["d"]["state"], facts["e"]["state"]) == ("observer", "ready")
     assert "3 are enough" in str(facts["d"]["why"])
     assert cluster.record is None or cluster.record.members == ("a", "c", "e")
+
+
+@pytest.mark.parametrize("takes_s", [0.3, 1.5])
+def test_who_is_to_observe_stays_out_while_a_slow_coordinator_has_yet_to_answer(takes_s: float) -> None:
+    cluster = five(has_coordinator=True)
+    held = cluster.record_answers = deque()
+    have_second_set(cluster, settle=False)
+    sizes = []
+    for _ in range(20):
+        sizes.append(len(cluster["a"].member.status.members))
+        cluster.wait(takes_s)
+        if held:
+            node, answer = held.popleft()
+            node.feed(answer)
+            cluster.run()
+    assert sizes == sorted(sizes, reverse=True), "nobody joins again"
+    assert cluster["a"].member.status.members == ("a", "c", "e")
+    assert cluster.record is not None
+    assert cluster.record.members == ("a", "c", "e")
+
+
+def test_who_is_to_observe_joins_again_when_the_coordinator_goes_away_at_that_moment() -> None:
+    cluster = five(has_coordinator=True)
+    have_second_set(cluster, settle=False)
+    cluster.record_is_reachable = False
+    cluster.wait(1.0)
+    assert cluster["a"].member.status.members == ("a", "b", "c", "e")
+    cluster.settle()
+    assert cluster["a"].member.status.members == tuple(FIVE)
 
 
 def test_nobody_waits_for_an_observer_which_holds_all_that_is_committed_all_the_same() -> None:

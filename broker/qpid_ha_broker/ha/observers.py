@@ -9,7 +9,8 @@ first one, because the map is in it, and few have to be waited for. What is done
 of these that applies:
 
 1. One that left is level again, and it is not recorded that it left: it joins. As long as that is not recorded, nothing
-   is committed without it, and the coordinator may be away for long.
+   is committed without it, and the coordinator may be away for long. One that left by 3 is level all the time: it joins
+   only when its leaving could not be recorded for two seconds, or it would join, and leave, at every tick.
 2. More are in sync than the limit says, and one of them is missing, or has not caught up, or a change of the set is not
    recorded: nothing. A set that may be smaller than it says does not become smaller still.
 3. More are: one leaves; one that is being drained, else of a zone of which another one is, else who is furthest behind.
@@ -34,6 +35,8 @@ from qpid_ha_broker.ha.in_sync import InSyncSet
 
 ZONE_WAIT_S: Final = 1.0
 """So long one of another zone is waited for when somebody is missing: as long as brokers need to find a new primary."""
+RECORD_WAIT_S: Final = 2.0
+"""So long it may take to record that one left which is to observe, and nothing is committed, before it joins again."""
 
 
 class FollowerStanding(NamedTuple):
@@ -65,7 +68,8 @@ class InSyncView(NamedTuple):
     short_for_s: float
     """Since when there are fewer than the limit."""
     awaited: frozenset[str] = frozenset()
-    """Who has left, without whom nothing is committed before that is recorded."""
+    """Who has left, without whom nothing is committed before that is recorded. Not those whose leaving was decided here
+    a moment ago."""
 
 
 class Admit(NamedTuple):
@@ -124,6 +128,8 @@ class LimitedInSync:
         self._in_sync = in_sync
         self._links = links
         self._short_since_s: float | None = None
+        self._observe_since_s: dict[str, float] = {}
+        """By name, of those who were told to observe."""
 
     @property
     def limit(self) -> int:
@@ -147,12 +153,13 @@ class LimitedInSync:
         members = {*self._in_sync.members, *joining} - {settings.name}
         self._note_size(1 + len(members), limit)
         brokers = self._ctx.resource_set.state.map.brokers
+        awaited = frozenset(name for name in self._in_sync.awaited if not self._has_just_left(backups.get(name)))
 
         def standing(name: str) -> FollowerStanding:
             backup, broker = backups.get(name), brokers.get(name)
             is_level = backup is not None and backup.is_level and name not in missing and name not in joining
             if backup is not None and name not in members and not self._is_proven(backup):
-                is_level = is_level and (1 + len(members) < self._in_sync.least or name in self._in_sync.awaited)
+                is_level = is_level and (1 + len(members) < self._in_sync.least or name in awaited)
             return FollowerStanding(
                 name,
                 "" if broker is None else broker.zone,
@@ -172,9 +179,15 @@ class LimitedInSync:
                 is_settled=is_settled,
                 zones_up=frozenset(each.zone for each in brokers.values() if each.up and not each.draining),
                 short_for_s=0.0 if self._short_since_s is None else self._ctx.clock_s - self._short_since_s,
-                awaited=self._in_sync.awaited,
+                awaited=awaited,
             )
         )
+
+    def _has_just_left(self, backup: BackupLink | None) -> bool:
+        """Whether that was decided here, and it may still be recorded soon."""
+        if backup is None or not backup.observes:
+            return False
+        return self._ctx.clock_s - self._observe_since_s[backup.name] < RECORD_WAIT_S
 
     def _is_proven(self, backup: BackupLink) -> bool:
         """Of one that fell silent before: whether it has been level for long enough, and answers now."""
@@ -202,6 +215,6 @@ class LimitedInSync:
 
     def observes(self, backup: BackupLink, why: str) -> None:
         """It is not waited for from now on."""
-        backup.observes = why
+        backup.observes, self._observe_since_s[backup.name] = why, self._ctx.clock_s
         self._ctx.note("info", f"backup {backup.name} observes: {why}")
         self._ctx.send(backup.link, fr.Observe(self._generation, why))
