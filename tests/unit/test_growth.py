@@ -13,7 +13,7 @@ from weakref import ref
 import proton
 import pytest
 
-from live_objects import growth, no_collector
+from live_objects import growth, leave_out_what_lives, no_collector
 from paired_engines import PairedBroker, PairedClient
 from paired_links import subscribe
 from paired_peers import Cluster
@@ -28,6 +28,11 @@ from session_support import FIRST
 from several_sets import SeveralSets
 
 ROUNDS = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_what_is_made_here() -> None:
+    leave_out_what_lives()
 
 
 class World:

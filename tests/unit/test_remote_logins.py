@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,6 +59,7 @@ class Host:
         values = {"remote-brokers": [partner], "ha.username": "replicator", "ha.password": "of the cluster"}
         self.settings = BrokerSettings.from_values({"name": "a", "ha.queue-replication": True, **values})
         self.membership = SimpleNamespace(is_standalone=True, clients=SimpleNamespace(is_serving=True))
+        self.notices = SimpleNamespace(bugs_noted=nullcontext)
         self.logins: list[RemoteLogin] = []
         self.copies = QueueCopies(cast(Any, self), ConfiguredRemotes(self.settings.remote), self.make)
 
