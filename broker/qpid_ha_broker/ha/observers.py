@@ -10,7 +10,7 @@ of these that applies:
 
 1. One that left is level again, and it is not recorded that it left: it joins. As long as that is not recorded, nothing
    is committed without it, and the coordinator may be away for long. One that left by 3 is level all the time: it joins
-   only when its leaving could not be recorded for two seconds, or it would join, and leave, at every tick.
+   only when its leaving was not recorded within RECORD_WAIT_S, or it would join, and leave, at every tick.
 2. More are in sync than the limit says, and one of them is missing, or has not caught up, or a change of the set is not
    recorded: nothing. A set that may be smaller than it says does not become smaller still.
 3. More are: one leaves; one that is being drained, else of a zone of which another one is, else who is furthest behind.
@@ -129,7 +129,7 @@ class LimitedInSync:
         self._links = links
         self._short_since_s: float | None = None
         self._observe_since_s: dict[str, float] = {}
-        """By name, of those who were told to observe."""
+        """By name, when each was told to observe last; means nothing for one that does not."""
 
     @property
     def limit(self) -> int:

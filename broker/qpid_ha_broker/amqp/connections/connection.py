@@ -194,7 +194,7 @@ class Connections:
         return touched
 
     def end_clients(self, error: AmqpError) -> None:
-        """End the ordinary connections; of those marked for administration, the links that do more than browse."""
+        """End the ordinary connections; of those marked for administration, the links that need the primary."""
         for connection in list(self.open):
             if connection.is_admin:
                 for link in connection.links:

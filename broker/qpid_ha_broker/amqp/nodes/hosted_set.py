@@ -298,7 +298,7 @@ class HostedSet:
 
         So do links of no set (to `$management`, coordinators, relays) that wait for something to be committed here.
 
-        `browsers`: also those who only look.
+        `browsers`: also those of clients of this broker who only look.
         """
         for transactions in list(self.transactions):
             transactions.set_ended(self, error)

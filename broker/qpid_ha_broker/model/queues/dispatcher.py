@@ -94,11 +94,11 @@ class Dispatcher:
 
     __slots__ = (
         "_by_priority",
-        "_committed_lsn",
         "_gate",
         "_head",
         "_limits",
         "_messages",
+        "_shown_lsn",
         "_takes_committed",
         "_turn",
         "awaits_answers",
@@ -119,9 +119,9 @@ class Dispatcher:
         """Where all consumers stand that take whatever comes."""
         self._turn = 0
         self._takes_committed = False
-        self._committed_lsn = 0
-        """So far those see who only look, now."""
         """In this `hand_out`, those who take are given what is committed, as those who look are."""
+        self._shown_lsn = 0
+        """In this `hand_out`, up to where those who look are shown messages."""
         self._gate: QueueMark | None = None
         """In `hand_out`: by that takers get messages; None: they get any."""
         self.consumers: list[Consumer] = []
@@ -195,7 +195,7 @@ class Dispatcher:
         self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
         self.awaits_mark = 0
         ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
-        self._committed_lsn = shown_lsn
+        self._shown_lsn = shown_lsn
         if only_browsers:
             now_ms = 0
         if only_browsers or proof is LeadProof.MISSING:
@@ -240,7 +240,7 @@ class Dispatcher:
         needs_commit = browsing or (self._takes_committed and consumer.session_owner is None)
         last = _NO_LIMIT if browsing else self._last_in_order()
         if needs_commit:
-            last = min(last, self._committed_lsn)
+            last = min(last, self._shown_lsn)
         last_without_gate, gate = last, None if browsing else self._gate
         if gate is not None:
             last = min(last, gate.settled)
