@@ -15,7 +15,7 @@ from typing import Protocol
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint, NumberedPublishers
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
-from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, RESOURCE_LOCKED, AmqpError
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
@@ -168,7 +168,8 @@ class HostedSet:
             if log.has_pending:
                 return True
         goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
-        return resources.has_work or goes_on or bool(resources.catalog.deleted_queues)
+        catalog = resources.catalog
+        return resources.has_work or goes_on or bool(catalog.deleted_queues or catalog.displaced_queues)
 
     @property
     def awaits_turn(self) -> bool:
@@ -187,8 +188,8 @@ class HostedSet:
             self.flush_accepted()
         if resources.overrun:
             self._delete_overrun_queues()
-        if catalog.deleted_queues:
-            self._end_links_of_deleted_queues()
+        if catalog.deleted_queues or catalog.displaced_queues:
+            self._end_links_of_changed_queues()
         if resources.work or self.garbage:
             budget = Budget(host.clock, PORTIONS_S)
             resources.work.run(budget)
@@ -325,10 +326,16 @@ class HostedSet:
                 self._end_consumers(queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
                 self.overrun_queues_total += 1
 
-    def _end_links_of_deleted_queues(self) -> None:
-        while self.resources.catalog.deleted_queues:
-            queue = self.resources.catalog.deleted_queues.pop()
+    def _end_links_of_changed_queues(self) -> None:
+        catalog = self.resources.catalog
+        displaced, catalog.displaced_queues = catalog.displaced_queues, {}
+        while catalog.deleted_queues:
+            queue = catalog.deleted_queues.pop()
+            displaced.pop(queue, None)
             self._end_consumers(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
+        for queue in displaced:
+            text = f"older messages have come into the copy of queue {queue.name} at this broker: browse again"
+            self._end_consumers(queue, AmqpError(RESOURCE_LOCKED, text))
 
     def _end_consumers(self, queue: Queue, error: AmqpError) -> None:
         links = [_endpoint(consumer) for consumer in queue.dispatcher.consumers]

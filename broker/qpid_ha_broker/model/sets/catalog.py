@@ -80,6 +80,8 @@ class Catalog:
         """Its reading at the last command."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
+        self.displaced_queues: dict[Queue, None] = {}
+        """Messages came into them behind what somebody has read: for the driver to take, who has to begin again."""
         self.garbage = WorkQueue()
         """The memory of what is no more: for the driver to go on with."""
 
@@ -239,8 +241,10 @@ class Catalog:
             self.awake[queue] = None
 
     def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        """Take older messages into `queue`: see `QueuedMessages.prepend`."""
+        """Take older messages into `queue`: see `QueuedMessages.prepend`. Whoever reads there would miss them."""
         messages = queue.messages
+        if entries and queue.dispatcher.consumers:
+            self.displaced_queues[queue] = None
         before = messages.resident
         messages.prepend(entries)
         self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
