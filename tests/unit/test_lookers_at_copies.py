@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
+from qpid_ha_broker.model.commands.administration import taking_over
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 PIECE = 2
@@ -86,53 +87,48 @@ def browser(client: PairedClient, credit: int = 100) -> Any:
     return client.attach(link, credit)
 
 
-def test_who_has_passed_the_places_to_which_messages_come_is_told_to_browse_again() -> None:
+def test_who_has_passed_places_to_which_messages_come_is_told_to_browse_again() -> None:
     backup = Backup(common=3, missed=7)
     client = backup.broker.connect()
     link = browser(client)
     assert len(client.received(link)) == 3
     backup.meet()
-    while not backup.step():
-        pass
     assert link.remote_condition.name == RESOURCE_LOCKED
     assert "browse again" in link.remote_condition.description
+    while not backup.step():
+        pass
     assert len(client.received(browser(client, 101))) == 10
 
 
-def test_who_comes_in_the_middle_is_not_told_that_this_is_all() -> None:
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_a_copy_is_shown_to_nobody_before_it_is_level(pieces: int) -> None:
+    """The newest messages come first: who noted how far it has read, would never go back for the others."""
     backup = Backup(common=3, missed=7)
     client = backup.broker.connect()
     backup.meet()
-    link = browser(client, 0)
-    link.drain(100)
-    backup.broker.settle_down()
-    assert link.credit == 100, "still drained"
-    backup.step()
-    assert link.remote_condition.name == RESOURCE_LOCKED
-
-
-@pytest.mark.parametrize("ends", ["finished", "abandoned"])
-def test_a_drain_of_an_empty_queue_is_answered_when_that_is_known_to_be_level(ends: str) -> None:
-    backup = Backup(common=0, missed=0)
-    client = backup.broker.connect()
-    backup.meet()
-    link = browser(client, 0)
-    link.drain(100)
-    backup.broker.settle_down()
-    assert link.credit == 100
-    if ends == "abandoned":
-        backup.abandon()
-    while ends == "finished" and not backup.step():
-        pass
-    assert (link.credit, link.remote_condition) == (0, None)
-
-
-def test_what_was_set_aside_comes_back_behind_a_browser_when_the_primary_dies() -> None:
-    backup = Backup(common=3, missed=7)
-    backup.meet()
-    client = backup.broker.connect()
+    for _ in range(pieces):
+        backup.step()
     link = browser(client)
-    assert client.received(link) == []
+    assert (link.remote_condition.name, client.received(link)) == (RESOURCE_LOCKED, [])
+    while not backup.step():
+        pass
+    assert len(client.received(browser(client, 101))) == 10
+
+
+def test_what_was_set_aside_is_shown_again_when_the_primary_dies() -> None:
+    backup = Backup(common=3, missed=7)
+    client = backup.broker.connect()
+    backup.meet()
     backup.abandon()
-    assert link.remote_condition.name == RESOURCE_LOCKED
-    assert len(client.received(browser(client, 101))) == 3
+    assert len(client.received(browser(client))) == 3
+
+
+def test_figures_of_a_copy_say_that_they_may_not_be_all_before_it_is_level() -> None:
+    backup = Backup(common=3, missed=7)
+    resources = backup.broker.container.default.resources
+    assert taking_over(resources) == {}
+    backup.meet()
+    assert taking_over(resources) == {"taking_over": True}
+    while not backup.step():
+        pass
+    assert taking_over(resources) == {}

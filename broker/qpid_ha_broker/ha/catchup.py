@@ -14,8 +14,8 @@ What the stream says meanwhile of a message in a queue that is not level yet:
 5. It removes a message in a transaction, and the primary dies before that is whole: the tombstone is void (`abandon`).
 6. It is at or below `high`, and is held for a session, or no more: that is noted by its id, for when its chunk comes.
 
-Whoever looks at such a queue meanwhile has passed the places to which the chunks come: its link ends with the first of
-them (`Catalog.prepended`), and no drain is told that there is no more before the queue is level (`Queue.is_level`).
+Whoever looks at a queue when this begins may have passed places to which chunks come: its link ends. Nobody looks at
+one before it is level (`ResourceSet.is_level`).
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ class CatchUp:
             raise CatchUpError(f"the primary's objects: {error}") from error
         lost = make_equal(self._state, objects)
         self._has_objects = True
+        self._set.is_level = False
         self._state.drop_open_unit()
         for queue in self._state.queues():
             if has_replicated_messages(queue):
                 self._levels[queue.id] = _Level(queue, frame.lsn, self._catalog.emptied(queue))
-                queue.is_level = False
         for event in objects.held:
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         self._set.log.reset(frame.lsn)
@@ -174,7 +174,6 @@ class CatchUp:
         level.has_begun = True
         level.high = frame.low - 1
         if frame.last:
-            level.queue.is_level = True
             del self._levels[frame.queue]
             self._ended.add(frame.queue)
 
@@ -239,9 +238,7 @@ class CatchUp:
         if record.part:
             return
         for queue_id in self._unit_ends:
-            outdated = self._levels.pop(queue_id, None)
-            if outdated is not None:
-                outdated.queue.is_level = True
+            self._levels.pop(queue_id, None)
             self._outdated.add(queue_id)
         self._unit_ends.clear()
         self._unit_tombstones.clear()
@@ -280,7 +277,8 @@ class CatchUp:
         if open_levels:
             names = ", ".join([level.queue.name for level in open_levels[:5]])
             raise CatchUpError(f"the primary ended the catch-up before {len(open_levels)} queues were level: {names}")
-        self._end_levels()
+        self._levels.clear()
+        self._set.is_level = True
 
     def abandon(self) -> None:
         """Give up in the middle: put back what was set aside, but for what whole units took away."""
@@ -291,13 +289,9 @@ class CatchUp:
             remaining = level.remaining(level.stash)
             self._catalog.holdings.put_back(level.queue, remaining)
             self._catalog.prepended(level.queue, remaining)
-        self._end_levels()
-        self._unit_tombstones.clear()
-
-    def _end_levels(self) -> None:
-        for level in self._levels.values():
-            level.queue.is_level = True
         self._levels.clear()
+        self._unit_tombstones.clear()
+        self._set.is_level = True
 
     def check_invariants(self) -> None:
         """Raise AssertionError where a queue's two parts overlap or the books do not balance; slow, for tests."""

@@ -434,7 +434,6 @@ class Replica:
             self._catch_up = None
             self._is_whole()
             self.durable.write_checkpoint()
-            self._ctx.want_turn()  # for who looks at a queue that is level now
         self.complete = True
 
     def abandon_catch_up(self) -> None:
@@ -442,7 +441,6 @@ class Replica:
         if self._catch_up is not None:
             self._catch_up.abandon()
             self._catch_up = None
-            self._ctx.want_turn()
 
     def _catching_up(self) -> CatchUp:
         if self._catch_up is None:

@@ -42,6 +42,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
     RESOURCE_DELETED,
+    RESOURCE_LOCKED,
     AmqpError,
 )
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
@@ -50,6 +51,7 @@ from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sessions import SessionPart
 from qpid_ha_broker.model.sets.resources import release_held
 from qpid_ha_broker.model.transactions.producers import client_producer
@@ -384,6 +386,9 @@ def _consumer_of_queue(
     filters: Filters,
     relay: RelayRequest | None = None,
 ) -> OutgoingLink:
+    if not hosted.resources.replicated.is_level and has_replicated_messages(queue):
+        text = f"this broker brings its copy of queue {queue.name} level with the primary's: try again, or browse there"
+        raise AmqpError(RESOURCE_LOCKED, text)
     answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
     applied = filters.for_queue()
     answer_source(link.source, link.remote_source, applied)

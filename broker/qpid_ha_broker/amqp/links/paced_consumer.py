@@ -153,9 +153,9 @@ class PacedConsumer(Consumer, LinkEndpoint):
     @property
     def _hides_what_was_there(self) -> bool:
         """Whether some of what was in the queue when it began to drain may not be shown yet. A replica shows all that
-        it has, once it has what its primary had."""
+        it has."""
         if self.hosted.resources.replication.read_only:
-            return not self.queue.is_level
+            return False
         if self._there_at_drain is None:
             self._there_at_drain = self.queue.log.written
         return not self._there_at_drain.is_committed

@@ -334,7 +334,7 @@ class HostedSet:
             displaced.pop(queue, None)
             self._end_consumers(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
         for queue in displaced:
-            text = f"older messages have come into the copy of queue {queue.name} at this broker: browse again"
+            text = f"this broker brings its copy of queue {queue.name} level with the primary's: browse again"
             self._end_consumers(queue, AmqpError(RESOURCE_LOCKED, text))
 
     def _end_consumers(self, queue: Queue, error: AmqpError) -> None:

@@ -39,7 +39,7 @@ SHOWN_BYTES_MOST: Final = 1024 * 1024
 """Of all bodies in one answer, at least one."""
 BYTES_MOST: Final = 1024 * 1024
 """Of payload in one answer."""
-MAY_BE_MORE: Final = "this broker has begun to lead, and has not committed all yet that it took over"
+MAY_BE_MORE: Final = "this broker has not shown, or not received, all yet that was confirmed"
 
 
 class QueueMessages:
@@ -72,7 +72,7 @@ class QueueMessages:
             return Peek(administration, queue, last, most, most_bytes, shown)
         entry = queue.messages.find(wanted)
         is_shown = wanted <= committed_lsn(administration.resources, queue)
-        if entry is not None and not is_shown and administration.resources.replicated.is_taking_over:
+        if entry is not None and not is_shown and administration.resources.replicated.may_lack_confirmed:
             raise Unavailable(f"{MAY_BE_MORE}, nor the message {wanted} of queue {queue.name}: ask again")
         if entry is None or not is_shown:
             raise NotFound(f"queue {queue.name} has no message {wanted}")

@@ -316,7 +316,7 @@ def committed_lsn(resources: Resources, queue: Queue) -> int:
 
 def taking_over(resources: Resources) -> Facts:
     """What is said with figures of a queue: its messages up to `committed_lsn` may not be all that were confirmed."""
-    return {"taking_over": True} if resources.replicated.is_taking_over else {}
+    return {"taking_over": True} if resources.replicated.may_lack_confirmed else {}
 
 
 def checked_name(value: object, parameter: str) -> str:

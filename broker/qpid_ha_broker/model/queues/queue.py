@@ -44,7 +44,6 @@ class Queue:
         "held",
         "id",
         "ids",
-        "is_level",
         "limits",
         "locked",
         "log",
@@ -88,8 +87,6 @@ class Queue:
         """Who has it alone, as the log tells: see `following.owner_name`."""
         self.reserved_until_ms = 0
         """Until then nobody but `owner` gets it, and it does not delete itself: its users may be on their way here."""
-        self.is_level = True
-        """It has all that it had before; False while a copy is made equal to its primary's, from the newest message down."""
         self.held = NOTHING_HELD
         """By id: messages that are held for sessions of clients, which `SessionHoldings` changes."""
         self.redelivered_below = 0

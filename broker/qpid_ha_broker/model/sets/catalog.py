@@ -81,7 +81,7 @@ class Catalog:
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.displaced_queues: dict[Queue, None] = {}
-        """Messages came into them behind what somebody has read: for the driver to take, who has to begin again."""
+        """Emptied while somebody read them, and what comes back may come behind the reader: for the driver to take."""
         self.garbage = WorkQueue()
         """The memory of what is no more: for the driver to go on with."""
 
@@ -241,10 +241,8 @@ class Catalog:
             self.awake[queue] = None
 
     def prepended(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        """Take older messages into `queue`: see `QueuedMessages.prepend`. Whoever reads there would miss them."""
+        """Take older messages into `queue`: see `QueuedMessages.prepend`."""
         messages = queue.messages
-        if entries and queue.dispatcher.consumers:
-            self.displaced_queues[queue] = None
         before = messages.resident
         messages.prepend(entries)
         self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
@@ -271,6 +269,8 @@ class Catalog:
 
     def emptied(self, queue: Queue) -> list[Entry]:
         """Take all messages out of `queue`, as if they had not come: see `QueuedMessages.take_all`."""
+        if queue.dispatcher.consumers:
+            self.displaced_queues[queue] = None
         if queue.held:
             for entry in queue.messages.find_all(sorted(queue.held)):
                 entry.holder = None

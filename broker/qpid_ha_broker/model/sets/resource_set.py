@@ -53,6 +53,8 @@ class ResourceSet:
         """What the broker keeps for itself beside this set."""
         self.state = state
         self.catalog = state.catalog
+        self.is_level = True
+        """Its queues are whole; not while a copy is made equal to another one, from the newest message down."""
         self._taken_over = COMMITTED
         """What this broker held when it began to write here."""
 
@@ -61,6 +63,11 @@ class ResourceSet:
         """Whether there may be more than this broker can show: of what it took over and has not committed yet its
         predecessor may have confirmed some. A replica shows what it has."""
         return not (self._taken_over.is_committed or self.replication.read_only)
+
+    @property
+    def may_lack_confirmed(self) -> bool:
+        """Whether what this broker shows now may be less than what was confirmed and is here, or is coming here."""
+        return not self.is_level or self.is_taking_over
 
     @property
     def written(self) -> CommitToken:

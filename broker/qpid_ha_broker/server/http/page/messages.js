@@ -60,7 +60,7 @@ export class Messages {
       setText(this.first, "Browse from the first");
       const replica = told.replica ? ", as this broker's replica has them" : "";
       const none = told.taking_over ? "None is committed yet." : "There are no messages.";
-      const more = told.taking_over ? " There may be more: this broker has begun to lead, and has not committed all yet." : "";
+      const more = told.taking_over ? " There may be more: this broker has not shown, or not received, all yet that was confirmed." : "";
       const shown = `${plural(told.messages.length, "message")}${replica}. Browsing changes nothing.`;
       setText(this.said, (told.messages.length ? shown : none) + more);
     } catch (error) {
