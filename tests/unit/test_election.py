@@ -125,6 +125,26 @@ def test_who_was_left_out_by_the_record_is_no_candidate(
     assert scores.score(sight_of()) == (NEVER if is_out else "200")
 
 
+NEVER_BEGAN = ClusterRecord("uuid", 1, "a", 1, ("a",), claimed=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "may"),
+    [
+        ("a", NEVER_BEGAN, True),
+        ("b", NEVER_BEGAN, False),
+        ("a", NEVER_BEGAN._replace(claimed=False), False),
+        ("a", NEVER_BEGAN._replace(members=("a", "b")), False),
+        ("a", None, False),
+    ],
+)
+def test_a_first_primary_that_died_before_its_first_event_may_be_promoted_again_and_nobody_else(
+    tmp_path: Path, name: str, record: ClusterRecord | None, may: bool
+) -> None:
+    scores = Scores(Pacemaker(), MemoryFile("broker", tmp_path), lambda: False, lambda: record)
+    assert scores.score(sight_of(name=name, generation=0, epoch=0, lsn=0, members=[])) == ("10" if may else NEVER)
+
+
 def test_a_rise_is_told_at_once_and_a_fall_when_it_lasts_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

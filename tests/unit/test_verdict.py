@@ -108,6 +108,12 @@ def claims(name: str, *numbers: int) -> Answer:
 
 NEVER_BEGAN = ClusterRecord("uuid", 1, "b", 1, ("b",), claimed=True)
 CLAIMANT = fresh("b")._replace(promised=1, claims=(1,))
+FIRST_EVENTS = broker(
+    "a", generation=1, epoch=1, members=("b",), newest_members=("b",), lsn=8, store=StoreOrigin.UNVERIFIED
+)
+FIRST_EVENTS_OF_C = FIRST_EVENTS._replace(name="c", instance="c-1")
+JUST_WELCOMED = FIRST_EVENTS_OF_C._replace(state=State.CATCHUP, epoch=0, members=(), lsn=0, complete=False)
+IN_SYNC_WITH_CLAIMANT = FIRST_EVENTS_OF_C._replace(epoch=2, members=("b", "c"))
 FOURTH = CLAIMED._replace(generation=4, epoch=8)
 OF_B = "generation 1 was confirmed by b"
 NONE_KNOWS = "no store here"
@@ -195,6 +201,33 @@ WHO_MAY_LEAD: dict[str, tuple[Answer, tuple[Answer, ...], dict[str, Any], str]] 
     "nor where it went on": (
         CLAIMANT, (fresh("a"),), beside_record(NEVER_BEGAN._replace(epoch=2, members=("a", "b"))),
         "generation 1 was confirmed by a, b"),
+    # Others have what it sent them, which never was on its disk. None of them was in sync.
+    "nor do those stop it who have events of that claim alone": (
+        CLAIMANT, (FIRST_EVENTS, FIRST_EVENTS._replace(name="c", complete=False)), beside_record(NEVER_BEGAN), ""),
+    "nor one that is about to be sent them": (
+        CLAIMANT, (fresh("a"), JUST_WELCOMED), beside_record(NEVER_BEGAN), ""),
+    "nor one that has those of an earlier claim": (
+        CLAIMANT._replace(claims=(1, 2)), (FIRST_EVENTS._replace(generation=2, epoch=2), FIRST_EVENTS_OF_C),
+        beside_record(NEVER_BEGAN._replace(generation=2, epoch=2)), ""),
+    "nor do they lead": (FIRST_EVENTS, (CLAIMANT, FIRST_EVENTS_OF_C), beside_record(NEVER_BEGAN), "in-sync set of its"),
+    "but one does that was in sync": (
+        CLAIMANT, (fresh("a"), IN_SYNC_WITH_CLAIMANT), beside_record(NEVER_BEGAN), "holds no data, and c does"),
+    "and may lead, though nobody recorded that": (
+        IN_SYNC_WITH_CLAIMANT, (CLAIMANT, FIRST_EVENTS), beside_record(NEVER_BEGAN, own_primary="b"), ""),
+    "or that has older data": (
+        CLAIMANT._replace(claims=(2,)), (fresh("a"), FIRST_EVENTS_OF_C),
+        beside_record(NEVER_BEGAN._replace(generation=2, epoch=2)), "holds no data, and c does"),
+    "or that had older data before it was welcomed": (
+        CLAIMANT, (fresh("a"), JUST_WELCOMED._replace(members=("a", "c"))), beside_record(NEVER_BEGAN), "c does"),
+    "or that is of another cluster": (
+        CLAIMANT, (FIRST_EVENTS._replace(cluster="other"), fresh("c")), beside_record(NEVER_BEGAN), "a does"),
+    "or where that generation has begun": (
+        CLAIMANT, (FIRST_EVENTS, fresh("c")), beside_record(NEVER_BEGAN._replace(claimed=False)), "a does"),
+    "or was recorded with others in sync": (
+        CLAIMANT, (FIRST_EVENTS, fresh("c")), beside_record(NEVER_BEGAN._replace(members=("b", "c"))), "a does"),
+    "or where somebody was told that something of it is committed": (
+        CLAIMANT, (FIRST_EVENTS._replace(committed_generation=1, committed_lsn=8), fresh("c")),
+        beside_record(NEVER_BEGAN), "a was told that LSN 8"),
     # --- a record that was lost, or is older than what the logs know
     "an empty record does not know the generation": (
         B, (C,), beside_record(EMPTY), "but the log of b knows generation 3"),

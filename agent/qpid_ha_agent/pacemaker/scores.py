@@ -84,9 +84,15 @@ def is_outvoted(sight: Sight, record: ClusterRecord | None) -> bool:
     return sight.text("name") not in record.members and (record.generation, record.epoch) >= own_set
 
 
+def has_only_claimed(sight: Sight, record: ClusterRecord | None) -> bool:
+    """Whether a broker without data is the first primary, and died before its first event: it may try again, and nobody
+    else may. None: there is no record."""
+    return record is not None and record.claimed and record.members == (record.primary,) == (sight.text("name"),)
+
+
 class Scores:
     """`is_first_start` is asked only for a broker without data: whether nobody ever confirmed anything. `record` only
-    for one with data that knows no primary."""
+    for one that knows no primary."""
 
     def __init__(
         self,
@@ -116,7 +122,8 @@ class Scores:
             return NEVER
         if has_no_primary and sight.text("store_problem"):  # who leads notes that on its disk: it would refuse
             return NEVER
-        first = not data and not sight.text("primary") and self._is_first_start()
+        is_new = not data and not sight.text("primary")
+        first = is_new and (self._is_first_start() or has_only_claimed(sight, self._record()))
         return score_of(reason_of(sight.state, data, is_in_sync(sight), first, bool(sight.text("restored"))))
 
     def refresh(self, sight: Sight, always: bool = False) -> None:

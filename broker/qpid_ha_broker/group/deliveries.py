@@ -53,12 +53,12 @@ class Deliveries:
             self._parts.request.keep(happened)
             self._parts.request.forget_pause()
             return
-        lineage, first = self._parts.log.lineage, min(self._parts.log.lineage.in_step)
+        lineage = self._parts.log.lineage
         lineage.leave_view({*happened.left, *happened.joined} - {own})
         if not lineage.in_step:
             self._parts.step_out("all who let this member in have left")
-        elif self._parts.leveling is not None and first not in lineage.in_step:
-            self._parts.leveling.ask_again()
+        elif self._parts.leveling is not None:
+            self._parts.leveling.ask_others()
         elif happened.joined:
             self._parts.say_present()
 
@@ -66,6 +66,8 @@ class Deliveries:
         """The frames of a batch, in their order."""
         for frame in happened.frames:
             getattr(self, FRAMES[type(frame)].of(self._parts.role))(happened.sender, frame)
+            if self._parts.leveling is not None:
+                self._parts.leveling.ask_others()
             self._parts.settle()
 
     def be_let_in(self, read: fx.RecordRead) -> None:

@@ -6,8 +6,9 @@
    Before, it reads the record: only if that is the one that was shown is its old copy given up. Who has answered may
    not know yet that the group goes on without it, and another part may have named this member in the meantime.
 3. It asks for the messages, queue by queue and from the newest down (`ha.browser`, `ha.catchup`). Each answer is what
-   whoever is first then has where the question was delivered, so an answer of any member is as good, and where one
-   leaves the same piece is asked for again.
+   whoever is first then has where the question was delivered, so an answer of any member is as good. Who that was is
+   not known here, and it may be silent until the others go on without it: whenever one is in step no more, for whatever
+   reason, all that is missing is asked for again.
 4. Once no piece is missing the whole is written to its store, and only when that is on disk it says AdmissionAsked.
 
 What it held before is kept as far as it was told that it is committed: that is the same everywhere. Nobody is let in
@@ -143,6 +144,8 @@ class LevelingUp:
                 self._missing[queue.id] = (objects.lsn, held.get(queue.id, ()))
         self._asked: dict[int, int] = {}
         """By queue: up to which id a piece was asked for."""
+        self._in_step = set(log.lineage.in_step)
+        """Those who may have been asked."""
         log.catch_up = self._catch_up
 
     def ask(self) -> None:
@@ -154,10 +157,14 @@ class LevelingUp:
                 self._asked[queue] = high
                 self._ctx.say(ChunkAsked(queue, high, held))
 
-    def ask_again(self) -> None:
-        """Whoever was asked may have left."""
-        self._asked.clear()
-        self.ask()
+    def ask_others(self) -> None:
+        """Ask again if one of those who may have been asked is in step no more. A second answer does no harm."""
+        in_step = self._log.lineage.in_step
+        if not self._in_step <= in_step:
+            self._asked.clear()
+            self.ask()
+        if self._in_step != in_step:
+            self._in_step = set(in_step)
 
     def chunk(self, frame: ChunkShown) -> None:
         """A piece. Raises FrameError, CatchUpError."""

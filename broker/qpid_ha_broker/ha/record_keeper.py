@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+FORCE: Final = "--force"
+"""In each command that gives up what only others have."""
+
 
 class RecordKeeper(NamedTuple):
     """Parts of sentences. `{theirs}` and `{ours}` are UUIDs of logs, `{broker}` is a name."""

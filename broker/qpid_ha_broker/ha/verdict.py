@@ -25,7 +25,7 @@ from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
 from qpid_ha_broker.ha.lost_record import may_be_written_anew
 from qpid_ha_broker.ha.other_coordinators import why_not_beside
-from qpid_ha_broker.ha.record_keeper import COORDINATOR, RecordKeeper
+from qpid_ha_broker.ha.record_keeper import COORDINATOR, FORCE, RecordKeeper
 from qpid_ha_broker.ha.states import State
 
 
@@ -138,7 +138,8 @@ def judge(evidence: PromotionEvidence) -> Verdict:
     2. An operator's force (`_why_not_by_force`): no, against a broker that is there, or may be; else on to 6.
        An empty record that may be written anew (`lost_record`): as without a coordinator, if that is a yes.
     3. Its store has failed, or it lacks messages because it is catching up: no.
-    4. It is empty (`_why_not_empty`): no, if anybody has data, or may have.
+    4. It is empty (`_why_not_empty`): no, if anybody has data, or may have, other than what this broker sent in a
+       generation of which it is known to have confirmed nothing (`_is_of_mere_claims`).
     5. It has data (`_why_not_with_data`), and
        a. the newest in-sync set that is known is without this broker: no;
        b. the record is older than a log (`_outdated_record`): no, nobody knows who was in sync last;
@@ -153,10 +154,21 @@ def judge(evidence: PromotionEvidence) -> Verdict:
        g. somebody was told of a commit that it lacks (`_why_behind_commit`): no.
     6. Another broker leads: yes, once that one has handed over.
     7. Nothing of that: yes.
+
+    Rows 3 to 5 send to another broker. Where that one would send back (`_is_dead_end`), each of them says what an
+    operator can do.
     """
     strangers = _stranger(evidence)
     if strangers:
         return Refusal(strangers)
+    verdict = _judge(evidence)
+    if isinstance(verdict, Refusal) and FORCE not in verdict.text and _is_dead_end(evidence):
+        return Refusal(f"{verdict.text}. {_what_an_operator_can_do(evidence)}")
+    return verdict
+
+
+def _judge(evidence: PromotionEvidence) -> Verdict:
+    """All but the first row, without a word about dead ends."""
     if evidence.force:
         reason = _why_not_by_force(evidence)
         if not reason and _outdated_record(evidence) is not None:
@@ -198,6 +210,52 @@ def _stranger(evidence: PromotionEvidence) -> str:
         foreign = keeper.foreign_record.format(theirs=record.cluster, ours=own.cluster)
         return f"{foreign}{keeper.foreign_candidate}"
     return why_not_beside(own, evidence.coordinator, evidence.answers, record, keeper)
+
+
+def _is_dead_end(evidence: PromotionEvidence) -> bool:
+    """Whether all are here who were in sync last, nobody leads, and none of them may: then nothing comes of asking
+    another one, or of time.
+
+    What another one would say is judged by what it has answered. It may know more that is against it (what it had
+    recorded itself, say), and then its own refusal names the command.
+    """
+    here = (evidence.own, *evidence.answers)
+    if evidence.force or evidence.unreachable or any(each.state == State.PRIMARY for each in here):
+        return False
+    if not set(_newest_view(evidence).members) <= {each.name for each in here}:
+        return False
+    return all(isinstance(_judge(_seen_by(each, evidence)), Refusal) for each in here)
+
+
+def _seen_by(broker: Answer, evidence: PromotionEvidence) -> PromotionEvidence:
+    """What one of those who are here would judge by, where nobody has to be asked first."""
+    evidence = replace(evidence, auto_recover=True)
+    if broker is evidence.own:
+        return evidence
+    others = tuple(each for each in (evidence.own, *evidence.answers) if each is not broker)
+    recorded = evidence.record.primary if evidence.record is not None else ""
+    primary = evidence.own_primary if broker.generation == evidence.own.generation else recorded
+    return replace(
+        evidence, own=broker, own_primary=primary, answers=others, is_chosen=False, own_committed=None, own_record=None
+    )
+
+
+def _what_an_operator_can_do(evidence: PromotionEvidence) -> str:
+    """In a dead end. The least is given up with one that is whole and was in sync, though its store has failed."""
+    here, keeper = (evidence.own, *evidence.answers), evidence.keeper
+    commit = max([evidence.told_committed, *map(told_commit, here)]).position
+    members = _newest_view(evidence).members
+
+    def rank(broker: Answer) -> tuple[bool, bool, bool, LogPosition]:
+        was_in_sync = broker.name in members and _was_in_sync(broker)
+        return bool(broker.generation) and broker.complete, log_end(broker) >= commit, was_in_sync, log_end(broker)
+
+    best = max(here, key=rank)
+    return (
+        f"All are here, and none of them may lead: {keeper.look_around}. If what those had who were in sync is lost for"
+        f" good, {keeper.force_on.format(broker=best.name)} goes on from LSN {best.lsn} of generation"
+        f" {best.generation}, and gives up what was confirmed besides"
+    )
 
 
 def _why_not_by_force(evidence: PromotionEvidence) -> str:
@@ -248,18 +306,19 @@ def _owners(evidence: PromotionEvidence) -> str:
 
 def _why_not_empty(evidence: PromotionEvidence) -> str:
     """For a broker without data: a first start, or one that has lost its memory."""
-    owners = _owners(evidence)
+    own, record = evidence.own, evidence.record
+    is_our_own = (
+        record is not None
+        and record.claimed
+        and _has_claimed(own, record)
+        and _is_as_claimed(record, (own, *evidence.answers))
+    )
+    is_all_mere_claims = is_our_own and all(_is_of_mere_claims(each, own, record) for each in evidence.answers)
+    owners = "" if is_all_mere_claims else _owners(evidence)
     if owners:
         return f"this broker holds no data, and {owners} does: {evidence.keeper.promote} that one"
     if evidence.silent:
         return f"this broker holds no data: {_why_they_may_have(evidence)}"
-    record = evidence.record
-    is_our_own = (
-        record is not None
-        and record.claimed
-        and _has_claimed(evidence.own, record)
-        and _is_as_claimed(record, (evidence.own, *evidence.answers))
-    )
     if record is not None and record.generation and not is_our_own:  # ours: we died before anything was confirmed
         members = ", ".join(record.members)
         return (
@@ -271,7 +330,36 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
             f"this broker holds no data, and {', '.join(evidence.unreachable)} cannot be asked for any: start all"
             f" brokers, or {_if_lost(evidence)} if there is none"
         )
-    return ""
+    return _why_behind_commit(evidence) if is_our_own else ""
+
+
+def _is_of_mere_claims(answer: Answer, own: Answer, record: ClusterRecord | None) -> bool:
+    """Whether what a broker holds, if anything, is what `own`, which is empty now, sent it as a primary that never
+    began: then nothing of it was confirmed, and `own` is the one that was in sync, alone.
+
+    A claim is on the disk of its primary before it is recorded, and the first event of its generation comes to the same
+    disk; nothing is committed that this one's disk does not hold. So it confirmed nothing in a generation that it has
+    claimed and has nothing of. Backups are sent events all the same before they are on its disk, and may keep them. It
+    had none from before either: it was empty when it was judged, as it is now, so it was alone in its first set, and
+    what was older was not there, or was given up by an operator. What shows each of these:
+
+    1. The record names nobody else in sync. Who was let in later would be in that one's own log, and may lead.
+    2. The broker's newest generation is one that `own` has claimed. One that it has not is of another primary, or was
+       claimed by `own` and began, and its store was emptied since.
+    3. By the broker's own log nobody else was in sync. Nobody at all: it was welcomed, and is sent the rest.
+    4. It is of the cluster of the record.
+
+    Whoever knows of a commit shows that it began after all (`_why_behind_commit`).
+    """
+    if not answer.generation:
+        return True
+    return (
+        record is not None
+        and record.members == (own.name,)
+        and answer.generation in own.claims
+        and set(answer.members) <= {own.name}
+        and answer.cluster in ("", record.cluster)
+    )
 
 
 def _if_lost(evidence: PromotionEvidence) -> str:
@@ -440,7 +528,9 @@ def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:
     A claim adds to the epoch what it adds to the generation (`_accept`), and each change of an in-sync set adds one. So
     the epoch is further ahead than the generation once there was a change, however many candidates died in between.
     """
-    newest = max(here, key=lambda answer: (answer.generation, answer.epoch))
+    # Who was just welcomed knows the generation before it knows a set of it.
+    knowing = [answer for answer in here if answer.members or not answer.generation]
+    newest = max(knowing or here, key=lambda answer: (answer.generation, answer.epoch))
     return record.epoch - newest.epoch <= record.generation - newest.generation
 
 
@@ -468,7 +558,7 @@ def _without_record(evidence: PromotionEvidence) -> PromotionEvidence:
     Everybody has to be here. Then an operator's word for a lost record does not cost the others their place.
     """
     plain = replace(evidence, force=False, record=None, has_coordinator=False)
-    is_enough = not evidence.unreachable and not isinstance(judge(plain), Refusal)
+    is_enough = not evidence.unreachable and not isinstance(_judge(plain), Refusal)
     return plain if is_enough else evidence
 
 
