@@ -48,7 +48,8 @@ from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
-from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sessions import SessionPart
 from qpid_ha_broker.model.sets.resources import release_held
@@ -165,16 +166,49 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     link.rcv_settle_mode = link.remote_rcv_settle_mode
     if relay is not None and link.is_receiver and link.remote_target.address == SESSION_NODE:
         return _attach_session(connection, link, relay)
+    before = connection.container.default.resources.sets.log_ends
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
-        connection.engine.attach_sending(link, sending)
+        if isinstance(sending, OutgoingLink):
+            _answer_committed(connection, sending, sending.hosted, sending.queue, before)
+        else:
+            connection.engine.attach_sending(link, sending)
         return sending
     receiving = _attach_publisher(connection, link, relay)
     # What a command asks for may be much.
     is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
     late = answer_late if isinstance(receiving, CoordinatorLink) else None
     connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late)
+    if isinstance(receiving, IncomingLink):
+        _answer_committed(connection, receiving, receiving.hosted, receiving.node, before)
     return receiving
+
+
+def _answer_committed(
+    connection: Connection,
+    endpoint: LinkEndpoint,
+    hosted: HostedSet,
+    node: Queue | Exchange | None,
+    before: tuple[int, int],
+) -> None:
+    """Answer the attach once all is committed that the answer says to be there: what a failover takes back, nobody was
+    told of. `before`: where the logs of `default` ended before the attach.
+
+    1. It has written something there: a node, a binding, whose a queue is. All that is waited for.
+    2. A durable subscription: the attach before, which was not answered, may have written it.
+    3. A queue that another link has made, or a command: its declaration.
+    """
+    default = connection.container.default
+    resources = default.resources
+    token, waits_in = COMMITTED, hosted
+    if not default.read_only and (resources.sets.log_ends != before or endpoint.keep_on_detach):
+        token, waits_in = resources.written, default
+    elif isinstance(node, Queue) and not hosted.read_only:
+        token = CommitToken(node.log, node.id)
+    if token.is_committed:
+        endpoint.answer()
+    else:
+        endpoint.answer_wait = waits_in.await_commit(token, "what the link is attached to is being replicated")
 
 
 def _attach_session(connection: Connection, link: proton.Link, relay: RelayRequest) -> HostedSession:
@@ -264,7 +298,8 @@ def _attach_publisher(
     else:
         handler = _publisher(connection, link, terminus, relay)
     link.max_message_size = handler.max_message_bytes
-    link.open()
+    if not isinstance(handler, IncomingLink):
+        link.open()
     return handler
 
 
@@ -371,7 +406,6 @@ def _attach_consumer(
         handler = _subscriber_without_source(connection, link, relay)
     else:
         raise AmqpError(INVALID_FIELD, "a consumer's source needs an address, or dynamic=true")
-    link.open()
     return handler
 
 

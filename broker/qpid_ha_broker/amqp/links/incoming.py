@@ -323,6 +323,11 @@ class IncomingLink(ReceivingLink):
             self._producers.began(self._relayed_by)
             self._note_refused_before(relay)
 
+    @property
+    def node(self) -> Queue | Exchange | None:
+        """To which what comes is published; None: each message says to which."""
+        return None if self._target is None else self._target.node
+
     def state(self) -> LinkState:
         state = super().state()
         if self._relay is not None:
