@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.connections.transactions import Transactions
 from qpid_ha_broker.amqp.nodes.access_checks import marked_refusal, subject_of
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach, WaitingDetach
+from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
 from qpid_ha_broker.amqp.relaying.relayed_sessions import RelayedSession
 from qpid_ha_broker.amqp.relaying.relayer import Relayer
@@ -615,10 +615,7 @@ class Connection:
             if is_new:
                 self.links.end_older(link)
             self.links.check_room(link, is_new=is_new)
-            endpoint = self._connections.attach(self, link)
-            self.links.add(endpoint)
-            if endpoint.answer_wait is not None:
-                self._await_answer(endpoint, endpoint.answer_wait, until_s)
+            self.links.add(self._connections.attach(self, link))
         except AttachWaits as waits:
             self._await_node(link, waits.wait, until_s)
         except ModelError as error:
@@ -640,37 +637,15 @@ class Connection:
 
         self.links.wait(WaitingAttach(link, wait, told, until_s))
 
-    def _await_answer(self, endpoint: LinkEndpoint, wait: NodeWait, until_s: float) -> None:
-        """As `_await_node`, for a link that is there: what it leads to is being committed."""
-
-        def told(error: AmqpError | None) -> None:
-            if error is None:
-                self.links.answer(endpoint)
-                self.engine.tell_credit(endpoint.link)
-                self.touch()
-            else:
-                self.end_link(endpoint, error)
-
-        self.links.answer_later(WaitingAttach(endpoint.link, wait, told, until_s))
-
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         session = session_of(link) if has_unsent(link) else None
-        wait = self.links.detached(link, closed=closed)
-        if wait is not None:
-            self._await_leave(link, wait, session)
-        elif session is not None:
-            self.window.note_never_sent(session)
 
-    def _await_leave(self, link: proton.Link, wait: NodeWait, session: Any) -> None:
-        """Answer a detach when `wait` has ended. `session`: of a link with messages that were not sent."""
-
-        def told(error: AmqpError | None) -> None:
-            self.links.left(link, error)
+        def answered() -> None:
             if session is not None:
                 self.window.note_never_sent(session)
             self.touch()
 
-        self.links.leave_later(WaitingDetach(link, wait, told))
+        self.links.detached(link, answered, closed=closed)
 
     def _refuse_link(self, link: proton.Link, error: AmqpError) -> None:
         self.links.refuse(link, error)

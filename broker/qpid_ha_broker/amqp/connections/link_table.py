@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import proton
@@ -10,9 +10,10 @@ import proton
 from qpid_ha_broker.access.user_limits import UserUse
 from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.connections.late_answers import LateAnswers
 from qpid_ha_broker.amqp.nodes.directory import SET_INFO
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
-from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, WaitingAttach, WaitingDetach
+from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.wire.conditions import (
     BUG,
     FRAME_TOO_SMALL,
@@ -64,10 +65,7 @@ class LinkTable:
         """The same by AMQP session, whether we send, and name."""
         self._waiting: dict[Any, WaitingAttach] = {}
         """Links whose attach is to be answered later, and of which nothing is there yet."""
-        self._unanswered: dict[Any, WaitingAttach] = {}
-        """Links that were added, and are to be answered when it is committed to what they lead."""
-        self._leaving: dict[Any, WaitingDetach] = {}
-        """Links that have ended, whose detach is to be answered when it is committed what that has changed."""
+        self.late = LateAnswers(container)
         self._unspeakable: AmqpError | None = None
         """Why the connection has to end: see `check_refused`."""
         self._awaiting_detach: dict[Any, proton.Link] = {}
@@ -116,7 +114,7 @@ class LinkTable:
     def add(self, endpoint: LinkEndpoint) -> None:
         """Both ends are attached. Raises AmqpError where our answer does not fit into a frame of the peer."""
         self._attached[endpoint.link._impl] = self._named[_name_key(endpoint.link)] = endpoint
-        if endpoint.answer_wait is None:
+        if endpoint.link.state & proton.Endpoint.LOCAL_ACTIVE:
             self._engine.input.answered(endpoint.link)
         self.use.links += 1
         most, size = self._engine.peer_frame_bytes, answer_bytes(endpoint.link)
@@ -140,7 +138,7 @@ class LinkTable:
         if self._named.get(key := _name_key(endpoint.link)) is endpoint:
             del self._named[key]
         self.use.links -= 1
-        self._end_answer_of(endpoint)
+        self.late.forget(endpoint.link)
         self._engine.detach(endpoint.link)
         endpoint.was_closed = closed
         endpoint.closed(lost=lost)
@@ -195,31 +193,9 @@ class LinkTable:
         if waiting is not None:
             self.end_wait(waiting)
 
-    def answer_later(self, waiting: WaitingAttach) -> None:
-        """The same, of a link that was added."""
-        self._unanswered[waiting.link._impl] = waiting
-        self._container.waiting[waiting] = None
-        waiting.wait.add(waiting.callback)
-
-    def answer(self, endpoint: LinkEndpoint) -> None:
-        """Answer the attach of a link that was added and has waited."""
-        self._end_answer_of(endpoint)
-        endpoint.answer()
-        self._engine.input.answered(endpoint.link)
-
-    def _end_answer_of(self, endpoint: LinkEndpoint) -> None:
-        endpoint.answer_wait = None
-        waiting = self._unanswered.pop(endpoint.link._impl, None)
-        if waiting is not None:
-            self._container.waiting.pop(waiting, None)
-            waiting.wait.forget(waiting.callback)
-
     def end_waits(self, session: proton.Session | None = None) -> None:
-        """Forget the attaches of `session`, or all, that were not answered yet, and the detaches."""
-        for key, leaving in list(self._leaving.items()):
-            if session is None or is_in(leaving.link, session):
-                leaving.wait.forget(leaving.callback)
-                del self._leaving[key]
+        """Forget the attaches and detaches of `session`, or all, that were not answered yet."""
+        self.late.end(session)
         for waiting in list(self._waiting.values()):
             if session is None or is_in(waiting.link, session):
                 self.end_wait(waiting)
@@ -267,10 +243,10 @@ class LinkTable:
 
     # --- what the peer did
 
-    def detached(self, link: proton.Link, *, closed: bool) -> NodeWait | None:
-        """The peer has detached, first or in answer to us: answer it, if that is still to be done.
+    def detached(self, link: proton.Link, answered: Callable[[], None], *, closed: bool) -> None:
+        """The peer has detached, first or in answer to us: answer it, if that is still to be done, and say `answered`.
 
-        Returns what the answer has to wait for; None: it was given.
+        That is later where it unsubscribes: what is said to be gone does not come back with a failover.
         """
         endpoint, change = self._attached.get(link._impl), None
         if endpoint is not None:
@@ -280,30 +256,25 @@ class LinkTable:
         if link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
             _open_to_nowhere(link)
         self._awaiting_detach.pop(link._impl, None)
-        if change is not None:
-            if change.failure is not None:
-                link.condition = as_amqp(change.failure).as_condition(self._engine.peer_frame_bytes)
-            elif not change.is_committed:
-                return self._container.default.await_commit(change, "that the subscription has ended is being replicated")
-        if closed:
-            link.close()
+        is_decided = endpoint is not None or not closed or not self.is_limited
+
+        def answer(error: AmqpError | None) -> None:
+            if error is not None:
+                link.condition = error.as_condition(self._engine.peer_frame_bytes)
+            if closed:
+                link.close()
+            else:
+                link.detach()
+            self._let_go(link, is_decided=is_decided)
+            answered()
+
+        if change is None or change.is_committed:
+            answer(None)
+        elif change.failure is not None:
+            answer(as_amqp(change.failure))
         else:
-            link.detach()
-        self._let_go(link, is_decided=endpoint is not None or not closed or not self.is_limited)
-        return None
-
-    def leave_later(self, waiting: WaitingDetach) -> None:
-        """Answer a detach when what it waits for has ended."""
-        self._leaving[waiting.link._impl] = waiting
-        waiting.wait.add(waiting.callback)
-
-    def left(self, link: proton.Link, error: AmqpError | None) -> None:
-        """Answer a detach that has waited; with `error` where nobody knows what has become of what it was to change."""
-        del self._leaving[link._impl]
-        if error is not None:
-            link.condition = error.as_condition(self._engine.peer_frame_bytes)
-        link.close()
-        link.free()
+            wait = self._container.default.await_commit(change, "the end of the subscription is being replicated")
+            self.late.answer_detach(link, wait, answer)
 
     def _let_go(self, link: proton.Link, *, is_decided: bool) -> None:
         """Both ends have ended it. `is_decided`: the peer takes nothing on it for an answer any more, as brokers do.

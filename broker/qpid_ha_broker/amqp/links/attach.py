@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
-from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, is_own, own_address
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import (
@@ -180,13 +180,14 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     late = answer_late if isinstance(receiving, CoordinatorLink) else None
     connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late)
     if isinstance(receiving, IncomingLink):
-        _answer_committed(connection, receiving, receiving.hosted, receiving.node, before)
+        node = None if receiving.target is None else receiving.target.node
+        _answer_committed(connection, receiving, receiving.hosted, node, before)
     return receiving
 
 
 def _answer_committed(
     connection: Connection,
-    endpoint: LinkEndpoint,
+    endpoint: OutgoingLink | IncomingLink,
     hosted: HostedSet,
     node: Queue | Exchange | None,
     before: tuple[int, int],
@@ -206,9 +207,35 @@ def _answer_committed(
     elif isinstance(node, Queue) and not hosted.read_only:
         token = CommitToken(node.log, node.id)
     if token.is_committed:
-        endpoint.answer()
+        _answer(connection, endpoint)
     else:
-        endpoint.answer_wait = waits_in.await_commit(token, "what the link is attached to is being replicated")
+        wait = waits_in.await_commit(token, "what the link is attached to is being replicated")
+        _answer_later(connection, endpoint, wait)
+
+
+def _answer(connection: Connection, endpoint: OutgoingLink | IncomingLink) -> None:
+    """Nothing that the peer has given credit for goes out before this."""
+    endpoint.link.open()
+    if isinstance(endpoint, OutgoingLink):
+        connection.engine.attach_sending(endpoint.link, endpoint)
+
+
+def _answer_later(connection: Connection, endpoint: OutgoingLink | IncomingLink, wait: NodeWait) -> None:
+    """Answer when `wait` has ended. What was made for the link goes with it, answered or not."""
+    link, late = endpoint.link, connection.links.late
+
+    def told(error: AmqpError | None) -> None:
+        late.forget(link)
+        if error is not None:
+            endpoint.end(error)
+            return
+        _answer(connection, endpoint)
+        connection.engine.input.answered(link)
+        connection.engine.tell_credit(link)
+        connection.touch()
+
+    until_s = connection.container.clock() + connection.container.settings.attach_timeout_s
+    late.answer_attach(WaitingAttach(link, wait, told, until_s))
 
 
 def _attach_session(connection: Connection, link: proton.Link, relay: RelayRequest) -> HostedSession:

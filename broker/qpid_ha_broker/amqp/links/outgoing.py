@@ -333,12 +333,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         engine.forget(delivery)
         self._sender.free(tag)
 
-    # --- its beginning and its end
-
-    def answer(self) -> None:
-        """The peer is told that it is attached; nothing that it has given credit for goes out before."""
-        super().answer()
-        self.connection.engine.attach_sending(self.link, self)
+    # --- the end
 
     @property
     def must_end_at_once(self) -> bool:

@@ -329,8 +329,8 @@ class HostedSet:
                 self.overrun_queues_total += 1
 
     def _end_links_of_deleted_queues(self) -> None:
-        """They get nothing more, and are told why when a failover cannot take the deletion back: who hears of it believes
-        that its subscription is gone. From a queue whose messages are moved before it goes they are taken at once."""
+        """They get nothing more, and are told why when a failover cannot take the deletion back: who hears of it takes
+        its subscription for gone. From a queue whose messages are moved before it goes they are taken at once."""
         deleted, self.resources.catalog.deleted_queues = self.resources.catalog.deleted_queues, []
         for queue in reversed(deleted):
             _stopped_consumers(queue)

@@ -8,7 +8,6 @@ import proton
 
 from qpid_ha_broker.access.rules import Access
 from qpid_ha_broker.amqp.nodes.link_state import LinkState
-from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.model.logs.log import Log
@@ -28,9 +27,6 @@ class LinkEndpoint:
     """A queue that exists for this link alone."""
     keep_on_detach = False
     """A durable subscription: detaching leaves its queue, closing deletes it."""
-
-    answer_wait: NodeWait | None = None
-    """What the answer to its peer's attach waits for: what that says must be committed. None: it was answered."""
 
     is_relayed = False
     """It is a link of another broker's client: that broker may attach it again when it is lost here."""
@@ -68,10 +64,6 @@ class LinkEndpoint:
         return False
 
     # --- its connection's calls
-
-    def answer(self) -> None:
-        """Answer the peer's attach."""
-        self.link.open()
 
     def update_window(self) -> None:
         """How much the connection takes has changed."""
