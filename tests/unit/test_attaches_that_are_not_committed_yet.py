@@ -170,7 +170,7 @@ def test_an_attach_that_waits_for_too_long_is_refused_and_what_it_made_goes() ->
     hold_commits_up(broker)
     link = subscribe(client, None, dynamic=True)
     clock = broker.container.clock
-    broker.container.clock = lambda: clock() + 1000  # type: ignore[method-assign]
+    broker.container.clock = lambda: clock() + 1000
     broker.container.tick()
     broker.settle_down()
     assert condition(link) == "amqp:resource-locked"
