@@ -531,6 +531,8 @@ def test_the_later_of_two_that_resume_at_once_wins_and_the_other_is_told(witness
 def test_a_message_goes_out_when_it_is_committed_whose_it_is_and_others_do_not_wait_for_that(
     witnessed: PairedBroker,
 ) -> None:
+    witnessed.container.administration.create_queue("q", {})
+    commit(witnessed)
     filled(witnessed, 2)
     commit(witnessed)
     client, other = open_session(witnessed), witnessed.connect()
@@ -545,6 +547,8 @@ def test_a_message_goes_out_when_it_is_committed_whose_it_is_and_others_do_not_w
 @pytest.mark.parametrize("broker", ["direct"], indirect=True)
 def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: PairedBroker) -> None:
     """As where a primary has no backup: nobody's answer would bring another turn."""
+    witnessed.container.administration.create_queue("q", {})
+    commit(witnessed)
     filled(witnessed, 1)
     commit(witnessed)
     client = open_session(witnessed)

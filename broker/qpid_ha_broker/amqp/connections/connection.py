@@ -639,9 +639,13 @@ class Connection:
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         session = session_of(link) if has_unsent(link) else None
-        self.links.detached(link, closed=closed)
-        if session is not None:
-            self.window.note_never_sent(session)
+
+        def answered() -> None:
+            if session is not None:
+                self.window.note_never_sent(session)
+            self.touch()
+
+        self.links.detached(link, answered, closed=closed)
 
     def _refuse_link(self, link: proton.Link, error: AmqpError) -> None:
         self.links.refuse(link, error)

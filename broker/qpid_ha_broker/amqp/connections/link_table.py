@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import proton
@@ -10,6 +10,7 @@ import proton
 from qpid_ha_broker.access.user_limits import UserUse
 from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.connections.late_answers import LateAnswers
 from qpid_ha_broker.amqp.nodes.directory import SET_INFO
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
@@ -21,6 +22,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     LINK_STOLEN,
     RESOURCE_LIMIT,
     AmqpError,
+    as_amqp,
 )
 from qpid_ha_broker.amqp.wire.endpoint_ending import ending_by_peer
 from qpid_ha_broker.amqp.wire.engine import (
@@ -34,7 +36,9 @@ from qpid_ha_broker.amqp.wire.engine import (
     unsettled_on,
 )
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
+from qpid_ha_broker.model.commands.deletion import Deletion
 from qpid_ha_broker.model.errors import NotPrimary
+from qpid_ha_broker.model.logs.log import Commitment
 from qpid_ha_broker.model.queues.queue import Queue
 
 MOST_LINKS = 65_535
@@ -60,7 +64,8 @@ class LinkTable:
         self._named: dict[tuple[Any, bool, str], LinkEndpoint] = {}
         """The same by AMQP session, whether we send, and name."""
         self._waiting: dict[Any, WaitingAttach] = {}
-        """Links whose attach is to be answered later."""
+        """Links whose attach is to be answered later, and of which nothing is there yet."""
+        self.late = LateAnswers(container)
         self._unspeakable: AmqpError | None = None
         """Why the connection has to end: see `check_refused`."""
         self._awaiting_detach: dict[Any, proton.Link] = {}
@@ -109,7 +114,8 @@ class LinkTable:
     def add(self, endpoint: LinkEndpoint) -> None:
         """Both ends are attached. Raises AmqpError where our answer does not fit into a frame of the peer."""
         self._attached[endpoint.link._impl] = self._named[_name_key(endpoint.link)] = endpoint
-        self._engine.input.answered(endpoint.link)
+        if endpoint.link.state & proton.Endpoint.LOCAL_ACTIVE:
+            self._engine.input.answered(endpoint.link)
         self.use.links += 1
         most, size = self._engine.peer_frame_bytes, answer_bytes(endpoint.link)
         if size > most:
@@ -118,8 +124,12 @@ class LinkTable:
                 FRAME_TOO_SMALL, f"an answer to this attach has {size} bytes, and the max-frame-size is {most}"
             )
 
-    def remove(self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True) -> None:
+    def remove(
+        self, endpoint: LinkEndpoint, *, lost: bool, closed: bool = False, by_peer: bool = True
+    ) -> Commitment | None:
         """It has ended, and with it what was made for it; nothing is said to the peer.
+
+        Returns what is to be committed before a peer that unsubscribes is told so; None: it does not.
 
         `lost`: nobody wished that. `closed`: the peer will not come back to it, not even to a durable subscription.
         `by_peer` False: we have ended it.
@@ -128,6 +138,7 @@ class LinkTable:
         if self._named.get(key := _name_key(endpoint.link)) is endpoint:
             del self._named[key]
         self.use.links -= 1
+        self.late.forget(endpoint.link)
         self._engine.detach(endpoint.link)
         endpoint.was_closed = closed
         endpoint.closed(lost=lost)
@@ -135,20 +146,23 @@ class LinkTable:
         if queue is not None and endpoint.is_relayed and (lost or not by_peer):
             default = self._container.default
             default.resources.timers.keep_for_return(queue, default.now_ms + RETURN_MS)
-        else:
-            self._delete_owned_queue(endpoint, queue, closed=closed)
-
-    def _delete_owned_queue(self, endpoint: LinkEndpoint, queue: Queue | None, *, closed: bool) -> None:
-        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
+            return None
         if queue is None or (endpoint.keep_on_detach and not closed):
-            return
+            return None
+        deletion = self._delete_owned_queue(queue)
+        return deletion if endpoint.keep_on_detach else None
+
+    def _delete_owned_queue(self, queue: Queue) -> Commitment:
+        """Delete a queue that was made for a link: a temporary one always, a durable subscription if it was closed."""
         default = self._container.default  # such queues are in no other set
-        if not default.is_there(queue):
-            return  # it was deleted by hand, or by its auto-delete; another one may have its name by now
+        if not default.is_there(queue):  # by hand, or by its auto-delete; another one may have its name by now
+            return default.resources.written
         try:
-            default.configuration.delete_queue(queue.name)
-        except NotPrimary:
-            return  # it has become the new primary's to delete
+            return default.configuration.delete_queue(queue.name)
+        except NotPrimary as error:  # it has become the new primary's to delete
+            given_up = Deletion(queue)
+            given_up.failure = error
+            return given_up
 
     def end_older(self, link: proton.Link) -> None:
         """End the link that has the name of `link`, a new one, in its session: the newer one wins (section 2.6.1)."""
@@ -180,7 +194,8 @@ class LinkTable:
             self.end_wait(waiting)
 
     def end_waits(self, session: proton.Session | None = None) -> None:
-        """Forget the attaches of `session`, or all, that were not answered yet."""
+        """Forget the attaches and detaches of `session`, or all, that were not answered yet."""
+        self.late.end(session)
         for waiting in list(self._waiting.values()):
             if session is None or is_in(waiting.link, session):
                 self.end_wait(waiting)
@@ -228,21 +243,38 @@ class LinkTable:
 
     # --- what the peer did
 
-    def detached(self, link: proton.Link, *, closed: bool) -> None:
-        """The peer has detached, first or in answer to us: answer it, if that is still to be done."""
-        endpoint = self._attached.get(link._impl)
+    def detached(self, link: proton.Link, answered: Callable[[], None], *, closed: bool) -> None:
+        """The peer has detached, first or in answer to us: answer it, if that is still to be done, and say `answered`.
+
+        That is later where it unsubscribes: what is said to be gone does not come back with a failover.
+        """
+        endpoint, change = self._attached.get(link._impl), None
         if endpoint is not None:
             ending = ending_by_peer(link, closed=closed)
-            self.remove(endpoint, lost=ending.is_failure, closed=ending.is_farewell)
+            change = self.remove(endpoint, lost=ending.is_failure, closed=ending.is_farewell)
         self.end_wait_of(link)
         if link.state & proton.Endpoint.LOCAL_UNINIT:  # its attach is not answered yet
             _open_to_nowhere(link)
         self._awaiting_detach.pop(link._impl, None)
-        if closed:
-            link.close()
+        is_decided = endpoint is not None or not closed or not self.is_limited
+
+        def answer(error: AmqpError | None) -> None:
+            if error is not None:
+                link.condition = error.as_condition(self._engine.peer_frame_bytes)
+            if closed:
+                link.close()
+            else:
+                link.detach()
+            self._let_go(link, is_decided=is_decided)
+            answered()
+
+        if change is None or change.is_committed:
+            answer(None)
+        elif change.failure is not None:
+            answer(as_amqp(change.failure))
         else:
-            link.detach()
-        self._let_go(link, is_decided=endpoint is not None or not closed or not self.is_limited)
+            wait = self._container.default.await_commit(change, "the end of the subscription is being replicated")
+            self.late.answer_detach(link, wait, answer)
 
     def _let_go(self, link: proton.Link, *, is_decided: bool) -> None:
         """Both ends have ended it. `is_decided`: the peer takes nothing on it for an answer any more, as brokers do.

@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
-from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, is_own, own_address
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import (
@@ -49,7 +49,8 @@ from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
-from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sessions import SessionPart
@@ -167,16 +168,76 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     link.rcv_settle_mode = link.remote_rcv_settle_mode
     if relay is not None and link.is_receiver and link.remote_target.address == SESSION_NODE:
         return _attach_session(connection, link, relay)
+    before = connection.container.default.resources.sets.log_ends
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
-        connection.engine.attach_sending(link, sending)
+        if isinstance(sending, OutgoingLink):
+            _answer_committed(connection, sending, sending.hosted, sending.queue, before)
+        else:
+            connection.engine.attach_sending(link, sending)
         return sending
     receiving = _attach_publisher(connection, link, relay)
     # What a command asks for may be much.
     is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
     late = answer_late if isinstance(receiving, CoordinatorLink) else None
     connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late)
+    if isinstance(receiving, IncomingLink):
+        node = None if receiving.target is None else receiving.target.node
+        _answer_committed(connection, receiving, receiving.hosted, node, before)
     return receiving
+
+
+def _answer_committed(
+    connection: Connection,
+    endpoint: OutgoingLink | IncomingLink,
+    hosted: HostedSet,
+    node: Queue | Exchange | None,
+    before: tuple[int, int],
+) -> None:
+    """Answer the attach once all is committed that the answer says to be there: what a failover takes back, nobody was
+    told of. `before`: where the logs of `default` ended before the attach.
+
+    1. It has written something there: a node, a binding, whose a queue is. All that is waited for.
+    2. A durable subscription: the attach before, which was not answered, may have written it.
+    3. A queue that another link has made, or a command: its declaration.
+    """
+    default = connection.container.default
+    resources = default.resources
+    token, waits_in = COMMITTED, hosted
+    if not default.read_only and (resources.sets.log_ends != before or endpoint.keep_on_detach):
+        token, waits_in = resources.written, default
+    elif isinstance(node, Queue) and not hosted.read_only:
+        token = CommitToken(node.log, node.id)
+    if token.is_committed:
+        _answer(connection, endpoint)
+    else:
+        wait = waits_in.await_commit(token, "what the link is attached to is being replicated")
+        _answer_later(connection, endpoint, wait)
+
+
+def _answer(connection: Connection, endpoint: OutgoingLink | IncomingLink) -> None:
+    """Nothing that the peer has given credit for goes out before this."""
+    endpoint.link.open()
+    if isinstance(endpoint, OutgoingLink):
+        connection.engine.attach_sending(endpoint.link, endpoint)
+
+
+def _answer_later(connection: Connection, endpoint: OutgoingLink | IncomingLink, wait: NodeWait) -> None:
+    """Answer when `wait` has ended. What was made for the link goes with it, answered or not."""
+    link, late = endpoint.link, connection.links.late
+
+    def told(error: AmqpError | None) -> None:
+        late.forget(link)
+        if error is not None:
+            endpoint.end(error)
+            return
+        _answer(connection, endpoint)
+        connection.engine.input.answered(link)
+        connection.engine.tell_credit(link)
+        connection.touch()
+
+    until_s = connection.container.clock() + connection.container.settings.attach_timeout_s
+    late.answer_attach(WaitingAttach(link, wait, told, until_s))
 
 
 def _attach_session(connection: Connection, link: proton.Link, relay: RelayRequest) -> HostedSession:
@@ -266,7 +327,8 @@ def _attach_publisher(
     else:
         handler = _publisher(connection, link, terminus, relay)
     link.max_message_size = handler.max_message_bytes
-    link.open()
+    if not isinstance(handler, IncomingLink):
+        link.open()
     return handler
 
 
@@ -373,7 +435,6 @@ def _attach_consumer(
         handler = _subscriber_without_source(connection, link, relay)
     else:
         raise AmqpError(INVALID_FIELD, "a consumer's source needs an address, or dynamic=true")
-    link.open()
     return handler
 
 

@@ -308,7 +308,7 @@ class IncomingLink(ReceivingLink):
             hosted = container.led_set(relay.set_name)
         credit = container.settings.publisher_credit
         super().__init__(connection, link, credit if relay is None else min(credit, REFUSED_MOST), hosted)
-        self._target = target
+        self.target = target
         self.spans_sets = target is None or isinstance(target.node, Exchange)
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
@@ -327,7 +327,7 @@ class IncomingLink(ReceivingLink):
         state = super().state()
         if self._relay is not None:
             state = state._replace(relayed_for=self._relay.client_text)
-        return state if self._target is None else state._replace(node=self._target.node.name)
+        return state if self.target is None else state._replace(node=self.target.node.name)
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Publish one message."""
@@ -529,14 +529,14 @@ class IncomingLink(ReceivingLink):
         Its queue may have been deleted since, or its publisher may not publish there any more. Were it refused for
         that, its proxy would number anew what is behind it, which was taken, too, and would be there twice.
         """
-        number = None if self._relay is None or self._target is not None else engine.number_if_any(delivery)
+        number = None if self._relay is None or self.target is not None else engine.number_if_any(delivery)
         if number is None:
             return None
         return self.hosted.resources.known_at(Message(b"", producer=self._relayed_by, sequence=number))
 
     def _destination(self, payload: bytes) -> tuple[HostedSet, Queue | Exchange, str]:
         sections = self._container.sections
-        target = self._target
+        target = self.target
         if target is None:
             address = sections.to(payload)
             if not address:

@@ -15,13 +15,19 @@ from typing import Protocol
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint, NumberedPublishers
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
-from qpid_ha_broker.amqp.wire.conditions import RESOURCE_DELETED, RESOURCE_LIMIT, RESOURCE_LOCKED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import (
+    RESOURCE_DELETED,
+    RESOURCE_LIMIT,
+    RESOURCE_LOCKED,
+    AmqpError,
+    as_amqp,
+)
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges.exchange import Exchange
-from qpid_ha_broker.model.logs.log import CommitToken, LogBatch
+from qpid_ha_broker.model.logs.log import COMMITTED, Commitment, CommitToken, LogBatch
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
@@ -107,8 +113,10 @@ class HostedSet:
         self._withheld: deque[Handout] = deque()
         self._withheld_of_sessions: deque[Handout] = deque()
         """Apart from the others, which need not wait for what is committed."""
-        self._commit_waits: list[tuple[CommitToken, NodeWait]] = []
-        """What attaches and opens wait for."""
+        self._commit_waits: list[tuple[Commitment, NodeWait]] = []
+        """What attaches, detaches and opens wait for."""
+        self._deleted: list[tuple[CommitToken, Queue]] = []
+        """Queues whose consumers are told of their deletion when it is committed."""
         self._awaited: dict[str, NodeWait] = {}
         """What attaches wait for, by name of a queue that is to be declared here."""
         self._unused: dict[str, int] = {}
@@ -188,8 +196,10 @@ class HostedSet:
             self.flush_accepted()
         if resources.overrun:
             self._delete_overrun_queues()
-        if catalog.deleted_queues or catalog.displaced_queues:
-            self._end_links_of_changed_queues()
+        if catalog.deleted_queues or self._deleted:
+            self._end_links_of_deleted_queues()
+        if catalog.displaced_queues:
+            self._end_links_of_displaced_queues()
         if resources.work or self.garbage:
             budget = Budget(host.clock, PORTIONS_S)
             resources.work.run(budget)
@@ -308,6 +318,7 @@ class HostedSet:
         waits, self._commit_waits = self._commit_waits, []
         for _, wait in waits:
             wait.fail(error)
+        self._deleted.clear()
         for link in list(self.links):
             if browsers or link.needs_primary:
                 link.end(error)
@@ -326,24 +337,32 @@ class HostedSet:
                 self._end_consumers(queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
                 self.overrun_queues_total += 1
 
-    def _end_links_of_changed_queues(self) -> None:
-        catalog = self.resources.catalog
-        displaced, catalog.displaced_queues = catalog.displaced_queues, {}
-        while catalog.deleted_queues:
-            queue = catalog.deleted_queues.pop()
-            displaced.pop(queue, None)
-            self._end_consumers(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
-        for queue in displaced:
+    def _end_links_of_displaced_queues(self) -> None:
+        displaced, self.resources.catalog.displaced_queues = self.resources.catalog.displaced_queues, {}
+        for queue in [queue for queue in displaced if not queue.deleted]:
             text = f"this broker brings its copy of queue {queue.name} level with the primary's: browse again"
             self._end_consumers(queue, AmqpError(RESOURCE_LOCKED, text))
 
+    def _end_links_of_deleted_queues(self) -> None:
+        """They get nothing more, and are told why when a failover cannot take the deletion back: who hears of it takes
+        its subscription for gone. From a queue whose messages are moved before it goes they are taken at once."""
+        deleted, self.resources.catalog.deleted_queues = self.resources.catalog.deleted_queues, []
+        for queue in reversed(deleted):
+            _stopped_consumers(queue)
+            is_written = queue.deleted and not self.read_only
+            self._deleted.append((self.resources.written if is_written else COMMITTED, queue))
+        waiting, self._deleted = self._deleted, []
+        for token, queue in waiting:
+            if token.is_committed:
+                self._end_consumers(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
+            else:
+                self._deleted.append((token, queue))
+
     def _end_consumers(self, queue: Queue, error: AmqpError) -> None:
-        links = [_endpoint(consumer) for consumer in queue.dispatcher.consumers]
-        for link in links:
-            link.stop()
+        links = _stopped_consumers(queue)
         self.resources.begin(_ending(links, error), Budget(self._host.clock, PORTIONS_S))
 
-    def await_commit(self, token: CommitToken, reason: str) -> NodeWait:
+    def await_commit(self, token: Commitment, reason: str) -> NodeWait:
         """What to wait for until `token`, of this set, is committed; it fails when another broker leads the set."""
         wait = NodeWait(reason)
         self._commit_waits.append((token, wait))
@@ -354,6 +373,8 @@ class HostedSet:
         for token, wait in waits:
             if token.is_committed:
                 wait.ready()
+            elif token.failure is not None:
+                wait.fail(as_amqp(token.failure))
             else:
                 self._commit_waits.append((token, wait))
 
@@ -380,6 +401,13 @@ class HostedSet:
         """Nothing may be written any more: each task finds that out and comes to its end."""
         self._host.end_links_now()
         self.resources.work.run()
+
+
+def _stopped_consumers(queue: Queue) -> list[LinkEndpoint]:
+    links = [_endpoint(consumer) for consumer in queue.dispatcher.consumers]
+    for link in links:
+        link.stop()
+    return links
 
 
 def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:

@@ -1,4 +1,5 @@
-"""Attaches that are answered later: to a node that is being made, and whose making takes more than this turn."""
+"""Attaches and detaches that are answered later: what they are about is being made, or committed, and that takes more
+than this turn."""
 
 from __future__ import annotations
 
@@ -68,3 +69,12 @@ class WaitingAttach:
     callback: Told
     until_s: float
     """By the container's clock: then it is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingDetach:
+    """A link that its peer has closed, which is answered later."""
+
+    link: proton.Link
+    wait: NodeWait
+    callback: Told

@@ -358,7 +358,7 @@ class Engine:
                 left = EVENTS_LENGTH
         return True
 
-    def guard(self, act: Callable[[], None]) -> None:
+    def guard(self, act: Callable[[], object]) -> None:
         """Do `act`, whose bug must not keep others from what is theirs: see `on_fault`."""
         try:
             act()

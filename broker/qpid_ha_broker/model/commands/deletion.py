@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.logs.log import CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 
@@ -26,6 +26,17 @@ class Deletion:
         self.queue = queue
         self.written: CommitToken | None = None
         self.failure: ModelError | None = None
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it is over, and clients may hear of it."""
+        return self.written is not None and self.written.is_committed
+
+    def waits_for(self, log: Log) -> bool:
+        """Whether it was written to `log`, or will be, and is not committed yet."""
+        if self.written is None:
+            return self.queue.log is log
+        return self.written.waits_for(log)
 
     def portions(self) -> Iterator[list[Entry]]:
         """All messages, some at a time: what nobody has, until nothing comes back any more, and then what is still held
