@@ -7,28 +7,30 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from model_support import PLENTY, message
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.ownership import ranges_of
+from qpid_ha_broker.group.serving import WRITES
+from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import Entry, Holder
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.resources import Resources
 from simulation.group_ledger import GroupLedger
 from simulation.group_node import GroupNode
 from simulation.node import Violation
 from simulation.virtual_time import Schedule
 
-SERVES = (GroupRole.SERVING, GroupRole.WITHHELD)
 UNCONFIRMED_MOST = 3
-SLICE_S = 0.02
 
 
-class Unit(NamedTuple):
+class Waiting(NamedTuple):
     """What a client waits for."""
 
-    placed: Callable[[], None]
-    refused: Callable[[str], None]
+    token: CommitToken
     committed: Callable[[], None]
+    refused: Callable[[ModelError], None]
 
 
 def nothing(_: object = None) -> None:
@@ -36,52 +38,45 @@ def nothing(_: object = None) -> None:
 
 
 class Connections:
-    """Units that were submitted, by node; all of a node are forgotten when it serves nobody."""
+    """Who waits for what, by node; all of a node is forgotten when it serves nobody."""
 
     def __init__(self) -> None:
-        self._units: dict[str, dict[int, Unit]] = {}
-        self._placed: dict[str, list[tuple[int, Unit]]] = {}
-        self._number = 0
+        self._waiting: dict[str, list[Waiting]] = {}
         self.clients: list[Publisher | QueueUse] = []
 
-    def submit(self, node: GroupNode, events: tuple[ev.Event, ...], unit: Unit) -> None:
-        self._number += 1
-        self._units.setdefault(node.name, {})[self._number] = unit
-        node.ask(fx.SubmitAsked(self._number, events))
+    def wait(
+        self, node: GroupNode, token: CommitToken, committed: Callable[[], None], refused: Callable[[ModelError], None]
+    ) -> None:
+        self._waiting.setdefault(node.name, []).append(Waiting(token, committed, refused))
+
+    def write(self, node: GroupNode, event: ev.Event) -> None:
+        """Nobody waits for what becomes of it."""
+        resources = node.resources
+        if resources is not None and not resources.replication.read_only:
+            resources.replicated.submit((event,))
 
     def member_changed(self, node: GroupNode, role: GroupRole) -> None:
-        if role in SERVES:
+        if role in WRITES:
             return
-        self._units.pop(node.name, None)
-        self._placed.pop(node.name, None)
+        self._waiting.pop(node.name, None)
         for client in self.clients:
             client.node_lost(node)
 
-    def answered(self, node: GroupNode, answer: fx.Placed | fx.SubmitRefused) -> None:
-        unit = self._units.get(node.name, {}).pop(answer.request, None)
-        if unit is None:
-            return
-        if isinstance(answer, fx.SubmitRefused):
-            unit.refused(answer.why)
-            return
-        unit.placed()
-        member = node.member
-        if member is not None and answer.lsn <= member.committed_lsn:
-            unit.committed()
-        else:
-            self._placed.setdefault(node.name, []).append((answer.lsn, unit))
-
-    def advanced(self, node: GroupNode, lsn: int) -> None:
-        placed = self._placed.get(node.name, [])
-        self._placed[node.name] = [line for line in placed if line[0] > lsn]
-        for line in placed:
-            if line[0] <= lsn:
-                line[1].committed()
+    def tell(self, node: GroupNode) -> None:
+        waiting = self._waiting.pop(node.name, [])
+        over = [each for each in waiting if each.token.failure is not None or each.token.is_committed]
+        self._waiting[node.name] = [each for each in waiting if each not in over]
+        for each in over:
+            failure = each.token.failure
+            if failure is not None:
+                each.refused(failure)
+            else:
+                each.committed()
 
 
 def queue_named(node: GroupNode, name: str) -> Queue | None:
-    member = node.member
-    return member.resource_set.catalog.queues.get(name) if member is not None else None
+    resources = node.resources
+    return resources.catalog.queues.get(name) if resources is not None else None
 
 
 class Publisher:
@@ -138,140 +133,164 @@ class Publisher:
             self._attempts.pop(number)
             return
         attempt = 0 if self._is_numbered else self._attempts[number]
-        payload = f"{self.name}/{number}/{attempt}".encode()
-        events: tuple[ev.Event, ...] = (ev.Enqueued((queue.id,), payload, True, 4, 0, ""),)
+        payload = message(f"{self.name}/{number}/{attempt}", durable=True)
         if self._is_numbered:
-            events += (ev.ProducerAdvanced(self.name.encode(), number, 10_000),)
+            payload = payload._replace(producer=self.name.encode(), sequence=number)
         queues = self._queue_ids.setdefault(number, set())
         queues.add(queue.id)
-        confirmed = partial(self._confirmed, self._life, number, payload, queues, node)
-        self._connections.submit(node, events, Unit(nothing, partial(self._refused, number), confirmed))
+        resources = node.resources
+        assert resources is not None
+        try:
+            token = resources.publish(queue, payload, node.now_ms)
+        except ModelError as error:
+            self._refused(number, error)
+            return
+        confirmed = partial(self._confirmed, self._life, number, payload.payload, queues, node)
+        self._connections.wait(node, token, confirmed, partial(self._refused, number))
 
     def _confirmed(self, life: int, number: int, payload: bytes, queues: set[int], node: GroupNode) -> None:
         if life == self._life:
             self._attempts.pop(number, None)
             node.ledger.confirmed[payload] = queues
 
-    def _refused(self, number: int, why: str) -> None:
-        if "no queue" not in why and "ask another" not in why:
-            raise Violation(f"number {number} of {self.name} was refused: {why}")
-        self._attempts.pop(number, None)
+    def _refused(self, number: int, failure: ModelError) -> None:
+        if not isinstance(failure, NotFound | NotPrimary):
+            raise Violation(f"number {number} of {self.name} was refused: {failure}")
+        if isinstance(failure, NotFound):
+            self._attempts.pop(number, None)
 
     def node_lost(self, node: GroupNode) -> None:
         if node is self._node:
             self._node = None
 
 
-class ModelledConsumer(Holder):
-    """Has some messages at a time, and answers each after a while."""
+class GroupConsumer(Consumer):
+    """Has some messages at a time; its use answers each after a while."""
 
-    __slots__ = ("credit", "name", "out")
+    __slots__ = ("name", "out", "prefetch", "use")
 
-    def __init__(self, name: str, credit: int) -> None:
+    def __init__(self, name: str, prefetch: int) -> None:
+        super().__init__()
         self.name = name
-        self.credit = credit
-        self.out: dict[int, bytes] = {}
+        self.prefetch = prefetch
+        self.use: QueueUse
+        self.out: dict[int, Entry] = {}
         """What it has and has not answered."""
+
+    def deliver(self, entries: list[Entry]) -> None:
+        self.use.delivered(self, entries)
 
 
 class QueueUse:
-    """The consumers of one queue at one node: asks for the queue, hands out, yields."""
+    """The consumers of one queue at one node: attached while the node serves, they answer what they are given."""
 
     def __init__(
-        self, node: GroupNode, queue: str, consumers: list[ModelledConsumer], connections: Connections,
+        self, node: GroupNode, queue: str, consumers: list[GroupConsumer], connections: Connections,
         schedule: Schedule, seed: int,
     ) -> None:  # fmt: skip
-        self._node, self._queue, self._consumers = node, queue, consumers
+        self._node, self._name, self._consumers = node, queue, consumers
         self._connections, self._schedule = connections, schedule
         self._ledger: GroupLedger = node.ledger
         self._draw = random.Random(f"{seed}/{node.name}/{queue}")
-        self._wanted_id = 0
-        """The queue that was asked for and not yielded; 0: none."""
-        self._owned_since_s = 0.0
-        self._was_owner = False
+        self._attached: tuple[Resources, Queue] | None = None
+        self._rests_until_s = 0.0
         self.accepts_all = False
         self.begins_s = 0.0
         connections.clients.append(self)
 
     def step(self) -> None:
         self._schedule.after(self._draw.uniform(0.005, 0.03), self.step)
-        member = self._node.member
-        queue = queue_named(self._node, self._queue)
-        if member is None or queue is None or member.role is not GroupRole.SERVING or self._node.is_paused:
+        if self._node.is_paused or self._schedule.now_s < max(self.begins_s, self._rests_until_s):
             return
-        if self._schedule.now_s < self.begins_s:
-            return
-        if self._wanted_id != queue.id:
-            self._wanted_id = queue.id
-            self._node.ask(fx.WantAsked(queue.id))
-            return
-        if not member.may_hand_out(queue.id):
-            self._was_owner = False
-            return
-        if not self._was_owner:
-            self._was_owner, self._owned_since_s = True, self._schedule.now_s
-        is_slice_over = self._schedule.now_s - self._owned_since_s > SLICE_S
-        if (is_slice_over and member.others_want(queue.id)) or self._draw.random() < 0.005:
-            self._give_up(queue)
-            return
-        self._hand_out(queue, member.committed_lsn)
+        if self._attached is not None and self._attached[1].deleted:
+            self._forget()
+        if self._attached is None:
+            self._attach()
+        elif self._draw.random() < 0.003:
+            self._detach()
 
-    def _give_up(self, queue: Queue) -> None:
-        self._wanted_id, self._was_owner = 0, False
-        held = [number for consumer in self._consumers for number in consumer.out]
-        self._node.ask(fx.YieldAsked(queue.id, ranges_of(held)))
+    def _attach(self) -> None:
+        resources, queue = self._node.resources, queue_named(self._node, self._name)
+        if resources is None or queue is None or self._node.role is not GroupRole.SERVING:
+            return
+        self._attached = resources, queue
+        for consumer in self._consumers:
+            consumer.use = self
+            resources.subscribe(queue, consumer, consumer)
+            consumer.credit, consumer.window_bytes = consumer.prefetch, PLENTY
+        resources.catalog.wake(queue)
+        self._node.turn_soon()
 
-    def _hand_out(self, queue: Queue, committed_lsn: int) -> None:
-        takers = [consumer for consumer in self._consumers if len(consumer.out) < consumer.credit]
-        for entry in list(queue.messages):
-            if not takers or entry.id > committed_lsn:
-                return
-            if entry.holder is None:
-                self._give(takers[0], queue, entry)
-                takers = [consumer for consumer in takers if len(consumer.out) < consumer.credit]
+    def _detach(self) -> None:
+        """All consumers go for a while, in order: what they have comes back."""
+        if self._attached is None:
+            return
+        resources, queue = self._attached
+        for consumer in self._consumers:
+            for entry in consumer.out.values():
+                self._ledger.returned(self._node.name, entry.resident_body())
+            resources.release(queue, list(consumer.out.values()), failed=False)
+            resources.unsubscribe(queue, consumer, self._node.now_ms)
+        self._forget()
+        self._rests_until_s = self._schedule.now_s + 0.0 if self.accepts_all else self._draw.uniform(0.0, 0.3)
+        self._node.turn_soon()
 
-    def _give(self, consumer: ModelledConsumer, queue: Queue, entry: Entry) -> None:
-        payload = entry.resident_body()
-        marked = queue.is_redelivered(entry)
-        queue.messages.hold(entry, consumer)
-        consumer.out[entry.id] = payload
+    def _forget(self) -> None:
+        self._attached = None
+        for consumer in self._consumers:
+            consumer.out.clear()
+
+    def delivered(self, consumer: GroupConsumer, entries: list[Entry]) -> None:
+        if self._attached is None:
+            raise Violation(f"{consumer.name} of {self._node.name} is given {len(entries)} messages, and has gone")
         name = f"{consumer.name}-{self._node.lives}"
-        self._ledger.given(self._node.name, name, payload, marked)
-        answer = partial(self._answer, consumer, queue.id, entry.id, payload)
-        self._schedule.after(self._draw.choice((0.002, 0.02, 0.1)) * self._draw.uniform(0.5, 1.5), answer)
+        for entry in entries:
+            consumer.out[entry.id] = entry
+            payload, marked = entry.resident_body(), self._attached[1].is_redelivered(entry)
+            self._ledger.given(self._node.name, name, payload, marked)
+            answer = partial(self._answer, consumer, self._attached, entry)
+            self._schedule.after(self._draw.choice((0.002, 0.02, 0.1)) * self._draw.uniform(0.5, 1.5), answer)
 
-    def _answer(self, consumer: ModelledConsumer, queue: int, number: int, payload: bytes) -> None:
-        if consumer.out.get(number) != payload:
+    def _answer(self, consumer: GroupConsumer, attached: tuple[Resources, Queue], entry: Entry) -> None:
+        if self._attached is not attached or consumer.out.get(entry.id) is not entry:
             return
         if self._node.is_paused:
-            self._schedule.after(0.1, partial(self._answer, consumer, queue, number, payload))
+            self._schedule.after(0.1, partial(self._answer, consumer, attached, entry))
             return
-        del consumer.out[number]
+        (resources, queue), payload = attached, entry.resident_body()
+        del consumer.out[entry.id]
         fate = 1.0 if self.accepts_all else self._draw.random()
         if fate < 0.12:
             self._ledger.returned(self._node.name, payload)
-            events: tuple[ev.Event, ...] = (ev.Released(queue, (number,), self._draw.random() < 0.5),)
-            unit = Unit(nothing, partial(self._refused, queue, payload), nothing)
+            resources.release(queue, [entry], failed=self._draw.random() < 0.5)
         else:
-            reason = ev.DequeueReason.REJECTED if fate < 0.15 else ev.DequeueReason.CONSUMED
             self._ledger.accepting.add(payload)
-            events = (ev.Dequeued(queue, (number,), reason),)
-            placed = partial(self._ledger.returned, self._node.name, payload)
-            accepted = partial(self._ledger.accepted.add, payload)
-            unit = Unit(placed, partial(self._refused, queue, payload), accepted)
-        self._connections.submit(self._node, events, unit)
+            take = resources.reject if fate < 0.15 else resources.accept
+            token = take(queue, [entry])
+            self._connections.wait(
+                self._node, token, partial(self._accepted, payload), partial(self._refused, queue.id, payload)
+            )
+        consumer.credit += 1
+        resources.catalog.wake(queue)
+        self._node.turn_soon()
 
-    def _refused(self, queue: int, payload: bytes, why: str) -> None:
+    def _accepted(self, payload: bytes) -> None:
         self._ledger.returned(self._node.name, payload)
-        if queue not in self._ledger.deleted and "ask another" not in why:
-            raise Violation(f"{payload!r} was handed out at {self._node.name}, and is not its own: {why}")
+        self._ledger.accepted.add(payload)
+
+    def _refused(self, queue: int, payload: bytes, failure: ModelError) -> None:
+        self._ledger.returned(self._node.name, payload)
+        if queue not in self._ledger.deleted and not isinstance(failure, NotPrimary):
+            raise Violation(f"{payload!r} was handed out at {self._node.name}, and is not its own: {failure}")
 
     def node_lost(self, node: GroupNode) -> None:
-        if node is not self._node:
+        if node is not self._node or self._attached is None:
             return
-        self._wanted_id, self._was_owner = 0, False
+        resources, queue = self._attached
         for consumer in self._consumers:
-            for payload in consumer.out.values():
-                self._ledger.returned(node.name, payload)
-            consumer.out.clear()
+            for entry in consumer.out.values():
+                self._ledger.returned(node.name, entry.resident_body())
+            if not queue.deleted:
+                resources.unsubscribe(queue, consumer, node.now_ms)
+        self._forget()
         self._ledger.node_lost(node.name)

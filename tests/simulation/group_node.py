@@ -8,17 +8,21 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Protocol
 
+from model_support import NOW_MS, TextReader
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GroupFrame, decode_batch
 from qpid_ha_broker.group.member import GroupMember
+from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.frames import Chunk, Objects
 from qpid_ha_broker.ha.objects import objects_frame
-from qpid_ha_broker.model.sets.resource_set import ResourceSet, ResourceSets
+from qpid_ha_broker.model.sets.grouped import Grouped
+from qpid_ha_broker.model.sets.resource_set import ResourceSet
+from qpid_ha_broker.model.sets.resources import Resources
 from simulation.group_ledger import GroupLedger
 from simulation.group_record import RecordKeeperModel
 from simulation.group_transport import Event, Port, SimulatedTransport, View
@@ -28,6 +32,8 @@ from simulation.virtual_time import Schedule
 SET_NAME = "orders"
 TURN_S = 0.0003
 TICK_S = 0.1
+SLICE_S = 0.02
+HANDOUT_LIMIT = 10
 EVERYTHING = 1 << 30
 
 
@@ -81,9 +87,8 @@ class Disk:
             self.write_next()
         self.waiting.clear()
 
-    def load(self) -> tuple[ResourceSet, int]:
-        """The resource set, and how far its log was known to be committed."""
-        resource_set = ResourceSets(SET_NAME).replicated
+    def load(self, resource_set: ResourceSet) -> int:
+        """What the disk has, into an empty set; returns how far its log was known to be committed."""
         committed_lsn = 0
         if self.checkpoint is not None:
             self.checkpoint.restore(resource_set)
@@ -93,7 +98,7 @@ class Disk:
                 resource_set.follow(record)
             resource_set.log.last_lsn = batch.last_lsn
             committed_lsn = batch.committed_lsn
-        return resource_set, committed_lsn
+        return committed_lsn
 
 
 class NodeClients(Protocol):
@@ -102,18 +107,17 @@ class NodeClients(Protocol):
     def member_changed(self, node: GroupNode, role: GroupRole) -> None:
         """They are ended if it serves nobody."""
 
-    def answered(self, node: GroupNode, answer: fx.Placed | fx.SubmitRefused) -> None:
-        """A unit was placed, or not."""
-
-    def advanced(self, node: GroupNode, lsn: int) -> None:
-        """More is committed."""
+    def tell(self, node: GroupNode) -> None:
+        """A unit may be committed, or have failed."""
 
 
 class GroupProcess:
     """A life of a node: ends, and nothing of it is left but the disk."""
 
-    def __init__(self, member: GroupMember) -> None:
-        self.member = member
+    def __init__(self) -> None:
+        self.replication = Grouped()
+        self.resources = Resources(TextReader(), SET_NAME, replication=self.replication)
+        self.serving: GroupServing
         self.port: Port | None = None
         self.inbox: deque[Event] = deque()
         self.is_busy = self.is_paused = self.is_turn_due = False
@@ -121,6 +125,10 @@ class GroupProcess:
         self.records: dict[int, bytes] = {}
         """Of the log, by LSN."""
         self.checked_lsn = 0
+
+    @property
+    def member(self) -> GroupMember:
+        return self.serving.member
 
 
 class GroupNode:
@@ -160,9 +168,12 @@ class GroupNode:
         if self.process is not None:
             return
         self.lives += 1
-        resource_set, committed_lsn = self.disk.load()
         settings = self._settings(self.name, f"{self.name}-{self.lives}")
-        process = self.process = GroupProcess(GroupMember(settings, resource_set, committed_lsn))
+        process = self.process = GroupProcess()
+        committed_lsn = self.disk.load(process.resources.replicated)
+        process.serving = GroupServing(
+            settings, process.resources, process.replication, committed_lsn, partial(self.feed, process), SLICE_S
+        )  # fmt: skip
         process.port = self._transport.open(self.name, partial(self._came, process))
         self.feed(process, fx.Started())
         self._tick(process)
@@ -256,13 +267,39 @@ class GroupNode:
             process.member.check_invariants()
         for effect in effects:
             self._carry_out(process, effect)
-        if not process.is_turn_due and not isinstance(happened, fx.GroupTurnEnded):
-            process.is_turn_due = True
-            self._schedule.after(TURN_S, partial(self._end_turn, process))
+        if not isinstance(happened, fx.GroupTurnEnded):
+            self.turn_soon()
 
     def _end_turn(self, process: GroupProcess) -> None:
         process.is_turn_due = False
+        if self.process is not process:
+            return
+        if not process.is_paused:
+            process.serving.turn_ends(self._schedule.now_s)
+            self._hand_out(process)
         self.feed(process, fx.GroupTurnEnded())
+
+    def _hand_out(self, process: GroupProcess) -> None:
+        resources = process.resources
+        while resources.has_work and not resources.replication.read_only:
+            for consumer, entries, _ in resources.hand_out(self.now_ms, HANDOUT_LIMIT):
+                consumer.deliver(entries)
+
+    def turn_soon(self) -> None:
+        """A client has done something that follows no input."""
+        process = self.process
+        if process is not None and not process.is_turn_due:
+            process.is_turn_due = True
+            self._schedule.after(TURN_S, partial(self._end_turn, process))
+
+    @property
+    def now_ms(self) -> int:
+        return NOW_MS + int(self._schedule.now_s * 1000)
+
+    @property
+    def resources(self) -> Resources | None:
+        """None: it is down."""
+        return self.process.resources if self.process is not None else None
 
     # --- effects
 
@@ -291,18 +328,25 @@ class GroupNode:
                     process.records.clear()
                 if after is GroupRole.SERVING:
                     self._keeper.empty.discard(self.name)
+                process.serving.role_changed(effect)
                 if self.clients is not None:
                     self.clients.member_changed(self, after)
-            case fx.Placed() | fx.SubmitRefused():
-                if self.clients is not None:
-                    self.clients.answered(self, effect)
+            case fx.Placed():
+                process.serving.placed(effect)
+                self._tell_clients()
+            case fx.SubmitRefused():
+                process.serving.refused(effect)
+                self._tell_clients()
             case fx.CommitAdvanced(lsn):
                 self._check_committed(process, lsn)
-                if self.clients is not None:
-                    self.clients.advanced(self, lsn)
+                self._tell_clients()
             case fx.Stop(reason):
                 self.end(has_power=True, why=reason)
                 self._schedule.after(self._draw.uniform(0.05, 1.0), self.start)
+
+    def _tell_clients(self) -> None:
+        if self.clients is not None:
+            self.clients.tell(self)
 
     def _record_written(self, process: GroupProcess, number: int, written: bool, record: object) -> None:
         self.feed(process, fx.RecordWritten(number, written, record, "" if record else "no answer"))  # type: ignore[arg-type]

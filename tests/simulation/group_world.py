@@ -10,7 +10,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
-from simulation.group_clients import Connections, ModelledConsumer, Publisher, QueueUse, Unit, nothing, queue_named
+from simulation.group_clients import Connections, GroupConsumer, Publisher, QueueUse, queue_named
 from simulation.group_ledger import GroupLedger
 from simulation.group_node import GroupNode
 from simulation.group_plan import CHECK_ALL_EVERY, FAULTS_END_S, GroupFault, GroupFaultKind, GroupPlan
@@ -74,17 +74,17 @@ class GroupWorld:
         )  # fmt: skip
 
     def _make_uses(self) -> list[QueueUse]:
-        consumers: dict[tuple[int, str], list[ModelledConsumer]] = {}
+        consumers: dict[tuple[int, str], list[GroupConsumer]] = {}
         for number in range(self.plan.consumers):
             place = self._draw.randrange(len(self.nodes)), self._draw.choice(self.queues)
-            consumers.setdefault(place, []).append(ModelledConsumer(f"c{number}", self._draw.choice((1, 3, 10))))
+            consumers.setdefault(place, []).append(GroupConsumer(f"c{number}", self._draw.choice((1, 3, 10))))
         uses = []
         for at, queue in [(at, queue) for at in range(len(self.nodes)) for queue in self.queues]:
             who = consumers.get((at, queue), [])
             use = QueueUse(self.nodes[at], queue, who, self.connections, self.schedule, self.plan.seed)
             use.begins_s = 2.0 if self.plan.prefilled else 0.0
             if not who:  # in the end somebody empties the queue
-                who.append(ModelledConsumer(f"last-{at}-{queue}", 10))
+                who.append(GroupConsumer(f"last-{at}-{queue}", 10))
                 use.begins_s = FAULTS_END_S
             uses.append(use)
         return uses
@@ -141,7 +141,7 @@ class GroupWorld:
             node = self._draw.choice(serving)
             for name in self.queues:
                 if queue_named(node, name) is None:
-                    self.connections.submit(node, (ev.QueueDeclared(name, {}),), Unit(nothing, nothing, nothing))
+                    self.connections.write(node, ev.QueueDeclared(name, {}))
 
     # --- faults
 
@@ -210,10 +210,10 @@ class GroupWorld:
             queue = queue_named(node, name)
             if queue is not None and deletes:
                 self.ledger.deleted.add(queue.id)
-                self.connections.submit(node, (ev.QueueDeleted(queue.id),), Unit(nothing, nothing, nothing))
+                self.connections.write(node, ev.QueueDeleted(queue.id))
             elif queue is None or not deletes:
                 extra = name if queue is None else f"extra-{draw.randint(0, 3)}"
-                self.connections.submit(node, (ev.QueueDeclared(extra, {}),), Unit(nothing, nothing, nothing))
+                self.connections.write(node, ev.QueueDeclared(extra, {}))
 
     # --- the end
 

@@ -14,13 +14,16 @@ from qpid_ha_broker.group.checks import Skip
 from qpid_ha_broker.group.decisions import RecordDecisions
 from qpid_ha_broker.group.deliveries import Deliveries
 from qpid_ha_broker.group.durable import DurableLog
+from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.joining import LevelingUp
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.ownership import Ownership
+from qpid_ha_broker.model.errors import NotFound
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets import state as set_state
+from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.state import SetState
 from simulation.group_plan import GroupPlan, draw_group_plan
 from simulation.planted import found_by
@@ -76,7 +79,7 @@ def test_skipping_for_a_reason_that_only_some_members_know_is_found(monkeypatch:
     ) -> Skip | None:
         queue = state.catalog.queues_by_id.get(event.queue)
         is_here = queue is not None and len(queue.messages.find_all(event.ids)) == len(event.ids)
-        return None if is_here else Skip("some of the messages are not here")
+        return None if is_here else Skip(NotFound("some of the messages are not here"))
 
     for kind in (ev.Dequeued, ev.Released):
         monkeypatch.setitem(checks.CHECKS, kind, messages_are_here)
@@ -121,3 +124,21 @@ def test_a_first_claim_that_nobody_else_may_replace_is_found(monkeypatch: pytest
     monkeypatch.setattr(RecordDecisions, "_consider_outside", consider_unless_claimed)
 
     assert "no progress" in found_by(monkeypatch, seeds()).problem
+
+
+def test_not_telling_what_a_consumer_gave_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_of_others(self: Grouped, queue: Queue, *, was_seen: bool) -> bool:
+        return not self.hands_out(queue)
+
+    monkeypatch.setattr(Grouped, "tells_returns", only_of_others)
+
+    assert "without saying so" in found_by(monkeypatch, seeds()).problem
+
+
+def test_handing_out_before_all_know_who_owns_the_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_delivered_here(self: GroupMember, queue: int) -> bool:
+        return self.role is GroupRole.SERVING and self.owner(queue) == self.name and queue not in self._parts.yielding
+
+    monkeypatch.setattr(GroupMember, "may_hand_out", as_delivered_here)
+
+    found_by(monkeypatch, seeds())

@@ -22,13 +22,14 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.ownership import Ownership
+from qpid_ha_broker.model.errors import AlreadyExists, InUse, ModelError, NotFound, RefusedBefore
 from qpid_ha_broker.model.sets.state import SetState
 
 
 class Skip(NamedTuple):
     """Why a unit does not count."""
 
-    why: str
+    failure: ModelError
     is_duplicate: bool = False
     """It was accepted before: who sent it waits for that to be committed."""
 
@@ -39,12 +40,12 @@ Check = Callable[[SetState, Ownership, str, Any], Skip | None]
 
 def _queues_are_there(state: SetState, _: Ownership, __: str, event: ev.Enqueued) -> Skip | None:
     missing = [queue for queue in event.queues if queue not in state.catalog.queues_by_id]
-    return Skip(f"there is no queue with the id {missing[0]} any more") if missing else None
+    return Skip(NotFound(f"there is no queue with the id {missing[0]} any more")) if missing else None
 
 
 def _queue_is_there(state: SetState, _: Ownership, __: str, event: Any) -> Skip | None:
     is_there = event.queue in state.catalog.queues_by_id
-    return None if is_there else Skip(f"there is no queue with the id {event.queue} any more")
+    return None if is_there else Skip(NotFound(f"there is no queue with the id {event.queue} any more"))
 
 
 def _messages_are_theirs(
@@ -53,18 +54,18 @@ def _messages_are_theirs(
     refusal = _queue_is_there(state, ownership, sender, event)
     if refusal is not None or ownership.may_take(event.queue, sender, event.ids):
         return refusal
-    return Skip(f"{sender} neither owns queue {event.queue} nor holds all of the messages {event.ids[:5]}")
+    return Skip(NotFound(f"{sender} neither owns queue {event.queue} nor holds all of the messages {event.ids[:5]}"))
 
 
 def _name_is_free(state: SetState, _: Ownership, __: str, event: ev.QueueDeclared | ev.ExchangeDeclared) -> Skip | None:
     catalog = state.catalog
     is_taken = event.name in catalog.queues or event.name in catalog.exchanges or event.name in state.map.queues
-    return Skip(f"the name {event.name} is taken") if is_taken else None
+    return Skip(AlreadyExists(f"the name {event.name} is taken")) if is_taken else None
 
 
 def _exchange_is_there(state: SetState, _: Ownership, __: str, event: Any) -> Skip | None:
     is_there = event.exchange in state.catalog.exchanges_by_id
-    return None if is_there else Skip(f"there is no exchange with the id {event.exchange} any more")
+    return None if is_there else Skip(NotFound(f"there is no exchange with the id {event.exchange} any more"))
 
 
 def _both_are_there(state: SetState, ownership: Ownership, sender: str, event: ev.Bound | ev.Unbound) -> Skip | None:
@@ -78,12 +79,13 @@ def _user_may_have_it(state: SetState, ownership: Ownership, sender: str, event:
         return refusal
     queue = state.catalog.queues_by_id[event.queue]
     is_taken = queue.arguments.exclusive and queue.used and queue.owner != event.owner
-    return Skip(f"queue {queue.name} is exclusive, and {queue.owner} has it") if is_taken else None
+    return Skip(InUse(f"queue {queue.name} is exclusive, and {queue.owner} has it")) if is_taken else None
 
 
 def _number_is_new(state: SetState, _: Ownership, __: str, event: ev.ProducerAdvanced) -> Skip | None:
     is_known = state.producers.sequence_of(event.producer) >= event.sequence
-    return Skip(f"number {event.sequence} of the producer was accepted before", is_duplicate=True) if is_known else None
+    failure = RefusedBefore(f"number {event.sequence} of the producer was accepted before")
+    return Skip(failure, is_duplicate=True) if is_known else None
 
 
 CHECKS: Final[Mapping[type[ev.Event], Check]] = {

@@ -101,8 +101,10 @@ class Deliveries:
             self._parts.leveling.forget_deleted()
         request = self._parts.units.pop(frame.number, None) if sender == self._ctx.settings.name else None
         if request is not None:
-            answer = fx.SubmitRefused(request, outcome.why_skipped)
-            self._ctx.effects.append(fx.Placed(request, outcome.lsn) if outcome.lsn else answer)
+            if outcome.failure is None or outcome.lsn:
+                self._ctx.effects.append(fx.Placed(request, outcome.lsn))
+            else:
+                self._ctx.effects.append(fx.SubmitRefused(request, outcome.failure))
 
     def take_acknowledgement(self, sender: str, frame: fr.Acknowledged) -> None:
         """A member has more on its disk."""

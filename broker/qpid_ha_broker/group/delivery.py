@@ -21,6 +21,7 @@ from qpid_ha_broker.group.frames import EpochBegun, QueueYielded, Submitted
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.ownership import Returned, ids_of
 from qpid_ha_broker.ha.catchup import CatchUp
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE
 
@@ -30,7 +31,8 @@ class UnitOutcome(NamedTuple):
 
     lsn: int
     """Of its last record; of a duplicate: at least that of the original; 0: it was skipped."""
-    why_skipped: str
+    failure: ModelError | None
+    """Why it was skipped."""
 
 
 class DeliveredLog:
@@ -48,17 +50,19 @@ class DeliveredLog:
         """A unit of a member in step."""
         records, _, problem = decode(frame.data)
         if problem is not None:
-            return UnitOutcome(0, f"damaged at byte {problem.offset}: {problem.text}")
+            return UnitOutcome(0, InvalidArgument(f"damaged at byte {problem.offset}: {problem.text}"))
         events = [record.event for record in records]
         strange = [type(event).__name__ for event in events if type(event) not in SUBMITTED_TYPES]
         if strange or not events:
-            return UnitOutcome(0, f"no unit of a group has {strange[0] if strange else 'no event'}")
+            text = f"no unit of a group has {strange[0] if strange else 'no event'}"
+            return UnitOutcome(0, InvalidArgument(text))
         skip = why_skipped(self._ctx.resource_set.state, self.lineage.ownership, sender, events)
         if skip is not None:
-            return UnitOutcome(self._ctx.last_lsn if skip.is_duplicate else 0, skip.why)
+            return UnitOutcome(self._ctx.last_lsn if skip.is_duplicate else 0, skip.failure)
         self._before(events)
         self._deliver(events)
-        return UnitOutcome(self._ctx.last_lsn, "")
+        self._wake(events)
+        return UnitOutcome(self._ctx.last_lsn, None)
 
     def _before(self, events: Iterable[ev.Event]) -> None:
         """What becomes of ownership; and who gives back what nobody else knows it had was given it all the same."""
@@ -71,6 +75,16 @@ class DeliveredLog:
                 self._hold_elsewhere(self._ctx.resource_set.catalog.queues_by_id[event.queue], event.ids)
             elif isinstance(event, ev.Dequeued):
                 ownership.answered(event.queue, event.ids)
+
+    def _wake(self, events: Iterable[ev.Event]) -> None:
+        """Consumers may find something."""
+        catalog = self._ctx.resource_set.catalog
+        for event in events:
+            if isinstance(event, ev.Enqueued | ev.Released):
+                for queue_id in event.queues if isinstance(event, ev.Enqueued) else (event.queue,):
+                    queue = catalog.queues_by_id.get(queue_id)
+                    if queue is not None:  # the same unit may delete it
+                        catalog.note_arrival(queue)
 
     def _deliver(self, events: Sequence[ev.Event]) -> None:
         by_hand = None if self.catch_up is None else partial(self._follow, self.catch_up, events)

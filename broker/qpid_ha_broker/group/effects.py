@@ -33,6 +33,7 @@ from qpid_ha_broker.ha.effects import (
     WriteCheckpoint,
     WriteRecord,
 )
+from qpid_ha_broker.model.errors import ModelError
 
 __all__ = [
     "CheckpointPersisted",
@@ -168,7 +169,7 @@ class SubmitRefused(NamedTuple):
     """The unit that was asked for was skipped, by all members, or not even multicast."""
 
     request: int
-    why: str
+    failure: ModelError
 
 
 class CommitAdvanced(NamedTuple):

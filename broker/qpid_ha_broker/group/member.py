@@ -40,6 +40,7 @@ from qpid_ha_broker.group.deliveries import Deliveries, RoleCells
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.parts import GroupParts
 from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.model.errors import InvalidArgument, NotPrimary
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 
@@ -54,6 +55,11 @@ class GroupMember:
         self._read_s = float("-inf")
 
     # --- what a driver asks
+
+    @property
+    def name(self) -> str:
+        """This member's."""
+        return self._ctx.settings.name
 
     @property
     def role(self) -> GroupRole:
@@ -150,14 +156,14 @@ class GroupMember:
     def refuse(self, asked: fx.SubmitAsked) -> None:
         """Nothing is written here."""
         text = f"{self._ctx.settings.name} is {self._parts.role}: ask another member of the group"
-        self._ctx.effects.append(fx.SubmitRefused(asked.request, text))
+        self._ctx.effects.append(fx.SubmitRefused(asked.request, NotPrimary(text)))
 
     def submit(self, asked: fx.SubmitAsked) -> None:
         """Have it delivered to all."""
         strange = [type(event).__name__ for event in asked.events if type(event) not in SUBMITTED_TYPES]
         if strange or not asked.events:
             text = f"no unit of a group has {strange[0] if strange else 'no event'}"
-            self._ctx.effects.append(fx.SubmitRefused(asked.request, text))
+            self._ctx.effects.append(fx.SubmitRefused(asked.request, InvalidArgument(text)))
             return
         if self._parts.log is None or self._parts.log.lineage.is_cold:
             self.refuse(asked)

@@ -74,6 +74,12 @@ class CommitToken(NamedTuple):
         """Whether clients may hear of what was written."""
         return self.lsn <= self.log.committed_lsn and (self.also is None or self.also.is_committed)
 
+    def and_also(self, also: CommitToken) -> CommitToken:
+        """What to wait for so that both are committed; at least one of them has no `also` yet."""
+        if self.is_committed:
+            return also
+        return self._replace(also=also) if self.also is None else also._replace(also=self)
+
     def is_of(self, log: Log) -> bool:
         """Whether the token is of `log`, or waits for one that is: of a log that has no witnesses any more that is all
         that can be said."""

@@ -46,6 +46,8 @@ DISPLACED = Holder()
 """Holds what has to go so that something newer fits, until it has gone."""
 EXPIRED = Holder()
 """Holds what has expired, until it has gone."""
+SUBMITTED = Holder()
+"""Holds what is to leave, or to come back, until the group of its set has given that a place."""
 
 
 class SequenceBlock:

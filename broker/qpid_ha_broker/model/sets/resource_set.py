@@ -71,8 +71,9 @@ class ResourceSet:
 
     @property
     def written(self) -> CommitToken:
-        """What to wait for so that all that was written here is committed."""
-        return self.log.written
+        """What to wait for so that all that was written here, and submitted here, is committed."""
+        log = self.log
+        return CommitToken(log, log.last_lsn, self.replication.unplaced)
 
     def submit(self, events: Sequence[ev.Event], by_hand: ByHand | None = None) -> CommitToken:
         """Have `events` written, all or none of them, and count; returns what to wait for.
@@ -122,35 +123,41 @@ class ResourceSet:
         queue.messages.add(entry)
         self.catalog.memory_bytes += entry.size + MESSAGE_OVERHEAD
 
-    def acquire(self, queue: Queue, entries: Sequence[Entry]) -> None:
+    def acquire(self, queue: Queue, entries: Sequence[Entry]) -> CommitToken:
         """Consumers hold `entries`: they do already."""
-        self.submit((ev.Acquired(queue.id, _ids(entries)),), _is_done)
+        return self.submit((ev.Acquired(queue.id, _ids(entries)),), _is_done)
 
-    def hold(self, queue: Queue, entries: Sequence[Entry], owner: SessionOwner) -> None:
+    def hold(self, queue: Queue, entries: Sequence[Entry], owner: SessionOwner) -> CommitToken:
         """`entries` are held for a link of a client's session."""
         event = ev.SessionAcquired(queue.id, *owner, _ids(entries))
-        self.submit((event,), lambda lsns: self.catalog.session_acquired(queue, entries, event))
+        return self.submit((event,), lambda lsns: self.catalog.session_acquired(queue, entries, event))
 
     def release(self, queue: Queue, entries: Sequence[Entry], failed: bool) -> None:
         """`entries` come back to their places."""
         event = ev.Released(queue.id, _ids(entries), failed)
         self.submit((event,), lambda lsns: self.catalog.released(queue, entries, failed))
 
-    def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> None:
+    def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> CommitToken:
         """`entries` leave `queue`."""
-        for start in range(0, len(entries), DEQUEUED_LENGTH):
-            part = entries if len(entries) <= DEQUEUED_LENGTH else entries[start : start + DEQUEUED_LENGTH]
-            self.submit((ev.Dequeued(queue.id, _ids(part), reason),), partial(self._left, queue, part))
+        if not entries:
+            return self.written
+        for start in range(0, len(entries) - DEQUEUED_LENGTH, DEQUEUED_LENGTH):
+            self._dequeue_part(queue, entries[start : start + DEQUEUED_LENGTH], reason)
+        last = (len(entries) - 1) // DEQUEUED_LENGTH * DEQUEUED_LENGTH
+        return self._dequeue_part(queue, entries[last:] if last else entries, reason)
+
+    def _dequeue_part(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> CommitToken:
+        return self.submit((ev.Dequeued(queue.id, _ids(entries), reason),), partial(self._left, queue, entries))
 
     def _left(self, queue: Queue, entries: list[Entry], lsns: Sequence[int]) -> None:
         self.catalog.removed(queue, entries)
 
     def commit(
         self, events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused], departures: Sequence[Departure]
-    ) -> list[tuple[Queue, Entry]]:
+    ) -> tuple[CommitToken, list[tuple[Queue, Entry]]]:
         """Messages come, producers have come as far with them, and others leave: all of it or nothing.
 
-        Returns what the messages take the place of (last-value queues).
+        Returns what to wait for, and what the messages take the place of (last-value queues).
         """
         dequeued = [ev.Dequeued(queue.id, _ids(entries), reason) for queue, entries, reason in departures]
         displaced: list[tuple[Queue, Entry]] = []
@@ -164,8 +171,7 @@ class ResourceSet:
             for queue, entries, _ in departures:
                 self.catalog.removed(queue, entries)
 
-        self.submit([*events, *dequeued], count)
-        return displaced
+        return self.submit([*events, *dequeued], count), displaced
 
     def declare_standard_exchanges(self) -> None:
         """Make those that are missing: all for an empty log, none after most promotions."""
@@ -281,11 +287,12 @@ class ResourceSet:
 class ResourceSets:
     """A set that others follow, beside `default` what a broker keeps for itself, and what the two share."""
 
-    def __init__(self, name: str = DEFAULT_SET) -> None:
+    def __init__(self, name: str = DEFAULT_SET, replication: HotStandby | None = None) -> None:
+        """`replication`: None, by one primary at a time."""
         self.catalog = Catalog()
         log = Log()
         self._local_log = LocalLog(log) if name == DEFAULT_SET else None
-        self.replication = HotStandby()
+        self.replication = replication or HotStandby()
         """That of the next."""
         state = SetState(log, self.catalog, unreplicated=self._local_log)
         self.replicated = ResourceSet(name, log, state, self.replication)
@@ -325,18 +332,8 @@ class ResourceSets:
     @property
     def written(self) -> CommitToken:
         """What to wait for so that all that was written in both logs is committed."""
-        local = self._local_log
-        if local is None or local.committed_lsn == local.last_lsn:
-            return self.replicated.written
-        return CommitToken(local, local.last_lsn, self.replicated.written)
-
-    def written_since(self, ends: tuple[int, int]) -> CommitToken:
-        """What to wait for so that what was written since `log_ends` was that is committed: of both logs, unless only
-        the local one has gone on."""
-        local = self._local_log
-        if local is not None and self.replicated.log.last_lsn == ends[0] and local.last_lsn != ends[1]:
-            return local.written
-        return self.written
+        beside = self.replicated.beside
+        return self.replicated.written if beside is None else beside.written.and_also(self.replicated.written)
 
     @property
     def log_ends(self) -> tuple[int, int]:

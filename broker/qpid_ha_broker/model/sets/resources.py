@@ -20,13 +20,13 @@ from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReade
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning, SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue, SessionLink
-from qpid_ha_broker.model.queues.sequence import Entry, Holder, load_bodies
+from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry, Holder, load_bodies
 from qpid_ha_broker.model.replication import is_local
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.sets.following import check_owner, safe_name
 from qpid_ha_broker.model.sets.purge import Purges, Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
-from qpid_ha_broker.model.sets.strategies import check_unlocked
+from qpid_ha_broker.model.sets.strategies import HotStandby, check_unlocked
 from qpid_ha_broker.model.sets.timers import QueueTimers
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.transactions.producers import Deduplication
@@ -46,10 +46,17 @@ _entry_id = attrgetter("id")
 class Resources:
     """The promise: whatever a set holds was written to its log first, and units are written whole."""
 
-    def __init__(self, reader: MessageReader, name: str = DEFAULT_SET, *, log_acquisitions: bool = False) -> None:
+    def __init__(
+        self,
+        reader: MessageReader,
+        name: str = DEFAULT_SET,
+        *,
+        log_acquisitions: bool = False,
+        replication: HotStandby | None = None,
+    ) -> None:
         self.name = name
         """Of the replicated set."""
-        self.sets = ResourceSets(name)
+        self.sets = ResourceSets(name, replication)
         self.replicated = self.sets.replicated
         """The set of whose objects and messages these are the commands, and of those that are local beside it."""
         self.catalog = self.sets.catalog
@@ -148,7 +155,8 @@ class Resources:
 
     def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
         """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
-        before, sets, first = self.sets.log_ends, self.sets.all, plan.units[self.replicated.log]
+        sets, first = self.sets.all, plan.units[self.replicated.log]
+        token: CommitToken | None = None
         # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
         # For the same reason the unit comes last after which the numbers of its messages are known.
         replicated_first = first.events and (departures or not first.advances)
@@ -163,10 +171,11 @@ class Resources:
             if advances:
                 room = self.deduplication.room_for(advances, resource_set.state.producers)
                 events = [*room, *events, *self.deduplication.take_refused(advances)]
-            for queue, older in resource_set.commit(events, leaving):
+            written, displaced = resource_set.commit(events, leaving)
+            token = written if token is None else written.and_also(token)
+            for queue, older in displaced:
                 if older.holder is None:
                     outdated.setdefault(queue, []).append(older)
-        token = self.sets.written_since(before)
         self.outranked_total += plan.outranked
         self.overrun |= plan.overrun
         for queue, entries in outdated.items():
@@ -175,7 +184,7 @@ class Resources:
             self._shrinking.begin(queue)
         for queue in plan.queues:
             self.catalog.note_arrival(queue)
-        return token
+        return self.written if token is None else token
 
     # --- messages out
 
@@ -289,12 +298,10 @@ class Resources:
 
     def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> CommitToken:
         if consumer.session_owner is not None:
-            self.sets.holding(queue).hold(queue, entries, consumer.session_owner)
-            return queue.log.written
+            return self.sets.holding(queue).hold(queue, entries, consumer.session_owner)
         if consumer.browsing or not self.log_acquisitions:
             return COMMITTED
-        self.sets.holding(queue).acquire(queue, entries)
-        return queue.log.written
+        return self.sets.holding(queue).acquire(queue, entries)
 
     def accept(self, queue: Queue, entries: list[Entry]) -> CommitToken:
         """Consumers have done with `entries`: forget them. Returns what to wait for.
@@ -307,8 +314,11 @@ class Resources:
             return self._give_back_unwritten(queue, entries)
         return self._dequeue(queue, entries, DequeueReason.CONSUMED)
 
-    def release(self, queue: Queue, entries: list[Entry], failed: bool) -> CommitToken:
-        """Give `entries` back to their places; `failed` counts against the delivery limit."""
+    def release(self, queue: Queue, entries: list[Entry], failed: bool, *, was_seen: bool = True) -> CommitToken:
+        """Give `entries` back to their places; `failed` counts against the delivery limit.
+
+        `was_seen`: they may have come to a client.
+        """
         if queue.deleted:
             return self.written
         if not self.sets.may_write(queue):
@@ -317,12 +327,17 @@ class Resources:
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
         if spent:
             self.reject(queue, spent, DeathReason.DELIVERY_LIMIT)
-        outdated = [entry for entry in entries if entry.body is not None and queue.messages.is_superseded(entry)]
+        outdated = [entry for entry in entries if _stays(entry) and queue.messages.is_superseded(entry)]
         if outdated:
             self._dequeue(queue, outdated, DequeueReason.DISPLACED)
-        returning = [entry for entry in entries if entry.body is not None]
+        returning = [entry for entry in entries if _stays(entry)]
         held = queue.held
-        is_written = failed or self.log_acquisitions or (held and any(entry.id in held for entry in returning))
+        is_written = (
+            failed
+            or self.log_acquisitions
+            or self.sets.holding(queue).replication.tells_returns(queue, was_seen=was_seen)
+            or (held and any(entry.id in held for entry in returning))
+        )
         if returning and is_written:
             self.sets.holding(queue).release(queue, returning, failed)
         else:
@@ -331,7 +346,7 @@ class Resources:
         if queue.limits.is_bounded:
             self._shrinking.begin(queue)
         self.catalog.note_arrival(queue)
-        return queue.log.written
+        return self.sets.holding(queue).written
 
     def release_in_portions(self, queue: Queue, holder: Holder, entries: list[Entry], failed: bool) -> None:
         """`release` what `holder` held, which has gone.
@@ -426,8 +441,7 @@ class Resources:
         return True
 
     def _dequeue(self, queue: Queue, entries: list[Entry], reason: DequeueReason) -> CommitToken:
-        self.sets.holding(queue).dequeue(queue, entries, reason)
-        return queue.log.written
+        return self.sets.holding(queue).dequeue(queue, entries, reason)
 
     # --- transactions
 
@@ -470,6 +484,11 @@ class Resources:
                 returning.setdefault(queue, []).append(entry)
         for queue, entries in returning.items():
             self.release_in_portions(queue, transaction, entries, failed=True)
+
+
+def _stays(entry: Entry) -> bool:
+    """Whether it is in its queue, and not about to leave it."""
+    return entry.body is not None and entry.holder is not SUBMITTED
 
 
 def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Message]) -> None:
@@ -548,7 +567,7 @@ def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> 
     """Give back what was handed out and never left this broker: it carries no mark of it, and has not failed."""
     if entries:
         seen = [entry.acquired_before for entry in entries]
-        resources.release(queue, entries, failed=False)
+        resources.release(queue, entries, failed=False, was_seen=False)
         for entry, was_seen in zip(entries, seen, strict=True):
             entry.acquired_before = was_seen
 

@@ -1,13 +1,18 @@
 """How the log of a resource set is shared: who may write, who hands out messages, and when what is submitted counts.
 
-| | `HotStandby` | `Alone` | `Copied` |
+| | of | who may write | who hands out |
 | --- | --- | --- | --- |
-| of | `default`, and sets with a name | what a broker keeps beside `default` | a queue: a copy of another cluster's |
-| who may write | the one broker that leads the set | it, while it leads `default` | that cluster |
-| who hands out | the same | the same | nobody here: it may be browsed |
-| what is submitted counts | at once, here | at once | as in the set that holds the queue |
-| it is committed | when all in sync have acknowledged it | when its store has | as in that set |
-| proof that it leads | the member's | not needed: nobody else has a copy | not needed |
+| `HotStandby` | `default`, and sets with a name | the one broker that leads the set | the same |
+| `Alone` | what a broker keeps beside `default` | it, while it leads `default` | the same |
+| `Copied` | a queue: a copy of another cluster's | that cluster | nobody here: it may be browsed |
+| `Grouped` (a module of its own) | a set with a name | each member of the group | the owner of the queue |
+
+| | what is submitted counts | it is committed | proof that it leads |
+| --- | --- | --- | --- |
+| `HotStandby` | at once, here | when all in sync have acknowledged it | the member's |
+| `Alone` | at once | when its store has | not needed: nobody else has a copy |
+| `Copied` | as in the set that holds the queue | as in that set | not needed |
+| `Grouped` | once the group has given it its place | when all in sync have it on disk | all in sync know the owner |
 
 The member's proof: docs/architecture.md, "Who may hand out". What another cluster sends for a copy is committed there,
 and is submitted here to the set that holds the queue, by `ha.queue_copy` alone. Whoever only follows or observes a set
@@ -21,10 +26,11 @@ from typing import Protocol
 
 from qpid_ha_broker.events.types import Event
 from qpid_ha_broker.model.errors import ModelError, NotPrimary, QueueLocked
-from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
 from qpid_ha_broker.model.replication import has_replicated_messages
+from qpid_ha_broker.model.sets.catalog import Catalog
 
 ByHand = Callable[[Sequence[int]], object]
 """Does what applying the events of a unit would come to, with what is at hand; it is called with their LSNs."""
@@ -32,6 +38,9 @@ ByHand = Callable[[Sequence[int]], object]
 
 class LocalCopy(Protocol):
     """This broker's copy of a resource set."""
+
+    log: Log
+    catalog: Catalog
 
     def deliver(self, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
         """Append `events` to the log, as a unit if they are not one, and let them count."""
@@ -44,24 +53,40 @@ class Replication(QueueStrategy, Protocol):
     def lead_proof(self) -> LeadProof:
         """How sure it is that nobody else hands out the messages of the set."""
 
+    @property
+    def unplaced(self) -> Commitment | None:
+        """Over once all that was submitted here so far is committed, or void; None: it all has its place in the log."""
+
     def submit(self, copy: LocalCopy, events: Sequence[Event], by_hand: ByHand | None) -> CommitToken:
         """Have `events` delivered to all copies, all of them or none."""
+
+    def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
+        """Whether it has to be written that messages come back to `queue` that did not fail; `was_seen`: a client may
+        have seen them."""
 
 
 class HotStandby:
     """One broker writes, the others follow. Nothing is refused unless somebody says why."""
 
+    counts_later = False
+    """What is submitted does not count at once."""
+
     def __init__(self) -> None:
         self._refusal: ModelError | None = None
         self._read_only = ""
-        self.is_restricted = False
-        """There is a `refusal`, or it is `read_only`: looked at first, where every message passes."""
+        self.is_restricted = self.counts_later
+        """There is a `refusal`, or it is `read_only`, or `counts_later`: looked at where every message passes."""
         self.not_primary: Callable[[str], ModelError] = NotPrimary
         """Makes the error for who wants to write where it is `read_only`, of that text."""
         self.became_read_only: Callable[[], None] = _nothing
         """Called when nothing may be written from now on: to end what was to be written in portions."""
         self.lead_proof = LeadProof.ALONE
         """How sure it was that this broker leads, when that was looked at last."""
+
+    @property
+    def unplaced(self) -> Commitment | None:
+        """As `Replication.unplaced`."""
+        return None
 
     @property
     def refusal(self) -> ModelError | None:
@@ -71,7 +96,7 @@ class HotStandby:
     @refusal.setter
     def refusal(self, refusal: ModelError | None) -> None:
         self._refusal = refusal
-        self.is_restricted = bool(refusal or self._read_only)
+        self.is_restricted = bool(refusal or self._read_only or self.counts_later)
 
     @property
     def read_only(self) -> str:
@@ -81,7 +106,7 @@ class HotStandby:
     @read_only.setter
     def read_only(self, text: str) -> None:
         self._read_only = text
-        self.is_restricted = bool(text or self._refusal)
+        self.is_restricted = bool(text or self._refusal or self.counts_later)
         if text:
             self.became_read_only()
 
@@ -92,6 +117,10 @@ class HotStandby:
     def hands_out(self, queue: Queue) -> bool:
         """As `QueueStrategy.hands_out`."""
         return not self._read_only
+
+    def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
+        """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""
+        return False
 
     def check_writable(self) -> None:
         """Raises NotPrimary, or what `not_primary` makes."""
@@ -109,6 +138,8 @@ class HotStandby:
 class Alone:
     """Nobody else has a copy; it is served with a set that others have, or not at all."""
 
+    unplaced: Commitment | None = None
+
     def __init__(self, served_with: Replication) -> None:
         self._served_with = served_with
         self.lead_proof = LeadProof.ALONE
@@ -125,6 +156,10 @@ class Alone:
     def hands_out(self, queue: Queue) -> bool:
         """As `QueueStrategy.hands_out`."""
         return self._served_with.hands_out(queue)
+
+    def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
+        """As `Replication.tells_returns`."""
+        return False
 
 
 class Copied:

@@ -1,0 +1,71 @@
+"""A member of a group as its clients have it: commands on the resource set on one side, the member's core on the other.
+
+What commands submit goes to the core as inputs, and what the core says of it comes back to whoever waits: `Grouped` has
+both ends. `feed` is the driver's: it handles an input and carries out what follows, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from qpid_ha_broker.events.types import Event
+from qpid_ha_broker.group import effects as fx
+from qpid_ha_broker.group.context import GroupSettings
+from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.member import GroupMember
+from qpid_ha_broker.group.slices import Slices
+from qpid_ha_broker.model.sets.grouped import Grouped
+from qpid_ha_broker.model.sets.resources import Resources
+
+WRITES: Final = frozenset({GroupRole.SERVING, GroupRole.WITHHELD})
+"""Roles in which commands are taken."""
+
+
+class GroupServing:
+    """`committed_lsn`: how far the store of `resources` was told that the log is committed."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        resources: Resources,
+        replication: Grouped,
+        committed_lsn: int,
+        feed: Callable[[fx.Input], None],
+        slice_s: float,
+    ) -> None:
+        self.resources = resources
+        self.member = GroupMember(settings, resources.replicated, committed_lsn)
+        self._replication = replication
+        self._feed = feed
+        self._slices = Slices(resources.catalog, slice_s)
+        replication.multicast = self._multicast
+        replication.owns = self.member.may_hand_out
+        replication.read_only = f"{settings.name} has not come to its group yet"
+
+    def _multicast(self, number: int, events: Sequence[Event]) -> None:
+        self._feed(fx.SubmitAsked(number, tuple(events)))
+
+    def placed(self, effect: fx.Placed) -> None:
+        """A unit of ours has come to its place."""
+        self._replication.placed(effect.request, effect.lsn)
+
+    def refused(self, effect: fx.SubmitRefused) -> None:
+        """A unit of ours counts nowhere."""
+        self._replication.skipped(effect.request, self.resources.replicated.log.last_lsn, effect.failure)
+
+    def role_changed(self, effect: fx.RoleChanged) -> None:
+        """Where it has no part in the group any more, clients are to be ended; what they wait for has failed."""
+        if effect.after in WRITES:
+            self._replication.read_only = ""
+            return
+        why = f"{self.member.name} is {effect.after} ({effect.reason}): ask another member of the group"
+        self._replication.left_behind(why)
+        self._replication.read_only = why
+        self._slices.forget()
+
+    def turn_ends(self, now_s: float) -> None:
+        """Ask for queues, and hand them on; before the core ends its turn."""
+        if self.member.role is GroupRole.SERVING:
+            for asked in self._slices.turn(self.member, now_s):
+                self._feed(asked)

@@ -1,0 +1,158 @@
+"""A set that all members of a group write: what is submitted here counts once the group has given it its place.
+
+Until then it is nowhere in the log, nobody sees it, and it has no LSN: whoever waits for it has a `Unit`. What a
+command decides from is the state as it was delivered so far; where others were faster, the unit is skipped by all, and
+fails here. Messages that are to leave, or to come back, are held meanwhile, so that nobody else is given them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.errors import ModelError, NotPrimary
+from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import SUBMITTED
+from qpid_ha_broker.model.sets.catalog import Catalog
+from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
+
+
+class Unit:
+    """What one command has submitted. Where it was skipped it has a place all the same: the end of the log."""
+
+    __slots__ = ("_failure", "_log", "lsn")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._failure: ModelError | None = None
+        self.lsn = 0
+        """Of its last event; 0: it has no place yet."""
+
+    def over(self, lsn: int, failure: ModelError | None) -> None:
+        """It was placed, or skipped."""
+        self.lsn, self._failure = lsn, failure
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was submitted before it, and it itself, is committed or void."""
+        return 0 < self.lsn <= self._log.committed_lsn
+
+    @property
+    def is_committed(self) -> bool:
+        """As `Commitment.is_committed`."""
+        return self._failure is None and self.is_settled
+
+    @property
+    def failure(self) -> ModelError | None:
+        """As `Commitment.failure`."""
+        return self._failure
+
+    def waits_for(self, log: Log) -> bool:
+        """As `Commitment.waits_for`."""
+        return self._log is log and self._failure is None and not self.is_settled
+
+
+class _AllBefore:
+    """What to wait for so that nothing is on its way any more: whether the last of it counted does not matter."""
+
+    __slots__ = ("_newest",)
+    failure = None
+
+    def __init__(self, newest: Unit) -> None:
+        self._newest = newest
+
+    @property
+    def is_committed(self) -> bool:
+        """As `Commitment.is_committed`."""
+        return self._newest.is_settled
+
+    def waits_for(self, log: Log) -> bool:
+        """As `Commitment.waits_for`."""
+        return self._newest.waits_for(log)
+
+
+class Grouped(HotStandby):
+    """The promise: a unit that was submitted here is placed or fails, and in the order in which it was submitted.
+
+    `read_only` is said while this member has no part in the group: it was not let in, or was left behind.
+    """
+
+    counts_later = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lead_proof = LeadProof.PROVEN
+        self.multicast: Callable[[int, Sequence[ev.Event]], None] = _nobody
+        """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
+        self.owns: Callable[[int], bool] = lambda queue: False
+        """Whether this member hands out from the queue with that id."""
+        self._units: dict[int, Unit] = {}
+        """Those without a place, by their numbers."""
+        self._placed: deque[Unit] = deque()
+        """Those that have one and may not be committed yet, in the order of their places."""
+        self._newest: Unit | None = None
+        self._number = 0
+
+    @property
+    def unplaced(self) -> Commitment | None:
+        """As `Replication.unplaced`."""
+        newest = self._newest
+        return None if newest is None or newest.is_settled else _AllBefore(newest)
+
+    def submit(self, copy: LocalCopy, events: Sequence[ev.Event], by_hand: ByHand | None) -> CommitToken:
+        """As `Replication.submit`. What is at hand now may have changed by then, so it is found again by its id."""
+        unit = self._newest = Unit(copy.log)
+        self._number += 1
+        self._units[self._number] = unit
+        for event in events:
+            if isinstance(event, ev.Dequeued | ev.Released):
+                _hold(copy.catalog, event)
+        self.multicast(self._number, events)
+        return CommitToken(copy.log, 0, unit)
+
+    def placed(self, number: int, lsn: int) -> None:
+        """The unit ends at `lsn`, and counts; of a duplicate: the original lies before that."""
+        unit = self._units.pop(number, None)
+        if unit is not None:
+            unit.over(lsn, None)
+            while self._placed and self._placed[0].is_settled:
+                self._placed.popleft()
+            self._placed.append(unit)
+
+    def skipped(self, number: int, end_lsn: int, failure: ModelError) -> None:
+        """The unit counts nowhere; the log ended at `end_lsn` then."""
+        unit = self._units.pop(number, None)
+        if unit is not None:
+            unit.over(end_lsn, failure)
+
+    def left_behind(self, why: str) -> None:
+        """The group goes on without this member: whether what was under way counts is known to the others. What comes
+        to the same places of the log is not what was there."""
+        units = [*self._units.values(), *[unit for unit in self._placed if not unit.is_settled]]
+        self._units.clear()
+        self._placed.clear()
+        for unit in units:
+            unit.over(ev.EVERYTHING, NotPrimary(why))
+        self._newest = None
+
+    def hands_out(self, queue: Queue) -> bool:
+        """As `QueueStrategy.hands_out`: the owner does."""
+        return not self.read_only and self.owns(queue.id)
+
+    def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
+        """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is
+        out before its queue is yielded."""
+        return was_seen or not self.hands_out(queue)
+
+
+def _hold(catalog: Catalog, event: ev.Dequeued | ev.Released) -> None:
+    queue = catalog.queues_by_id[event.queue]
+    for entry in queue.messages.find_all(event.ids):
+        queue.messages.hold(entry, SUBMITTED)
+
+
+def _nobody(number: int, events: Sequence[ev.Event]) -> None:
+    raise LookupError("a unit of a set that has no group yet")

@@ -1,0 +1,136 @@
+"""Members of a group in one thread, on the real cores and the real resource set: an order without faults, for tests of
+what commands come to. Deliveries are held back until the test lets them go."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+
+from model_support import Core, TextReader
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.group import effects as fx
+from qpid_ha_broker.group.context import GroupSettings
+from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.frames import decode_batch
+from qpid_ha_broker.group.serving import GroupServing
+from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.grouped import Grouped
+from qpid_ha_broker.model.sets.resources import Resources
+
+ROUNDS = 10_000
+
+
+class _MembersCore(Core):
+    """What is committed the group says."""
+
+    def commit(self) -> None:
+        pass
+
+
+class LittleMember:
+    """One member, with the commands of `Core` on its copy."""
+
+    def __init__(self, group: LittleGroup, name: str) -> None:
+        self.name = name
+        self.replication = Grouped()
+        self.core = _MembersCore(Resources(TextReader(), "orders", replication=self.replication), witness=False)
+        self.resources = self.core.resources
+        self._group = group
+        settings = GroupSettings(name, f"{name}-1", patience_s=0.1, ask_again_s=0.1)
+        self.serving = GroupServing(settings, self.resources, self.replication, 0, self.feed, group.slice_s)
+
+    @property
+    def role(self) -> GroupRole:
+        return self.serving.member.role
+
+    def feed(self, happened: fx.Input) -> None:
+        for effect in self.serving.member.handle(happened, self._group.now_s):
+            self._group.carry_out(self, effect)
+
+    def turn(self) -> None:
+        self.serving.turn_ends(self._group.now_s)
+        if not self.replication.read_only:
+            self.core.hand_out()
+        self.feed(fx.GroupTurnEnded())
+
+    def queue(self, name: str = "q") -> Queue:
+        return self.core.catalog.queues[name]
+
+    def write(self, *events: ev.Event) -> None:
+        self.resources.replicated.submit(events)
+
+
+class LittleGroup:
+    """Members `a`, `b`, `c`, all serving, with a queue `q`."""
+
+    def __init__(self, slice_s: float = 1.0) -> None:
+        self.now_s, self.slice_s = 0.0, slice_s
+        self.record = ClusterRecord()
+        self._order: deque[tuple[str, bytes]] = deque()
+        self._soon: deque[partial[None]] = deque()
+        names = "a", "b", "c"
+        self.members = [LittleMember(self, name) for name in names]
+        self.a, self.b, self.c = self.members
+        for member in self.members:
+            member.feed(fx.Started())
+        for member in self.members:
+            member.feed(fx.ViewChanged(names, names, ()))
+        for _ in range(100):
+            self.pass_time(0.2)
+            if all(member.role is GroupRole.SERVING for member in self.members):
+                break
+        self.a.write(ev.QueueDeclared("q", {}))
+        self.settle()
+
+    def carry_out(self, member: LittleMember, effect: fx.Effect) -> None:
+        answer: fx.Input | None = None
+        match effect:
+            case fx.Multicast(data):
+                self._order.append((member.name, data))
+            case fx.Persist(number):
+                answer = fx.Persisted(number)
+            case fx.WriteCheckpoint(number):
+                answer = fx.CheckpointPersisted(number)
+            case fx.ReadRecord(number):
+                answer = fx.RecordRead(number, self.record, "")
+            case fx.WriteRecord(number, expected, wanted):
+                self.record = wanted if self.record == expected else self.record
+                answer = fx.RecordWritten(number, self.record == wanted, self.record, "")
+            case fx.Placed():
+                member.serving.placed(effect)
+            case fx.SubmitRefused():
+                member.serving.refused(effect)
+            case fx.RoleChanged():
+                member.serving.role_changed(effect)
+        if answer is not None:
+            self._soon.append(partial(member.feed, answer))
+
+    def turn(self) -> None:
+        """One turn of each member: what they have to say goes into the order, and is delivered to nobody yet."""
+        for member in self.members:
+            member.turn()
+
+    def settle(self) -> None:
+        """Until nothing moves. Raises RuntimeError when it never ends."""
+        for _ in range(ROUNDS):
+            self.turn()
+            if self._soon:
+                self._soon.popleft()()
+            elif self._order:
+                self.deliver_next()
+            else:
+                return
+        raise RuntimeError("the group does not come to rest")
+
+    def deliver_next(self) -> None:
+        """The next batch of the order, to all."""
+        sender, data = self._order.popleft()
+        for member in self.members:
+            member.feed(fx.Delivered(sender, tuple(decode_batch(data)[1]), len(data)))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        for member in self.members:
+            member.feed(fx.Ticked())
+        self.settle()

@@ -1,0 +1,219 @@
+"""Commands on a set that a group writes: what they wait for, what is held meanwhile, and what others see of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from little_group import LittleGroup, LittleMember
+from model_support import NOW_MS, bodies, message, transaction_of
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.errors import NotFound, NotPrimary
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.sequence import SUBMITTED
+
+
+@pytest.fixture
+def group() -> LittleGroup:
+    return LittleGroup()
+
+
+def held(member: LittleMember) -> list[str]:
+    return bodies(member.queue().messages)
+
+
+def consumer(member: LittleMember, credit: int) -> Consumer:
+    """Attached, with credit; its queue comes as the group settles."""
+    made = member.core.consumer(member.queue())
+    member.core.give_credit(member.queue(), made, credit)
+    return made
+
+
+def publish(group: LittleGroup, member: LittleMember, *texts: str) -> None:
+    member.core.publish(member.queue(), *texts)
+    group.settle()
+
+
+# --- what is submitted
+
+
+def test_a_message_is_nowhere_before_it_has_its_place_and_then_at_all_members(group: LittleGroup) -> None:
+    token = group.a.resources.publish(group.a.queue(), message("x"), NOW_MS)
+    assert (token.is_committed, token.failure, held(group.a)) == (False, None, [])
+    group.settle()
+    assert token.is_committed
+    assert [held(member) for member in group.members] == [["x"]] * 3
+    assert len({member.queue().messages.find(member.core.log.last_lsn) is None for member in group.members}) == 1
+
+
+def test_delivered_is_not_committed(group: LittleGroup) -> None:
+    token = group.a.resources.publish(group.a.queue(), message("x"), NOW_MS)
+    group.turn()
+    group.deliver_next()
+    assert (held(group.a), token.is_committed) == (["x"], False), "nobody has said yet that it has it"
+    group.settle()
+    assert token.is_committed
+
+
+def test_what_is_skipped_fails_and_counts_nowhere(group: LittleGroup) -> None:
+    group.b.write(ev.QueueDeleted(group.b.queue().id))
+    group.b.turn()
+    token = group.a.resources.publish(group.a.queue(), message("late"), NOW_MS)
+    after = group.a.resources.written
+    group.settle()
+    assert (type(token.failure), token.is_committed) == (NotFound, False)
+    assert (after.is_committed, after.failure) == (True, None), "whoever waits for all before does not care"
+
+
+def test_what_was_written_waits_for_the_newest_unit(group: LittleGroup) -> None:
+    assert group.a.resources.written.is_committed
+    group.a.core.publish(group.a.queue(), "x", "y")
+    written = group.a.resources.written
+    assert (written.is_committed, written.waits_for(group.a.core.log)) == (False, True)
+    group.settle()
+    assert written.is_committed
+    assert group.a.resources.written.also is None
+
+
+def test_a_member_that_is_left_behind_confirms_nothing_that_comes_to_the_places_of_its_units(
+    group: LittleGroup,
+) -> None:
+    """Its log will be another one: what was placed and not committed, too, may be nothing there."""
+    placed = group.a.resources.publish(group.a.queue(), message("placed"), NOW_MS)
+    group.turn()
+    group.deliver_next()
+    unplaced = group.a.resources.publish(group.a.queue(), message("unplaced"), NOW_MS)
+    group.a.replication.left_behind("the others went on")
+    log = group.a.core.log
+    log.acknowledge("group", log.last_lsn)
+    assert [token.is_committed for token in (placed, unplaced)] == [False, False]
+    assert all(isinstance(token.failure, NotPrimary) for token in (placed, unplaced))
+    assert group.a.resources.written.also is None
+
+
+def test_a_transaction_is_one_unit(group: LittleGroup) -> None:
+    queue = group.a.queue()
+    token = group.a.resources.commit(transaction_of((queue, "b"), (queue, "c")), NOW_MS)
+    group.turn()
+    assert held(group.a) == []
+    group.settle()
+    assert token.is_committed
+    assert [held(member) for member in group.members] == [["b", "c"]] * 3
+
+
+def test_a_number_that_comes_at_two_members_at_once_is_queued_once(group: LittleGroup) -> None:
+    numbered = message("x", durable=True)._replace(producer=b"p", sequence=1)
+    tokens = [member.resources.publish(member.queue(), numbered, NOW_MS) for member in group.members]
+    group.settle()
+    assert all(token.is_committed for token in tokens)
+    assert held(group.c) == ["x"]
+
+
+# --- what consumers have
+
+
+def test_what_is_accepted_is_nobodys_until_that_has_its_place(group: LittleGroup) -> None:
+    publish(group, group.b, "x", "y")
+    mine = consumer(group.a, 1)
+    group.settle()
+    (entry,) = group.a.core.inbox(mine)
+    token = group.a.resources.accept(group.a.queue(), [entry])
+    assert (entry.holder, token.is_committed, held(group.a)) == (SUBMITTED, False, ["x", "y"])
+    group.settle()
+    assert token.is_committed
+    assert [held(member) for member in group.members] == [["y"]] * 3
+
+
+def test_what_a_client_gave_back_comes_marked_wherever_it_goes_next(group: LittleGroup) -> None:
+    publish(group, group.b, "x")
+    first = consumer(group.a, 1)
+    group.settle()
+    (entry,) = group.a.core.inbox(first)
+    group.a.resources.release(group.a.queue(), [entry], failed=False)
+    group.a.core.leave(group.a.queue(), first)
+    second = consumer(group.b, 1)
+    group.settle()
+    (again,) = group.b.core.inbox(second)
+    assert bodies([again]) == ["x"]
+    assert group.b.queue().is_redelivered(again)
+
+
+def test_a_failed_delivery_counts_at_all_members_and_the_last_one_ends_it(group: LittleGroup) -> None:
+    group.a.write(ev.QueueDeclared("limited", {"qpid.delivery_limit": 2}))
+    group.settle()
+    for member in (group.a, group.b):
+        queue = member.queue("limited")
+        if member is group.a:
+            member.core.publish(queue, "poison")
+            group.settle()
+        made = member.core.consumer(queue)
+        member.core.give_credit(queue, made, 1)
+        group.settle()
+        entries = member.core.inbox(made)
+        assert bodies(entries) == ["poison"]
+        member.resources.release(queue, entries, failed=True)
+        made.credit = 0
+        member.core.leave(queue, made)
+        group.settle()
+    assert [member.queue("limited").messages.count for member in group.members] == [0, 0, 0]
+
+
+def test_what_has_expired_leaves_once_by_its_owner(group: LittleGroup) -> None:
+    mine = consumer(group.a, 10)
+    group.settle()
+    group.b.core.publish(group.b.queue(), message("old", ttl_ms=5), message("new"))
+    for member in group.members:
+        member.core.now_ms = NOW_MS + 1000
+    group.settle()
+    assert bodies(group.a.core.inbox(mine)) == ["new"]
+    assert [held(member) for member in group.members] == [["new"]] * 3
+
+
+# --- whose turn it is
+
+
+def test_a_queue_goes_to_who_waits_when_the_slice_is_over_and_what_is_out_stays_out(group: LittleGroup) -> None:
+    publish(group, group.c, *"abcdef")
+    here, there = consumer(group.a, 2), consumer(group.b, 2)
+    group.settle()
+    had = group.a.core.inbox(here)
+    assert (bodies(had), group.b.core.inbox(there)) == (["a", "b"], [])
+    group.pass_time(group.slice_s + 0.1)
+    assert bodies(group.b.core.inbox(there)) == ["c", "d"]
+    token = group.a.resources.accept(group.a.queue(), had)
+    group.settle()
+    assert token.is_committed, "whoever holds it answers, whoever owns the queue"
+    assert held(group.c) == ["c", "d", "e", "f"]
+
+
+def test_who_takes_nothing_any_more_hands_on_at_once(group: LittleGroup) -> None:
+    publish(group, group.c, "x")
+    here = consumer(group.a, 1)
+    group.settle()
+    entries = group.a.core.inbox(here)
+    there = consumer(group.b, 1)
+    group.settle()
+    assert group.b.core.inbox(there) == []
+    group.a.resources.release(group.a.queue(), entries, failed=False)
+    group.a.core.leave(group.a.queue(), here)
+    group.settle()
+    assert bodies(group.b.core.inbox(there)) == ["x"]
+
+
+def test_who_waits_alone_keeps_the_queue(group: LittleGroup) -> None:
+    here = consumer(group.a, 100)
+    group.settle()
+    for _ in range(3):
+        group.pass_time(group.slice_s + 0.1)
+        publish(group, group.b, "x")
+    assert bodies(group.a.core.inbox(here)) == ["x"] * 3
+    assert group.b.serving.member.owner(group.b.queue().id) == "a"
+
+
+def test_browsers_need_no_turn(group: LittleGroup) -> None:
+    publish(group, group.c, "x")
+    consumer(group.a, 1)
+    group.settle()
+    looking = group.b.core.consumer(group.b.queue(), browsing=True)
+    group.b.core.give_credit(group.b.queue(), looking)
+    group.settle()
+    assert bodies(group.b.core.inbox(looking)) == ["x"]
