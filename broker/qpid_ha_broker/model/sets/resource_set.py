@@ -67,6 +67,11 @@ class ResourceSet:
         """What to wait for so that all that was written here is committed."""
         return self.log.written
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether nothing of what counts here can be taken back, whoever writes it."""
+        return self.written.is_committed and not (self.replication.read_only and self.log.is_unsure)
+
     def submit(self, events: Sequence[ev.Event], by_hand: ByHand | None = None) -> CommitToken:
         """Have `events` written, all or none of them, and count; returns what to wait for.
 
