@@ -502,7 +502,6 @@ def test_other_sets_do_not_give_back_for_an_end_that_a_former_primary_of_default
     default.read_only = True
     assert held_after_a_tick(primary) == 1, "it serves nobody at the moment, and leads yet"
     log.end_writing()
-    log.remove_witness(WITNESS)
     default.resources.replication.read_only = "another one leads"
     assert held_after_a_tick(primary) == 1
     log.committed_elsewhere(log.last_lsn - 1)
@@ -516,7 +515,6 @@ def test_other_sets_do_not_give_back_for_an_end_that_came_with_a_comparison_befo
     primary = with_an_end_that_is_not_committed()
     default, replicated = primary.container.default, primary.container.default.resources.replicated
     log, lsn = replicated.log, replicated.log.last_lsn
-    log.remove_witness(WITNESS)
     default.read_only, default.resources.replication.read_only = True, "another one leads"
     catch_up = CatchUp(replicated, 0)
     catch_up.discard_after_common()
