@@ -20,6 +20,8 @@ from qpid_ha_broker.amqp.wire.engine import ACCEPTED, RELEASED
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest, read_answer, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked, SessionGranted, read_asked, read_granted
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.ha.browser import objects_frame
+from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.model.sessions import SessionPart
 from session_clients import (
     confirmed,
@@ -471,6 +473,55 @@ def test_other_sets_give_back_what_a_session_held_when_its_end_is_committed() ->
     log.acknowledge(WITNESS, log.last_lsn)
     primary.container.tick()
     assert len(primary.set("red").resources.catalog.holdings) == 0
+
+
+def with_an_end_that_is_not_committed() -> SeveralSets:
+    """What a session holds in another set, and its end, which nobody else has heard of."""
+    primary = SeveralSets()
+    publisher = primary.connect()
+    publisher.send(publisher.sender("red"), proton.Message("m1"))
+    primary.settle_down()
+    consume(open_session(primary), "red", 1)
+    primary.container.default.resources.replicated.log.add_witness(WITNESS)
+    assert primary.container.sessions.end_by_hand(FIRST) is not None
+    primary.settle_down()
+    return primary
+
+
+def held_after_a_tick(broker: SeveralSets) -> int:
+    """How many links hold something in the other set, which this broker leads all the time."""
+    broker.container.tick()
+    broker.settle_down()
+    return len(broker.set("red").resources.catalog.holdings)
+
+
+def test_other_sets_do_not_give_back_for_an_end_that_a_former_primary_of_default_has_not_committed() -> None:
+    """It leads `default` no more, and its successor may never hear of the end: then the session lives there."""
+    primary = with_an_end_that_is_not_committed()
+    default, log = primary.container.default, primary.container.default.resources.replicated.log
+    default.read_only = True
+    assert held_after_a_tick(primary) == 1, "it serves nobody at the moment, and leads yet"
+    log.end_writing()
+    default.resources.replication.read_only = "another one leads"
+    assert held_after_a_tick(primary) == 1
+    log.committed_elsewhere(log.last_lsn - 1)
+    assert held_after_a_tick(primary) == 1
+    log.committed_elsewhere(log.last_lsn)
+    assert held_after_a_tick(primary) == 0, "the successor has the end, too"
+
+
+def test_other_sets_do_not_give_back_for_an_end_that_came_with_a_comparison_before_it_was_committed() -> None:
+    """The primary of `default` may be lost, and its successor be one that never had the end."""
+    primary = with_an_end_that_is_not_committed()
+    default, replicated = primary.container.default, primary.container.default.resources.replicated
+    log, lsn = replicated.log, replicated.log.last_lsn
+    default.read_only, default.resources.replication.read_only = True, "another one leads"
+    catch_up = CatchUp(replicated, 0)
+    catch_up.discard_after_common()
+    catch_up.objects(objects_frame(replicated.state, 1, lsn))
+    assert held_after_a_tick(primary) == 1
+    log.committed_elsewhere(lsn)
+    assert held_after_a_tick(primary) == 0
 
 
 # --- the end

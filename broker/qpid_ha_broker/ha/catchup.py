@@ -151,6 +151,7 @@ class CatchUp:
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         self._set.log.reset(frame.lsn)
         self._set.log.committed_elsewhere(ev.EVERYTHING)
+        self._set.log.count_unsure()  # the primary may still wait for others who are to have the last of it
         return [discarded for name, entries in lost for discarded in _discarded(name, entries)]
 
     def chunk(self, frame: Chunk) -> None:

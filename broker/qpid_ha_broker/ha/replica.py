@@ -406,6 +406,7 @@ class Replica:
 
     def _begin_catch_up(self, common_lsn: int) -> list[fr.Frame]:
         self._apply_held(self.held_lsn)
+        self._set.log.count_unsure()
         self.complete = self._follows_from_log = False
         self._catch_up = CatchUp(self._set, common_lsn)
         self._ctx.effects += self._catch_up.discard_after_common()

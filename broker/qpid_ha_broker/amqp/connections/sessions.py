@@ -351,7 +351,8 @@ class ClientSessions:
             for session in [each for each in registry.waiting.values() if each.is_over(now_ms)]:
                 self.end(session, failed=True)
         self.links.look()
-        may_give_back = self._default.read_only or self._default.resources.written.is_committed
+        # Also where this broker led `default` a moment ago: its successor may not know of an end, and keep the session.
+        may_give_back = self._default.resources.replicated.is_committed
         for hosted in self._container.sets.values():
             if hosted.read_only:
                 self._checked.pop(hosted, None)

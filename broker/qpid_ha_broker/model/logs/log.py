@@ -93,13 +93,24 @@ class CommitToken(NamedTuple):
 class Log:
     """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""
 
-    __slots__ = ("_acknowledged", "_doubtful_upto", "_pending", "_units", "last_lsn", "shown_lsn", "write_times")
+    __slots__ = (
+        "_acknowledged",
+        "_doubtful_upto",
+        "_pending",
+        "_units",
+        "_unsure_upto",
+        "last_lsn",
+        "shown_lsn",
+        "write_times",
+    )
 
     def __init__(self, last_lsn: int = 0) -> None:
         self.last_lsn = last_lsn
         self.shown_lsn = EVERYTHING
         """Where others write: up to there it may be shown. What lies beyond was written here, and may be taken back."""
         self._doubtful_upto = 0
+        self._unsure_upto = 0
+        """Where others write: what counts here may be taken back until that LSN is committed. 0: nothing may."""
         self.write_times = WriteTimes()
         self._acknowledged: dict[str, int] = {}
         self._pending: list[LogRecord] = []
@@ -122,6 +133,11 @@ class Log:
     def written(self) -> CommitToken:
         """What to wait for so that all that was written so far is committed."""
         return CommitToken(self, self.last_lsn)
+
+    @property
+    def is_unsure(self) -> bool:
+        """Where others write: whether something counts here of which nobody has said that it is committed."""
+        return self._unsure_upto > 0
 
     @property
     def has_pending(self) -> bool:
@@ -162,13 +178,20 @@ class Log:
         """Others write it from now on: what is not committed here counts if they say so."""
         self._doubtful_upto = self.last_lsn
         self.shown_lsn = self.whole_lsn()
+        self.count_unsure()
         self.committed_elsewhere(self.shown_lsn)
+
+    def count_unsure(self) -> None:
+        """All that is here counts, and whoever writes it has not said of the last of it that it is committed."""
+        self._unsure_upto = self.last_lsn
 
     def committed_elsewhere(self, lsn: int) -> None:
         """Whoever writes it says that it is committed up to there, or has put something else in the place of the rest:
         EVERYTHING."""
         if lsn >= self._doubtful_upto:
             self.shown_lsn = EVERYTHING
+        if lsn >= self._unsure_upto:
+            self._unsure_upto = 0
 
     def reset(self, last_lsn: int) -> None:
         """The log now ends at `last_lsn`, and every witness holds it so far: what nobody has taken yet is dropped."""

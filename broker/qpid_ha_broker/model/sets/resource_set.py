@@ -75,6 +75,13 @@ class ResourceSet:
         log = self.log
         return CommitToken(log, log.last_lsn, self.replication.unplaced)
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether nothing of what counts here can be taken back, whoever writes it."""
+        if self.replication.read_only:  # then witnesses of the log, who saw what was written here, say nothing of it
+            return not self.log.is_unsure
+        return self.written.is_committed
+
     def submit(self, events: Sequence[ev.Event], by_hand: ByHand | None = None) -> CommitToken:
         """Have `events` written, all or none of them, and count; returns what to wait for.
 
