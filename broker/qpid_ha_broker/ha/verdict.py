@@ -220,11 +220,11 @@ def _is_dead_end(evidence: PromotionEvidence) -> bool:
     recorded itself, say), and then its own refusal names the command.
     """
     here = (evidence.own, *evidence.answers)
-    if evidence.force or evidence.unreachable or any(each.state == State.PRIMARY for each in here):
+    if evidence.force or evidence.unreachable or any(broker.state == State.PRIMARY for broker in here):
         return False
-    if not set(_newest_view(evidence).members) <= {each.name for each in here}:
+    if not set(_newest_view(evidence).members) <= {broker.name for broker in here}:
         return False
-    return all(isinstance(_judge(_seen_by(each, evidence)), Refusal) for each in here)
+    return all(isinstance(_judge(_seen_by(broker, evidence)), Refusal) for broker in here)
 
 
 def _seen_by(broker: Answer, evidence: PromotionEvidence) -> PromotionEvidence:
@@ -232,7 +232,7 @@ def _seen_by(broker: Answer, evidence: PromotionEvidence) -> PromotionEvidence:
     evidence = replace(evidence, auto_recover=True)
     if broker is evidence.own:
         return evidence
-    others = tuple(each for each in (evidence.own, *evidence.answers) if each is not broker)
+    others = tuple(other for other in (evidence.own, *evidence.answers) if other is not broker)
     recorded = evidence.record.primary if evidence.record is not None else ""
     primary = evidence.own_primary if broker.generation == evidence.own.generation else recorded
     return replace(
@@ -313,7 +313,7 @@ def _why_not_empty(evidence: PromotionEvidence) -> str:
         and _has_claimed(own, record)
         and _is_as_claimed(record, (own, *evidence.answers))
     )
-    is_all_mere_claims = is_our_own and all(_is_of_mere_claims(each, own, record) for each in evidence.answers)
+    is_all_mere_claims = is_our_own and all(_is_of_mere_claims(answer, own, record) for answer in evidence.answers)
     owners = "" if is_all_mere_claims else _owners(evidence)
     if owners:
         return f"this broker holds no data, and {owners} does: {evidence.keeper.promote} that one"

@@ -13,21 +13,16 @@ from itertools import chain, islice
 from typing import Protocol
 
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint, NumberedPublishers
+from qpid_ha_broker.amqp.nodes.ended_queues import EndedQueues
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint, NumberedPublishers, endpoint_of
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
-from qpid_ha_broker.amqp.wire.conditions import (
-    RESOURCE_DELETED,
-    RESOURCE_LIMIT,
-    RESOURCE_LOCKED,
-    AmqpError,
-    as_amqp,
-)
+from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LIMIT, AmqpError, as_amqp
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges.exchange import Exchange
-from qpid_ha_broker.model.logs.log import COMMITTED, Commitment, CommitToken, LogBatch
+from qpid_ha_broker.model.logs.log import Commitment, CommitToken, LogBatch
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
@@ -35,7 +30,7 @@ from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.message_clock import SteadyTime
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
-from qpid_ha_broker.model.work import Task, used_up
+from qpid_ha_broker.model.work import Task
 
 HANDOUT_LIMIT = 256
 """Messages for one consumer in one turn: enough to fill frames, few enough that nobody waits for long."""
@@ -115,8 +110,7 @@ class HostedSet:
         """Apart from the others, which need not wait for what is committed."""
         self._commit_waits: list[tuple[Commitment, NodeWait]] = []
         """What attaches, detaches and opens wait for."""
-        self._deleted: list[tuple[CommitToken, Queue]] = []
-        """Queues whose consumers are told of their deletion when it is committed."""
+        self._ended_queues = EndedQueues(resources, self._begin)
         self._awaited: dict[str, NodeWait] = {}
         """What attaches wait for, by name of a queue that is to be declared here."""
         self._unused: dict[str, int] = {}
@@ -176,8 +170,7 @@ class HostedSet:
             if log.has_pending:
                 return True
         goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
-        catalog = resources.catalog
-        return resources.has_work or goes_on or bool(catalog.deleted_queues or catalog.displaced_queues)
+        return resources.has_work or goes_on or self._ended_queues.are_due
 
     @property
     def awaits_turn(self) -> bool:
@@ -196,10 +189,7 @@ class HostedSet:
             self.flush_accepted()
         if resources.overrun:
             self._delete_overrun_queues()
-        if catalog.deleted_queues or self._deleted:
-            self._end_links_of_deleted_queues()
-        if catalog.displaced_queues:
-            self._end_links_of_displaced_queues()
+        self._ended_queues.look(read_only=self.read_only)
         if resources.work or self.garbage:
             budget = Budget(host.clock, PORTIONS_S)
             resources.work.run(budget)
@@ -318,7 +308,7 @@ class HostedSet:
         waits, self._commit_waits = self._commit_waits, []
         for _, wait in waits:
             wait.fail(error)
-        self._deleted.clear()
+        self._ended_queues.forget()
         for link in list(self.links):
             if browsers or link.needs_primary:
                 link.end(error)
@@ -334,33 +324,13 @@ class HostedSet:
                 self.configuration.delete_queue(queue.name)
                 if self._is_placed(queue.name):  # what is made anew meanwhile, and used, stays
                     self._host.directory.delete_queue(queue.name, if_empty=True, if_unused=True)
-                self._end_consumers(queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster"))
+                self._ended_queues.end_consumers(
+                    queue, AmqpError(RESOURCE_LIMIT, f"{error}; it is deleted: read faster")
+                )
                 self.overrun_queues_total += 1
 
-    def _end_links_of_displaced_queues(self) -> None:
-        displaced, self.resources.catalog.displaced_queues = self.resources.catalog.displaced_queues, {}
-        for queue in [queue for queue in displaced if not queue.deleted]:
-            text = f"this broker brings its copy of queue {queue.name} level with the primary's: browse again"
-            self._end_consumers(queue, AmqpError(RESOURCE_LOCKED, text))
-
-    def _end_links_of_deleted_queues(self) -> None:
-        """They get nothing more, and are told why when a failover cannot take the deletion back: who hears of it takes
-        its subscription for gone. From a queue whose messages are moved before it goes they are taken at once."""
-        deleted, self.resources.catalog.deleted_queues = self.resources.catalog.deleted_queues, []
-        for queue in reversed(deleted):
-            _stopped_consumers(queue)
-            is_written = queue.deleted and not self.read_only
-            self._deleted.append((self.resources.written if is_written else COMMITTED, queue))
-        waiting, self._deleted = self._deleted, []
-        for token, queue in waiting:
-            if token.is_committed:
-                self._end_consumers(queue, AmqpError(RESOURCE_DELETED, f"queue {queue.name} was deleted"))
-            else:
-                self._deleted.append((token, queue))
-
-    def _end_consumers(self, queue: Queue, error: AmqpError) -> None:
-        links = _stopped_consumers(queue)
-        self.resources.begin(_ending(links, error), Budget(self._host.clock, PORTIONS_S))
+    def _begin(self, task: Task) -> None:
+        self.resources.begin(task, Budget(self._host.clock, PORTIONS_S))
 
     def await_commit(self, token: Commitment, reason: str) -> NodeWait:
         """What to wait for until `token`, of this set, is committed; it fails when another broker leads the set."""
@@ -403,19 +373,6 @@ class HostedSet:
         self.resources.work.run()
 
 
-def _stopped_consumers(queue: Queue) -> list[LinkEndpoint]:
-    links = [_endpoint(consumer) for consumer in queue.dispatcher.consumers]
-    for link in links:
-        link.stop()
-    return links
-
-
-def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
-    for link in used_up(links):
-        link.end(error)
-        yield
-
-
 def _asked(link: LinkEndpoint, ask: Callable[[], bool], *, has_ended: bool) -> bool:
     """What `link` answers; `has_ended`: the answer of one on which a bug comes up, and which ends with it."""
     try:
@@ -429,10 +386,4 @@ def _deliver(consumer: Consumer, entries: list[Entry]) -> None:
     try:
         consumer.deliver(entries)
     except Exception as error:  # noqa: BLE001 # see `LinkEndpoint.bug`
-        _endpoint(consumer).bug(error, entries)
-
-
-def _endpoint(consumer: Consumer) -> LinkEndpoint:
-    if not isinstance(consumer, LinkEndpoint):
-        raise TypeError(f"{consumer} is no link: it cannot be detached")
-    return consumer
+        endpoint_of(consumer).bug(error, entries)

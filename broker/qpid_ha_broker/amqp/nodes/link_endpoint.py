@@ -11,6 +11,7 @@ from qpid_ha_broker.amqp.nodes.link_state import LinkState
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 
@@ -121,3 +122,10 @@ class NumberedPublishers(dict[bytes, LinkEndpoint]):
         """It does no more."""
         if self.get(producer) is link:
             del self[producer]
+
+
+def endpoint_of(consumer: Consumer) -> LinkEndpoint:
+    """The link that takes messages of a queue. Raises TypeError: it is none."""
+    if not isinstance(consumer, LinkEndpoint):
+        raise TypeError(f"{consumer} is no link: it cannot be detached")
+    return consumer
