@@ -310,6 +310,10 @@ WHO_MAY_LEAD: dict[str, tuple[Answer, tuple[Answer, ...], dict[str, Any], str]] 
         OLD_B, (refilled("c"), OLD_A), beside_record(LATER), NONE_KNOWS),
     "it may lead where the recorded primary says that it never began": (
         refilled("b"), (claims("a", 5),), beside_record(CLAIMED._replace(epoch=9)), ""),
+    "unless that one goes further, which was filled by nobody who had slept": (
+        refilled("b", lsn=99), (claims("a", 5), OLD_C), beside_record(CLAIMED),
+        "generation 3 only: promote that one"),
+    "then that one may": (claims("a", 5), (refilled("b", lsn=99), OLD_C), beside_record(CLAIMED), ""),
     # --- what somebody knows to be committed
     "who has all of it may lead": (B, (told("c", (3, 100)),), {}, ""),
     "more of an older generation is less": (B, (told("c", (2, 500)),), {}, ""),

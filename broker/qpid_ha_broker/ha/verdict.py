@@ -476,18 +476,25 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
 
     With the recorded generation in its log it followed the recorded primary, and holds all that this one had. Without
     it, this broker may have been recorded, then emptied or put back, and filled again by a primary that had slept since
-    before: it would have forgotten what the record speaks of. Unless nothing was ever confirmed in that generation.
+    before: it would have forgotten what the record speaks of. Unless nothing was ever confirmed in that generation, and
+    this broker goes as far as the one that claimed it, which was filled by nobody who had slept.
     """
     record, own = evidence.record, evidence.own
     if own.store is not StoreOrigin.UNVERIFIED or record is None or own.generation >= record.generation:
         return ""
-    if _is_mere_claim(record, (own, *evidence.answers)):
+    is_mere_claim = _is_mere_claim(record, (own, *evidence.answers))
+    further = [each for each in evidence.answers if _has_claimed(each, record) and log_end(each) > log_end(own)]
+    if is_mere_claim and not further:
         return ""
     holders = [
         answer.name
         for answer in evidence.answers
         if answer.name in record.members
-        and (_is_awake(answer, record) or (answer.generation >= record.generation and _was_in_sync(answer)))
+        and (
+            _is_awake(answer, record)
+            or (answer.generation >= record.generation and _was_in_sync(answer))
+            or (is_mere_claim and answer in further)
+        )
     ]
     keeper = evidence.keeper
     what_to_do = (
