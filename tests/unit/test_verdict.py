@@ -310,6 +310,10 @@ WHO_MAY_LEAD: dict[str, tuple[Answer, tuple[Answer, ...], dict[str, Any], str]] 
         OLD_B, (refilled("c"), OLD_A), beside_record(LATER), NONE_KNOWS),
     "it may lead where the recorded primary says that it never began": (
         refilled("b"), (claims("a", 5),), beside_record(CLAIMED._replace(epoch=9)), ""),
+    "unless that one goes further, which was filled by nobody who had slept": (
+        refilled("b", lsn=99), (claims("a", 5), OLD_C), beside_record(CLAIMED),
+        "generation 3 only: promote that one"),
+    "then that one may": (claims("a", 5), (refilled("b", lsn=99), OLD_C), beside_record(CLAIMED), ""),
     # --- what somebody knows to be committed
     "who has all of it may lead": (B, (told("c", (3, 100)),), {}, ""),
     "more of an older generation is less": (B, (told("c", (2, 500)),), {}, ""),
@@ -500,6 +504,40 @@ def test_a_claim_adds_to_the_epoch_what_it_adds_to_the_generation() -> None:
     copies = restarted("b", promised=5, claims=(5,)), restarted("a"), restarted("c")
     assert isinstance(beside(claimed, *copies), Accept)
     assert "no store here" in refusal(beside(claimed._replace(epoch=claimed.epoch + 1), *copies))
+
+
+def claimed_by(accept: Verdict, primary: str) -> ClusterRecord:
+    assert isinstance(accept, Accept)
+    return ClusterRecord("uuid", accept.generation, primary, accept.epoch, accept.members, claimed=True)
+
+
+@pytest.mark.parametrize("unrecorded", [1, 2])
+def test_a_candidate_that_loses_a_set_which_nobody_recorded_with_its_memory_still_shows_that_it_never_began(
+    unrecorded: int,
+) -> None:
+    """`a` died as it left out `c`, before it had that recorded; the disk of `b` hung, and loses the end of the log."""
+    own = broker("b", epoch=RECORDED.epoch + unrecorded, members=("a", "b"), newest_members=("a", "b"))
+    record = claimed_by(beside(RECORDED, own, unreachable=("a:5672", "c:5672")), "b")
+    assert record.members == ("b",)
+    own = restarted("b", lsn=90, promised=4, claims=(4,))
+    assert isinstance(beside(record, own, restarted("a"), restarted("c")), Accept)
+    assert "without this broker" in refusal(beside(record, restarted("a"), own, restarted("c")))
+
+
+def test_but_not_where_it_was_out_of_sync_in_between_for_a_while_and_may_lack_what_was_confirmed_then() -> None:
+    """`b` was left out, which counted, and came back, recorded or not yet; its disk knows nothing of either."""
+    left_out = RECORDED._replace(epoch=8, members=("a",))
+    back = broker("b", epoch=9, members=("a", "b"), newest_members=("a", "b"))
+    for recorded in (left_out, left_out._replace(epoch=9, members=("a", "b"))):
+        record = claimed_by(beside(recorded, back, unreachable=("a:5672", "c:5672")), "b")
+        own = restarted("b", lsn=90, promised=4, claims=(4,))
+        assert "no store here" in refusal(beside(record, own, unreachable=("a:5672", "c:5672")))
+
+
+def test_a_claim_goes_on_from_a_log_that_is_newer_than_a_record_which_an_operator_gives_up() -> None:
+    accept = beside(RECORDED._replace(generation=2, epoch=4), broker("b"), unreachable=("a:5672",), force=True)
+    assert isinstance(accept, Accept)
+    assert (accept.generation, accept.epoch) == (4, 8)
 
 
 # --- a broker that began anew, and was level with a primary that the record may not name

@@ -476,18 +476,25 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
 
     With the recorded generation in its log it followed the recorded primary, and holds all that this one had. Without
     it, this broker may have been recorded, then emptied or put back, and filled again by a primary that had slept since
-    before: it would have forgotten what the record speaks of. Unless nothing was ever confirmed in that generation.
+    before: it would have forgotten what the record speaks of. Unless nothing was ever confirmed in that generation, and
+    this broker goes as far as the one that claimed it, which was filled by nobody who had slept.
     """
     record, own = evidence.record, evidence.own
     if own.store is not StoreOrigin.UNVERIFIED or record is None or own.generation >= record.generation:
         return ""
-    if _is_mere_claim(record, (own, *evidence.answers)):
+    is_mere_claim = _is_mere_claim(record, (own, *evidence.answers))
+    further = [each for each in evidence.answers if _has_claimed(each, record) and log_end(each) > log_end(own)]
+    if is_mere_claim and not further:
         return ""
     holders = [
         answer.name
         for answer in evidence.answers
         if answer.name in record.members
-        and (_is_awake(answer, record) or (answer.generation >= record.generation and _was_in_sync(answer)))
+        and (
+            _is_awake(answer, record)
+            or (answer.generation >= record.generation and _was_in_sync(answer))
+            or (is_mere_claim and answer in further)
+        )
     ]
     keeper = evidence.keeper
     what_to_do = (
@@ -525,8 +532,10 @@ def _has_claimed(answer: Answer, record: ClusterRecord) -> bool:
 def _is_as_claimed(record: ClusterRecord, here: Sequence[Answer]) -> bool:
     """Whether nobody in sync came or went since what is known here, so that it may be the record of a mere claim.
 
-    A claim adds to the epoch what it adds to the generation (`_accept`), and each change of an in-sync set adds one. So
-    the epoch is further ahead than the generation once there was a change, however many candidates died in between.
+    A claim adds to the recorded epoch what it adds to the generation (`_claimed_epoch`), and each change of an in-sync
+    set adds one. So the epoch is further ahead than the generation once a change was recorded, however many candidates
+    died in between. It may have left out the claimant for a while, whose log on disk ends before that: then something
+    was confirmed that it lacks, though a crash has taken the change itself out of all logs that are here.
     """
     # Who was just welcomed knows the generation before it knows a set of it.
     knowing = [answer for answer in here if answer.members or not answer.generation]
@@ -725,6 +734,19 @@ def _accept(evidence: PromotionEvidence) -> Accept:
     members = tuple(sorted(staying | {own.name}))
     text = f"in sync with {', '.join(members)}"
     generation = max(generations) + 1
-    # In a record, as much as the generation: so a later candidate tells a mere claim from a change (`_is_as_claimed`).
-    epochs = generation - view.generation if evidence.has_coordinator else 1
-    return Accept(generation, view.epoch + epochs, members, text, evidence.force)
+    return Accept(generation, _claimed_epoch(evidence, view, generation), members, text, evidence.force)
+
+
+def _claimed_epoch(evidence: PromotionEvidence, view: _View, generation: int) -> int:
+    """The epoch with which `generation` begins. It is newer than all of older generations, whatever its number.
+
+    In a record it adds as much as the generation does, and to what was recorded: so a later candidate tells a mere
+    claim from a change that counted (`_is_as_claimed`). A set that nobody recorded may be in this broker's memory only,
+    while its disk hangs: it would look like such a change to all, once this broker is started anew.
+    """
+    if not evidence.has_coordinator:
+        return view.epoch + 1
+    record, epoch = evidence.record, view.epoch
+    if record is not None and record.generation == view.generation:
+        epoch = record.epoch
+    return epoch + generation - view.generation
