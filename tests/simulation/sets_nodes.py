@@ -291,7 +291,7 @@ class SimulatedSet:
     # --- what is watched, see `node.Watcher`
 
     def state_changed(self, node: Node, change: fx.StateChanged) -> None:
-        """One that slept while another one was recorded may take up what it was promised before: it confirms nothing."""
+        """One that slept while another one was recorded may take up what it was promised: it confirms nothing."""
         entry = self._world.committed_map.sets.get(self.name)
         was_replaced = entry is not None and entry.record.generation > node.member.status.generation
         if change.after is State.PRIMARY and not was_replaced:

@@ -483,7 +483,7 @@ def _why_unverified(evidence: PromotionEvidence) -> str:
     if own.store is not StoreOrigin.UNVERIFIED or record is None or own.generation >= record.generation:
         return ""
     is_mere_claim = _is_mere_claim(record, (own, *evidence.answers))
-    further = [each for each in evidence.answers if _has_claimed(each, record) and log_end(each) > log_end(own)]
+    further = [answer for answer in evidence.answers if _has_claimed(answer, record) and log_end(answer) > log_end(own)]
     if is_mere_claim and not further:
         return ""
     holders = [

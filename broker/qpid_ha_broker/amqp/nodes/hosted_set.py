@@ -22,7 +22,7 @@ from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.exchanges.exchange import Exchange
-from qpid_ha_broker.model.logs.log import Commitment, CommitToken, LogBatch
+from qpid_ha_broker.model.logs.log import Commitment, LogBatch
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
