@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from live_objects import no_collector
+from live_objects import leave_out_what_lives, no_collector
 from paired_engines import PairedBroker, PairedClient, queued_bodies
 from paired_links import condition, subscribe
 from paired_proxy import PairedProxy
@@ -65,6 +65,12 @@ OUTCOMES = (
 CLIENTS_MOST = 4
 INVENTED = 8
 """Names of producers that are invented at once: more than are remembered."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_the_rest() -> None:
+    """Each walk looks twice for garbage."""
+    leave_out_what_lives()
 
 
 class TwoUsers(RuleBasedStateMachine):
