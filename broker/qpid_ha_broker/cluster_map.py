@@ -109,7 +109,7 @@ class ClusterMap:
         self.policies: tuple[tuple[str, int], ...] = ()
         """Patterns of names of sets, and how many replicas those want that do not say so themselves."""
         self.changed_lsn = 0
-        """Of the last event that was applied; where nobody has a second set, 0. After `replace` that of the other map."""
+        """Of the last event that was applied; where nobody has a second set, 0. `replace` takes the other map's."""
         self.listeners: list[Listener] = []
         """Called after each change; after `replace` with all that was there before, or is now."""
         self._queues_of: dict[str, dict[str, PlacedQueue]] = {}
