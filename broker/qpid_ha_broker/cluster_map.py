@@ -109,7 +109,7 @@ class ClusterMap:
         self.policies: tuple[tuple[str, int], ...] = ()
         """Patterns of names of sets, and how many replicas those want that do not say so themselves."""
         self.changed_lsn = 0
-        """Of the last event that was applied; where nobody has a second set, 0."""
+        """Of the last event that was applied; where nobody has a second set, 0. `replace` takes the other map's."""
         self.listeners: list[Listener] = []
         """Called after each change; after `replace` with all that was there before, or is now."""
         self._queues_of: dict[str, dict[str, PlacedQueue]] = {}
@@ -158,6 +158,7 @@ class ClusterMap:
         self.queues, self.queues_by_id = dict(other.queues), dict(other.queues_by_id)
         self._queues_of = {name: dict(queues) for name, queues in other._queues_of.items()}
         self.created_by = Counter(other.created_by)
+        self.changed_lsn = other.changed_lsn
         self._tell(changes)
 
     def _tell(self, changes: Changes) -> None:

@@ -342,7 +342,7 @@ class RealMembers:
             self._clocks[broker] = Clock(world.schedule, 1.0 + drift, offset_s)
         self._hosted: dict[str, dict[str, tuple[SetEntry, tuple[str, ...]]]] = {broker: {} for broker in world.brokers}
         """By broker and set: as the broker knew it last."""
-        self._queues: dict[str, BrokerQueues] = {}
+        self._queues = {broker.name: self._watch_queues(broker) for broker in world.brokers.values()}
         self.ledger = QueueLedger(world)
         self.on_step: Callable[[Node, str], None] = lambda node, step: None
 
@@ -371,7 +371,7 @@ class RealMembers:
             elif name in hosted:
                 del hosted[name]
                 self._set(name).unhost(broker.name, delete=broker.name not in entry.record.members)
-        self._queues_of(broker).work()
+        self._queues[broker.name].work()
         for name in hosted:
             there, node = self._world.committed_map.sets.get(name), self._sets[name].nodes[broker.name]
             is_led = there is not None and there.record.primary == broker.name and self.leaders(name) == [broker.name]
@@ -379,17 +379,15 @@ class RealMembers:
                 for step in self.ledger.look(node, there):
                     self.on_step(node, step)
 
-    def _queues_of(self, broker: BrokerModel) -> BrokerQueues:
-        there = self._queues.get(broker.name)
-        if there is None or there.map is not broker.map:
-            there = self._queues[broker.name] = BrokerQueues(self._world, broker, _Running(self._sets, broker.name))
-        return there
+    def _watch_queues(self, broker: BrokerModel) -> BrokerQueues:
+        """From the start of its process: nothing is written that it does not hear of."""
+        return BrokerQueues(self._world, broker, _Running(self._sets, broker.name))
 
     def have_deleted(self, order: OrderDeletion, refuse: Callable[[bool, str], None]) -> None:
-        self._queues_of(self._world.brokers[order.broker]).placed.have_deleted(order, refuse)
+        self._queues[order.broker].placed.have_deleted(order, refuse)
 
     def report_queues(self, broker: BrokerModel, full: bool) -> QueueReport:
-        return self._queues_of(broker).placed.report(full)
+        return self._queues[broker.name].placed.report(full)
 
     def _set(self, name: str) -> SimulatedSet:
         if name not in self._sets:
@@ -422,6 +420,7 @@ class RealMembers:
 
     def started(self, broker: str, is_empty: bool) -> None:
         """Who still had a connection to the process before hears that it is gone."""
+        self._queues[broker] = self._watch_queues(self._world.brokers[broker])
         for each in self._sets.values():
             if is_empty:
                 each.empty(broker, "its disk was replaced")

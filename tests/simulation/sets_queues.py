@@ -77,7 +77,7 @@ def queues_of(node: Node) -> dict[str, Any]:
 
 
 class BrokerQueues(Mapping[str, Any]):
-    """Of one process, as long as it reads the same map: its sets by name, of the member of `default` the LSNs."""
+    """Of one process, from its start: its sets by name, of the member of `default` the LSNs."""
 
     def __init__(self, world: World, broker: BrokerModel, nodes: Mapping[str, Node]) -> None:
         """`nodes`: of all sets, its replicas that run."""

@@ -64,7 +64,8 @@ class BrokerModel:
     is_up: bool = True
     is_paused: bool = False
     map: ClusterMap = field(default_factory=ClusterMap)
-    """As it knows it: committed, and perhaps a little late."""
+    """As it knows it: committed, and perhaps a little late. One for as long as the process lives: who listens to it
+    hears of all that becomes of it."""
     known: int = 0
     """How many events of the log of `default` are in it."""
     reported: Mapping[str, ms.ReplicaReport] = field(default_factory=dict)
@@ -348,7 +349,8 @@ class World:
         self.leader, self.generation = name, self.generation + 1
         self.note(name, f"LEADS default in generation {self.generation}")
         broker = self.brokers[name]
-        broker.map, broker.known = copy_map(self.committed_map), len(self.log)
+        broker.known = len(self.log)
+        broker.map.replace(self.committed_map)
         wall_ms = WALL_MS + int(self.now_s * 1000)
         self.feed(ms.ControllerBegan(broker.map, name, self.generation, wall_ms))
 
@@ -357,8 +359,8 @@ class World:
         if self.leader:
             broker = self.brokers[self.leader]
             broker.controller.handle(ms.ControllerEnded(), self.now_s)
-            broker.map, broker.known = copy_map(self.committed_map), len(self.log)
-            self.leader = ""
+            self.leader, broker.known = "", len(self.log)
+            broker.map.replace(self.committed_map)
 
     def feed(self, happened: ms.ControllerInput) -> None:
         """To the controller that there is, when it runs."""
@@ -598,7 +600,7 @@ class World:
         controller = Controller(self.settings, self.placement)
         started = BrokerModel(name, broker.zone, controller, uuid or broker.uuid, broker.starts + 1)
         if not uuid:
-            started.map, started.known = broker.map, broker.known
+            started.map, started.known = copy_map(broker.map), broker.known
         self.brokers[name] = started
         self.note(name, "STARTS with an empty disk" if uuid else "STARTS")
         self.members.started(name, bool(uuid))

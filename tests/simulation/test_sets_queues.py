@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 
 import pytest
 
+from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.directory import DirectoryDifference, SetLeader, compare
 from qpid_ha_broker.cluster.queue_placement import QueueDirectory, WantedDeletion
 from qpid_ha_broker.cluster_map import TOMBSTONE_OF, ClusterMap
@@ -16,7 +17,9 @@ from qpid_ha_broker.server.peers.replica_reports import QueueReport
 from qpid_ha_broker.server.sets import placed_queues
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from simulation.planted import found_by
+from simulation.sets_nodes import RealMembers
 from simulation.sets_plan import draw_sets_plan
+from simulation.sets_world import World
 
 Queues = Mapping[str, ev.Arguments]
 SEEDS = range(24)
@@ -25,6 +28,24 @@ SEEDS = range(24)
 def found(monkeypatch: pytest.MonkeyPatch, seeds: range = SEEDS) -> str:
     """What is wrong, with real members."""
     return found_by(monkeypatch, [plan for plan in map(draw_sets_plan, seeds) if plan.has_nodes]).problem
+
+
+def test_a_broker_that_begins_to_lead_default_hears_of_the_first_that_it_writes_there() -> None:
+    """A queue whose entry is not committed is not declared, by whoever leads its set at the same broker."""
+    world = World(1, {"n0": "zone"}, RealMembers)
+    world.lead("n0")
+    world.run(1.0)
+    world.ask(ms.SettleQueue("q1", {}, "shard-1", missing=True))
+    world.run(10.0)
+    world.lead("n0")
+    world.delay_s = 60.0  # until it is committed
+
+    world.ask(ms.SettleQueue("q2", {}, "shard-1"))
+    world.run(5.0)  # checks each step
+
+    assert set(world.brokers["n0"].map.queues) == {"q1", "q2"}
+    assert set(world.committed_map.queues) == {"q1"}
+    assert world.members.leaders("shard-1") == ["n0"]
 
 
 def test_a_queue_that_is_deleted_without_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,18 @@ def test_ids_that_come_again_after_a_comparison_that_came_to_nothing_are_found(a
     assert [queue.messages.find(entry.id) for entry in newest] == newest
 
 
+def test_the_log_is_as_long_as_the_primarys_when_its_map_counts() -> None:
+    pair = Pair()
+    primary, backup = pair.primary.resources.replicated, pair.backup.resources.replicated
+    primary.write(ev.SetPlaced("red", ("alpha",), (), "", 0, 0))
+    pair.part()
+    placed, heard = primary.write(ev.QueuePlaced("q", "red", {}, False)), list[int]()
+    backup.state.map.listeners.append(lambda changes: heard.append(backup.log.last_lsn))
+    pair.meet()
+    assert heard == [placed]
+    pair.finish()
+
+
 def test_a_chunk_that_was_overtaken_by_a_consumer_brings_nothing_back() -> None:
     pair, queue = pair_with()
     pair.primary.publish(queue, "1", "2", "3")

@@ -53,6 +53,29 @@ def test_the_parts_of_a_unit_wait_for_its_end() -> None:
     assert (backup.catalog.queues["q"].messages.count, backup.replicated.log.last_lsn) == (2, core.log.last_lsn)
 
 
+def test_who_hears_of_a_change_of_the_map_finds_the_log_as_long_as_what_has_to_be_committed_for_that() -> None:
+    core = Core()
+    core.resources.replicated.write(ev.SetPlaced("red", ("alpha",), (), "", 0, 0))
+    placed = core.resources.replicated.write(ev.QueuePlaced("q", "red", {}, False))
+    core.resources.replicated.submit((ev.QueueRemoved(placed), ev.QueuePlaced("r", "red", {}, False)))
+    core.read()
+    backup, heard = Resources(TextReader()), list[int]()
+    there = backup.replicated
+    there.state.map.listeners.append(lambda changes: heard.append(there.log.last_lsn))
+    for record in core.records:
+        there.follow(record)
+    unit_end = core.log.last_lsn
+    assert heard == [placed - 1, placed, unit_end, unit_end]
+
+
+def test_a_record_that_does_not_fit_makes_the_log_no_longer() -> None:
+    backup = Resources(TextReader()).replicated
+    backup.follow(LogRecord(1, ev.SetPlaced("red", ("alpha",), (), "", 0, 0), False))
+    with pytest.raises(ReplayError):
+        backup.follow(LogRecord(2, ev.QueueRemoved(7), False))
+    assert backup.log.last_lsn == 1
+
+
 def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts() -> None:
     core = Core()
     queue = core.queue("q")

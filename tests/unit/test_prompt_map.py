@@ -48,5 +48,25 @@ def test_nobody_hears_of_a_map_that_one_in_sync_does_not_hold(late: str) -> None
     assert all(_has_orders(cluster, name) for name in "bc")
 
 
+def test_who_takes_over_does_not_take_the_last_of_the_map_for_committed() -> None:
+    """Nobody but who is gone knows whether it is: what is done because of it waits."""
+    cluster = three()
+    write(cluster["a"], ORDERS)
+    cluster.settle()
+    b, heard = cluster["b"], list[tuple[int, int]]()
+    b.resources.replicated.state.map.listeners.append(
+        lambda changes: heard.append((b.member.position.lsn, b.member.committed_lsn))
+    )
+    placed = cluster["a"].resources.replicated.write(ev.QueuePlaced("q", "orders", {}, False))
+    cluster["a"].turn()
+    while b.inbox:
+        b.handle(b.inbox.popleft())
+    cluster.kill("a")
+
+    assert cluster.promote("b").done
+
+    assert heard == [(placed, placed - 1)]
+
+
 def _has_orders(cluster: SmallCluster, name: str) -> bool:
     return "orders" in cluster[name].resources.replicated.state.map.sets

@@ -140,6 +140,7 @@ class CatchUp:
             objects = read_objects(frame)
         except ObjectsError as error:
             raise CatchUpError(f"the primary's objects: {error}") from error
+        self._set.log.reset(frame.lsn)  # first: who hears of another map asks how far that may not be committed
         lost = make_equal(self._state, objects)
         self._has_objects = True
         self._set.is_level = False
@@ -149,7 +150,6 @@ class CatchUp:
                 self._levels[queue.id] = _Level(queue, frame.lsn, self._catalog.emptied(queue))
         for event in objects.held:
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
-        self._set.log.reset(frame.lsn)
         self._set.log.committed_elsewhere(ev.EVERYTHING)
         self._set.log.count_unsure()  # the primary may still wait for others who are to have the last of it
         return [discarded for name, entries in lost for discarded in _discarded(name, entries)]

@@ -208,10 +208,15 @@ class ResourceSet:
                     catalog.awake[queue] = None
                 self.log.last_lsn = lsn
                 return
-        parts = state.open_unit or [record]
-        state.replay(record)
-        if not state.open_unit:
-            self.log.last_lsn = lsn
+        parts, before = state.open_unit or [record], self.log.last_lsn
+        if not part:
+            self.log.last_lsn = lsn  # before it counts, as where it was written: who hears of it asks for the log's end
+        try:
+            state.replay(record)
+        except ReplayError:
+            self.log.last_lsn = before
+            raise
+        if not part:
             for _, done, _ in parts:
                 if isinstance(done, ev.Enqueued):
                     for queue_id in done.queues:

@@ -23,6 +23,9 @@ class PlacedQueues:
     """The promise: what is reported as deleted, or as without an entry, is so in what the set's log has committed.
 
     `default`: the member of the set whose log has the map. `reportable`: called when there is something to report.
+
+    It is there from the start of its process, and hears of all that becomes of the map. What the map has by then counts
+    as committed: it comes before any record of a set that is led in this process, without which nothing is compared.
     """
 
     def __init__(
