@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import proton
 import pytest
 
+from member_harness import StoreRequest
 from paired_engines import PairedBroker, PairedClient
 from paired_links import subscribe
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
-from small_cluster import SmallCluster, three
+from small_cluster import Node, SmallCluster, three
 
 UNPROVEN_S, SILENCE_S = 0.3, 1.5
 BACKUPS = "backups"
@@ -127,7 +130,14 @@ def test_a_primary_in_a_minority_gives_nothing_for_as_long_as_the_split_lasts() 
     assert cluster["a"].member.status.members == ("a",), "as it would have it; nobody has recorded that"
 
 
-def test_a_primary_that_is_alone_by_the_record_proves_nothing() -> None:
+def taken(cluster: SmallCluster) -> list[str]:
+    """What somebody gets who comes to take all."""
+    resources = cluster["a"].resources
+    resources.replication.lead_proof = proof(cluster)
+    return [entry.resident_body().decode().rpartition(";")[2] for entry in cluster["a"].take("q", 100)]
+
+
+def test_a_primary_that_is_alone_by_the_record_gives_what_is_committed_and_writes_nothing_for_that() -> None:
     cluster = cluster_with_queue()
     cluster.kill("b")
     cluster.kill("c")
@@ -136,8 +146,70 @@ def test_a_primary_that_is_alone_by_the_record_proves_nothing() -> None:
     publish(cluster)
     cluster.wait(10.0)
     before = last_lsn(cluster)
-    assert proof(cluster, woke_s=cluster.now_s) is LeadProof.ALONE
+    assert proof(cluster, woke_s=cluster.now_s) is LeadProof.PROVEN
     assert last_lsn(cluster) == before
+    assert taken(cluster) == ["x"]
+
+
+class NodeWithDisk(Node):
+    """Its disk has at once what it is given, or when a test says so."""
+
+    is_disk_slow = False
+
+    def give_to_store(self, request: StoreRequest) -> None:
+        self.written = request
+        if not self.is_disk_slow:
+            self.has_synced()
+
+    def has_synced(self) -> None:
+        """What was written last."""
+        if isinstance(self.written, fx.Persist):
+            self.feed(fx.Persisted(self.written.number))
+        elif isinstance(self.written, fx.WriteCheckpoint):
+            self.feed(fx.CheckpointPersisted(self.written.number))
+
+
+class ClusterWithDisks(SmallCluster):
+    """Each broker has a store."""
+
+    def make_node(self, name: str, settings: MemberSettings) -> NodeWithDisk:
+        return NodeWithDisk(self, name, replace(settings, has_store=True))
+
+
+def test_who_is_alone_gives_nothing_that_it_may_lack_itself_when_it_starts_anew() -> None:
+    cluster = ClusterWithDisks("a")
+    primary = cluster["a"]
+    assert isinstance(primary, NodeWithDisk)
+    assert cluster.promote("a").done
+    cluster.run()
+    primary.declare("q")
+    cluster.settle()
+    primary.is_disk_slow = True
+    publish(cluster)
+    assert taken(cluster) == []
+    primary.has_synced()
+    cluster.run()
+    assert taken(cluster) == ["x"]
+
+
+def test_who_is_alone_gives_nothing_that_waits_for_others_who_may_lead_next_without_it() -> None:
+    cluster = cluster_with_queue(has_coordinator=True, min_in_sync=2)
+    cluster.cut("a", "b", "c")
+    publish(cluster)
+    cluster.wait(10.0)
+    cluster.settle()
+    assert cluster["a"].member.status.members == ("a",)
+    assert taken(cluster) == []
+
+
+def test_a_standalone_broker_gives_what_there_is() -> None:
+    cluster = SmallCluster("a", addresses=(), has_store=True)
+    cluster.run()
+    cluster["a"].declare("q")
+    cluster["a"].publish("q", "x")
+    assert cluster["a"].committed < last_lsn(cluster)
+    assert proof(cluster) is LeadProof.ALONE
+    assert taken(cluster) == ["x"]
 
 
 def test_one_that_was_stopped_gives_nothing_before_all_in_sync_have_acknowledged_something_that_came_later() -> None:

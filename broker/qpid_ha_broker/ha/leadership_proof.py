@@ -15,8 +15,10 @@ less than what others need to replace it.
     3. This process was stopped, or nothing was heard of a backup in sync for longer than one needs to say that it is
        there: acknowledgements that come now may have been sent before. It begins to count again (`MISSING` till then)
        once something is committed that was sent since. Where there is nothing to send, an empty unit is written.
-    4. The in-sync set is this primary alone, and that is recorded: nobody could replace it, it proves nothing, and
-       consumers get what there is (`ALONE`).
+    4. The in-sync set is this primary alone, and that is recorded: nobody could replace it now, it need not prove
+       anything, and consumers get what is committed (`PROVEN`). Not what is on its way to its disk or to others: it may
+       lead next itself when it has started anew, or somebody who joins in this moment, and both would lack that.
+    5. The broker is standalone: consumers get what there is (`ALONE`), and do not wait for its disk.
 
 One moment is left: a backup that has acknowledged something and is promoted before that is seen here. What is given in
 it is committed, so the successor has the mark (`model.queues.handout_marks`) that says so.
@@ -85,9 +87,11 @@ class LeadershipProof:
 
     def look(self, now_s: float, woke_s: float) -> LeadProof:
         """What consumers may be given now. `woke_s`: when this process went on after it was stopped last."""
+        if self._ctx.settings.is_standalone:
+            return LeadProof.ALONE
         if len(self._in_sync.members) == 1 and not self._in_sync.awaits_record:
             self._doubted_lsn = None
-            return LeadProof.ALONE
+            return LeadProof.PROVEN
         if woke_s > self._doubted_s or (self._doubted_lsn is None and self._is_somebody_silent(now_s)):
             self._doubted_s, self._doubted_lsn = now_s, self._sent_lsn
         if self._doubted_lsn is not None:
