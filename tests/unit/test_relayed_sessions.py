@@ -82,6 +82,8 @@ def settle(client: PairedClient, delivery: Any, outcome: int = ACCEPTED) -> None
         SessionAsked(FIRST, None, False, 0, 0, "::1"),
         SessionAsked(SECOND, 60_000, True, (1 << 64) - 1, 7, "127.0.0.1:5"),
         SessionAsked(FIRST, None, False, 0, 0, "::1", 12),
+        SessionAsked(FIRST, None, False, 0, 0, "::1", 0, 3),
+        SessionAsked(FIRST, None, False, 0, 0, "::1", 12, 3),
     ],
 )
 def test_what_a_proxy_asks_comes_as_it_was(asked: SessionAsked) -> None:
@@ -119,9 +121,10 @@ def test_what_makes_no_sense_is_refused(fields: Any) -> None:
 def test_a_broker_of_an_older_release_can_read_what_is_asked_with_a_number() -> None:
     properties = SessionAsked(FIRST, None, False, 0, 0, "::1", 12).properties()
     assert len(properties["qpid.relay-session-asked"]) == 6
-    for attempt in (-1, "2"):
-        with pytest.raises(AmqpError, match=INVALID_FIELD):
-            read_asked(properties | {"qpid.relay-session-attempt": attempt})
+    for name in ("qpid.relay-session-attempt", "qpid.relay-session-ask"):
+        for number in (-1, "2"):
+            with pytest.raises(AmqpError, match=INVALID_FIELD):
+                read_asked(properties | {name: number})
 
 
 # --- attempts that a client has given up
@@ -183,6 +186,30 @@ def test_an_attempt_that_is_asked_for_once_more_is_no_older_one(proxied: PairedP
     proxied.connect_upstream()
     assert status(again) == "resumed"
     assert registered(proxied).epoch == 4
+
+
+@pytest.mark.parametrize("attempt", [0, 4])
+def test_an_ask_that_a_proxy_has_given_up_takes_nothing_from_its_next_one(proxied: PairedProxy, attempt: int) -> None:
+    """Of a connection that broke, what was sent on it may be read behind what came on the next one."""
+    numbered_open = {proton.symbol("qpid.session-attempt"): proton.ulong(attempt)} if attempt else {}
+    client = PairedClient(proxied.proxy, session_properties(FIRST) | numbered_open)
+    proxied.proxy.settle_alone()
+    upstream, older = proxied.upstream, proxied.accepted
+    assert upstream is not None
+    assert older is not None
+    late = upstream.take_output()
+    upstream.lost("it hears nothing")
+    upstream.engine.close()
+    proxied.connect_upstream()
+    assert status(client) == "new"
+    epoch = registered(proxied).epoch
+    older.receive(late)
+    proxied.settle_down()
+    assert refusal(client) is None
+    assert (registered(proxied).epoch, registered(proxied).is_attached) == (epoch, True)
+    older.lost()
+    proxied.settle_down()
+    assert registered(proxied).is_attached
 
 
 # --- who keeps it is lost

@@ -106,6 +106,9 @@ class ClientSessions:
     | higher | an earlier attempt's, or somebody else's | it takes it, in the epoch of its number |
     | the same | its own: its proxy asks again, of whoever leads now | it goes on |
     | lower | a later attempt's, or somebody else's | it is refused, and told the epoch: who hears that can ask again |
+
+    A proxy numbers how often it has asked for one connection of a client, for the same reason: an ask on a connection
+    that it has given up may come in behind the next one, which has the session by then.
     """
 
     def __init__(self, container: SessionContainer) -> None:
@@ -213,6 +216,9 @@ class ClientSessions:
         settings = self._container.settings
         asked_ms, most_ms = request.timeout_ms, settings.max_session_timeout_ms
         asking.timeout_ms = most_ms if asked_ms is None else min(asked_ms, most_ms)
+        holder = None if session is None else self._attached.get(session.id)
+        if holder is not None and holder.outdates(asking):
+            return AmqpError(LINK_STOLEN, "its broker has asked for the session again meanwhile")
         if asking.epoch and (session is None or (session.id, session.epoch) != (asking.id, asking.epoch)):
             is_taken = session is not None and session.id == asking.id and session.epoch > asking.epoch
             return AmqpError(LINK_STOLEN, TAKEN) if is_taken else _gone()

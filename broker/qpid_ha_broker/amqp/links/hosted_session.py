@@ -36,7 +36,7 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
         self.peer = asked.peer
         self.hosted = connection.container.default
         attachment = self._attachment = SessionAttachment(self, asked.request, relay.user)
-        attachment.broker = relay.path[0]
+        attachment.broker, attachment.client, attachment.ask = relay.path[0], relay.client, asked.ask
         attachment.id, attachment.epoch = asked.id, asked.epoch
         refusal = connection.container.sessions.take(attachment)
         if refusal is not None:

@@ -58,6 +58,10 @@ class SessionAttachment:
         """What attaches wait for that came with the open."""
         self.broker = ""
         """At which the client is connected; empty: at this one."""
+        self.client = ""
+        """The client's connection, by a name of that broker's."""
+        self.ask = 0
+        """Which of that broker's asks it is; 0: it does not count them."""
         self.relayed: RelayedAttachment | None = None
         """Where another broker keeps the session; None: this one does."""
 
@@ -70,6 +74,10 @@ class SessionAttachment:
     def properties(self) -> Mapping[str, Any]:
         """Of our open."""
         return granted_properties(self.name, self.timeout_ms, self.status)
+
+    def outdates(self, other: SessionAttachment) -> bool:
+        """Whether the broker of both asked with `other` first, and gave that up."""
+        return (self.broker, self.client) == (other.broker, other.client) and 0 < other.ask < self.ask
 
     def part(self, link: str) -> SessionPart:
         """One of its links."""

@@ -33,6 +33,7 @@ class RelayedSession(PrimaryEnd, EachDisposition):
         super().__init__(RelayRequest((relayer.name,), f"{id(attachment):x}", container, attachment.user))
         self._attachment = attachment
         self._relayer = relayer
+        self._asks = 0
         self._has_left = False
         self._ends = False
         """The client has closed its connection, and the session with it."""
@@ -46,9 +47,10 @@ class RelayedSession(PrimaryEnd, EachDisposition):
     def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         attachment = self._attachment
         request = attachment.request
+        self._asks += 1
         asked = SessionAsked(
             request.name, request.timeout_ms, request.must_resume, attachment.id, attachment.epoch,
-            attachment.peer, request.attempt,
+            attachment.peer, request.attempt, self._asks,
         )  # fmt: skip
         far: proton.Link = session.sender(name)
         far.target.address = SESSION_NODE

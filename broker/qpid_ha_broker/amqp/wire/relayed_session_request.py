@@ -19,7 +19,8 @@ SESSION_NODE: Final = "$relay/session"
 ASKED: Final = "qpid.relay-session-asked"
 GRANTED: Final = "qpid.relay-session-granted"
 ATTEMPT: Final = "qpid.relay-session-attempt"
-"""A property by itself: a broker of an older release reads the list with its six fields alone."""
+ASK: Final = "qpid.relay-session-ask"
+"""Properties by themselves: a broker of an older release reads the list with its six fields alone."""
 _MAX: Final = 1 << 64
 
 
@@ -39,13 +40,16 @@ class SessionAsked(NamedTuple):
     """Where the client is connected from."""
     attempt: int = 0
     """As the client numbers its opens; 0: it does not."""
+    ask: int = 0
+    """As the proxy numbers how often it has asked for this connection of the client; 0: it is of an older release."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
-        name, timeout_ms, must_resume, session, epoch, peer, attempt = self
+        name, timeout_ms, must_resume, session, epoch, peer, attempt, ask = self
         timeout = None if timeout_ms is None else proton.ulong(timeout_ms)
         fields = [name, timeout, must_resume, proton.ulong(session), proton.ulong(epoch), peer]
-        numbered = {proton.symbol(ATTEMPT): proton.ulong(attempt)} if attempt else {}
+        numbers = {ATTEMPT: attempt, ASK: ask}
+        numbered = {proton.symbol(key): proton.ulong(number) for key, number in numbers.items() if number}
         return {proton.symbol(ASKED): fields, **numbered}
 
     @property
@@ -76,8 +80,9 @@ def read_asked(properties: object) -> SessionAsked:
             0 <= (timeout_ms or 0) < _MAX and 0 <= session < _MAX and 0 <= epoch < _MAX
         ):
             timeout = None if timeout_ms is None else int(timeout_ms)
-            attempt = _attempt(properties)
-            return SessionAsked(str(name), timeout, must_resume, int(session), int(epoch), str(peer), attempt)
+            attempt = _number(properties, ATTEMPT, "the number of a client's attempt")
+            ask = _number(properties, ASK, "how often a broker has asked")
+            return SessionAsked(str(name), timeout, must_resume, int(session), int(epoch), str(peer), attempt, ask)
     raise AmqpError(
         INVALID_FIELD,
         f"link property {ASKED}: expected a session's UUID, timeout, whether it must be there, id, epoch, and its peer",
@@ -92,13 +97,13 @@ def read_granted(properties: object) -> SessionGranted:
     raise AmqpError(INVALID_FIELD, f"link property {GRANTED}: expected a session's id, epoch, timeout and status")
 
 
-def _attempt(properties: object) -> int:
-    match _found(properties, ATTEMPT):
+def _number(properties: object, name: str, meaning: str) -> int:
+    match _found(properties, name):
         case None:
             return 0
-        case int(attempt) if 0 <= attempt < _MAX:
-            return int(attempt)
-    raise AmqpError(INVALID_FIELD, f"link property {ATTEMPT}: expected the number of a client's attempt")
+        case int(number) if 0 <= number < _MAX:
+            return int(number)
+    raise AmqpError(INVALID_FIELD, f"link property {name}: expected {meaning}")
 
 
 def _found(properties: object, name: str) -> object:
