@@ -108,6 +108,19 @@ class PairedProxy:
         upstream.engine.close()
         self.settle_down()
 
+    def give_up_upstream(self) -> tuple[Connection, bytes]:
+        """Take another connection to the primary, which has not noticed that this one is given up. Returns its end of
+        it, and what is on the way there."""
+        upstream, accepted = self.upstream, self.accepted
+        assert upstream is not None
+        assert accepted is not None
+        late = upstream.take_output()
+        self.upstream = None
+        upstream.lost("it hears nothing")
+        upstream.engine.close()
+        self.connect_upstream()
+        return accepted, late
+
     def settle_down(self) -> None:
         """Carry bytes on all three ways until nothing moves."""
         self.proxy.settle_down()

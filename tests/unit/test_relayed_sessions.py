@@ -15,6 +15,7 @@ from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
+from qpid_ha_broker.amqp.relaying import relayed_sessions
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError
 from qpid_ha_broker.amqp.wire.engine import ACCEPTED, RELEASED
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest, read_answer, read_request
@@ -194,13 +195,7 @@ def test_an_ask_that_a_proxy_has_given_up_takes_nothing_from_its_next_one(proxie
     numbered_open = {proton.symbol("qpid.session-attempt"): proton.ulong(attempt)} if attempt else {}
     client = PairedClient(proxied.proxy, session_properties(FIRST) | numbered_open)
     proxied.proxy.settle_alone()
-    upstream, older = proxied.upstream, proxied.accepted
-    assert upstream is not None
-    assert older is not None
-    late = upstream.take_output()
-    upstream.lost("it hears nothing")
-    upstream.engine.close()
-    proxied.connect_upstream()
+    older, late = proxied.give_up_upstream()
     assert status(client) == "new"
     epoch = registered(proxied).epoch
     older.receive(late)
@@ -210,6 +205,49 @@ def test_an_ask_that_a_proxy_has_given_up_takes_nothing_from_its_next_one(proxie
     older.lost()
     proxied.settle_down()
     assert registered(proxied).is_attached
+
+
+def test_the_next_attempt_of_a_client_is_none_that_its_broker_has_given_up(
+    proxied: PairedProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the broker gives it the name of the attempt before, whose end has not come to the primary yet."""
+    monkeypatch.setattr(relayed_sessions, "id", lambda attachment: 7, raising=False)
+    client = attempted(proxied, 1)
+    proxied.cut()
+    proxied.connect_upstream()  # its second ask
+    client.vanish()
+    proxied.give_up_upstream()
+    again = attempted(proxied, 2, resume=True)
+    assert (refusal(again), status(again)) == (None, "resumed")
+
+
+@pytest.mark.parametrize("kind", ["of a session", "a durable subscription"])
+def test_an_attach_that_a_proxy_has_given_up_takes_nothing_from_its_next_one(proxied: PairedProxy, kind: str) -> None:
+    """The primary cannot tell which of them was given up: its broker can, and attaches the link once more."""
+    client = attempted(proxied, 1) if kind == "of a session" else proxied.client()
+    link, address = client.session.receiver("in"), "q"
+    link.source.address = address
+    if kind != "of a session":
+        link.source.address = address = "amq.fanout"
+        link.source.durability, link.source.expiry_policy = proton.Terminus.DELIVERIES, proton.Terminus.EXPIRE_NEVER
+    link.open()
+    client.exchange()
+    proxied._place()
+    proxied.proxy.settle_alone()
+    older, late = proxied.give_up_upstream()
+    proxied.settle_down()
+    older.receive(late)
+    proxied.settle_down()
+    proxied.attach_those_left()
+    older.lost()
+    proxied.settle_down()
+    assert link.state & proton.Endpoint.REMOTE_ACTIVE
+    assert link.remote_condition is None
+    link.flow(5)
+    publisher = proxied.client(container="publisher")
+    publisher.send(publisher.sender(address), proton.Message("x"))
+    proxied.settle_down()
+    assert [message.body for _, message in client.received(link)] == ["x"]
 
 
 # --- who keeps it is lost

@@ -38,7 +38,6 @@ from qpid_ha_broker.amqp.nodes.terminus import (
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import (
     INVALID_FIELD,
-    LINK_STOLEN,
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
     RESOURCE_DELETED,
@@ -361,7 +360,7 @@ def _publisher(
         _tell_confirmed(connection, part, link, target, relay)
     handler = IncomingLink(connection, link, target, relay)
     if part is not None:
-        connection.container.sessions.links.attached(part, handler.hosted, handler, consumes=False)
+        connection.container.sessions.links.attached(part, handler.hosted, handler, connection, consumes=False)
     if terminus.dynamic and isinstance(node, Queue):
         link.target.address = node.name
         handler.owned_queue = node
@@ -515,7 +514,7 @@ def _consumer_of_node(
     if terminus.durable:
         subscriber = _subscriber(connection, link, relay)
         queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments, created_by)
-        _steal(connection, queue, subscriber, _session_part(connection, link, relay))
+        _steal(connection, queue, subscriber, _session_part(connection, link, relay), relay)
     else:
         arguments = nodes.settings.temporary_arguments(terminus.arguments)
         queue = own or nodes.subscriptions.temporary(route, arguments, created_by)
@@ -539,12 +538,18 @@ def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest |
     return Subscriber(connection.engine.connection.remote_container or "", link.name, user)
 
 
-def _steal(connection: Connection, queue: Queue, subscriber: Subscriber, part: SessionPart | None) -> None:
+def _steal(
+    connection: Connection,
+    queue: Queue,
+    subscriber: Subscriber,
+    part: SessionPart | None,
+    relay: RelayRequest | None,
+) -> None:
     """End the link that the subscriber had before (AMQP 1.0 section 2.6.1): of a client that has died, as long as
     nobody has noticed; and give back what another session holds on it, which that client will not resume there."""
     for consumer in list(queue.dispatcher.consumers):
         if isinstance(consumer, OutgoingLink) and consumer.subscriber == subscriber:
-            consumer.stolen(AmqpError(LINK_STOLEN, f"the link {subscriber.link} was attached again"))
+            consumer.stolen(connection, relay, f"the link {subscriber.link} was attached again")
     default = connection.container.default
     holdings = default.resources.catalog.holdings
     for held in holdings if len(holdings) else ():

@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import Filters
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import UNKNOWN_TRANSACTION, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, UNKNOWN_TRANSACTION, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, reclaimable
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
@@ -342,10 +342,15 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
 
-    def stolen(self, error: AmqpError) -> None:
-        """The same client has attached the link anew: it will not answer what it got on this one."""
-        self._is_stolen = True
-        self.end(error)
+    def stolen(self, connection: Connection, relay: RelayRequest | None, text: str) -> None:
+        """The same client has attached the link anew, on `connection`: it will not answer what it got on this one."""
+        self._is_stolen, mine = True, self._relay
+        is_same_client = (
+            mine is not None and relay is not None and (mine.path, mine.client) == (relay.path, relay.client)
+        )
+        # By its broker, on another connection: which of the two that has given up it knows, and attaches once more.
+        is_its_brokers = is_same_client and connection is not self.connection
+        self.end(AmqpError(CONNECTION_FORCED if is_its_brokers else LINK_STOLEN, text))
 
     def stop(self) -> None:
         """Take nothing more from the queue; what was not answered is held until `closed`."""

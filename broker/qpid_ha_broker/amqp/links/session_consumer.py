@@ -60,7 +60,7 @@ class SessionConsumer(OutgoingLink):
 
     def _take_over(self) -> list[Entry]:
         """A link of that name before is no more; returns what the session holds on it."""
-        self._container.sessions.links.attached(self._part, self.hosted, self, consumes=True)
+        self._container.sessions.links.attached(self._part, self.hosted, self, self.connection, consumes=True)
         held = held_for(self.hosted.resources, self.queue, self._owner_of_held)
         self.beyond = held[-1] if held else None
         return held

@@ -77,7 +77,8 @@ class SessionAttachment:
 
     def outdates(self, other: SessionAttachment) -> bool:
         """Whether the broker of both asked with `other` first, and gave that up."""
-        return (self.broker, self.client) == (other.broker, other.client) and 0 < other.ask < self.ask
+        is_same = (self.broker, self.client, self.peer) == (other.broker, other.client, other.peer)
+        return is_same and self.request.attempt == other.request.attempt and 0 < other.ask < self.ask
 
     def part(self, link: str) -> SessionPart:
         """One of its links."""

@@ -34,6 +34,7 @@ class LinksContainer(Protocol):
 class _AttachedLink(NamedTuple):
     part: SessionPart
     endpoint: LinkEndpoint
+    connection: object
 
 
 _Key = tuple[SessionOwner, str, bool]
@@ -94,15 +95,20 @@ class SessionLinks:
             text = "what was written before the session was resumed is being replicated"
             raise AttachWaits(hosted.await_commit(token, text))
 
-    def attached(self, part: SessionPart, hosted: HostedSet, endpoint: LinkEndpoint, *, consumes: bool) -> None:
+    def attached(
+        self, part: SessionPart, hosted: HostedSet, endpoint: LinkEndpoint, connection: object, *, consumes: bool
+    ) -> None:
         """A link; one of that name before is no more."""
         key = part.owner, hosted.name, consumes
         older = self._attached.pop(key, None)
-        self._attached[key] = _AttachedLink(part, endpoint)
+        self._attached[key] = _AttachedLink(part, endpoint, connection)
         self._keys[endpoint] = key
         if older is not None:
             del self._keys[older.endpoint]
-            again = AmqpError(LINK_STOLEN, f"the link {part.link} was attached again")
+            text = f"the link {part.link} was attached again"
+            # By its broker, on another connection: which of the two that has given up it knows, and attaches once more.
+            is_its_brokers = older.connection is not connection
+            again = AmqpError(CONNECTION_FORCED if is_its_brokers else LINK_STOLEN, text)
             older.endpoint.end(again if older.part.epoch == part.epoch else AmqpError(CONNECTION_FORCED, TAKEN))
 
     def forget(self, endpoint: LinkEndpoint) -> None:
@@ -120,7 +126,7 @@ class SessionLinks:
 
     def end_those_of(self, session: int) -> None:
         """The session has ended: end its links."""
-        for part, endpoint in list(self._attached.values()):
+        for part, endpoint, _ in list(self._attached.values()):
             if part.id == session and endpoint in self._keys:
                 endpoint.end(AmqpError(CONNECTION_FORCED, _ENDED))
 
@@ -133,7 +139,7 @@ class SessionLinks:
             return
         self._seen = registry.changes_total
         self._tokens = {key: token for key, token in self._tokens.items() if not token.is_committed}
-        for part, endpoint in list(self._attached.values()):
+        for part, endpoint, _ in list(self._attached.values()):
             if endpoint in self._keys:
                 try:
                     self._has_heard_of(part)
