@@ -60,6 +60,11 @@ class BrokersPlan(ProxiesPlan):
     power_cuts: tuple[PowerCut, ...] = ()
     """Some: publishers send durable messages alone."""
 
+    @property
+    def has_faults(self) -> bool:
+        """As `ProxiesPlan.has_faults`."""
+        return bool(self.faults or self.power_cuts)
+
 
 def draw_brokers_plan(seed: int) -> BrokersPlan:
     """That of a cluster of proxies, whose brokers lose their power together now and then."""

@@ -121,6 +121,11 @@ class ProxiesPlan:
     """So long after something has come a broker has its turn, at most: what comes before is worked on in it, too."""
 
     @property
+    def has_faults(self) -> bool:
+        """Whether anything goes wrong."""
+        return bool(self.faults)
+
+    @property
     def faults_end_s(self) -> float:
         """After the clients have begun."""
         return FORWARDING_ENDS_S if self.forking else FAULTS_END_S

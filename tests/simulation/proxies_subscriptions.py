@@ -231,7 +231,7 @@ class SubscribedExchange:
         shop, ledger, address = self._shop, self.ledger, self._address
         for number in range(self._plan.subscribers):
             client = DurableSubscriber(shop, f"u{number}", draw(f"u{number}"), ledger, address)
-            client.has_no_faults = not self._plan.faults
+            client.has_no_faults = not self._plan.has_faults
             self._subscribers.append(client)
         sharing = [
             ConsumingClient(shop, f"v{number}", draw(f"v{number}"), self._shared, SHARED_QUEUE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,13 @@ def test_clusters_that_lose_their_power_keep_what_was_confirmed() -> None:
     assert all(plan.power_cuts for plan in plans)
     assert [outcome.problem for outcome in outcomes] == [""] * len(plans)
     assert all(outcome.confirmed and outcome.handed_out for outcome in outcomes)
+
+
+def test_a_power_cut_is_a_fault() -> None:
+    """Where nothing goes wrong more is promised: that who has unsubscribed gets nothing more, say (seed 216157)."""
+    plan = next(plan for plan in map(draw_brokers_plan, range(100)) if plan.power_cuts)
+    assert replace(plan, faults=()).has_faults
+    assert not replace(plan, faults=(), power_cuts=()).has_faults
 
 
 def test_a_seed_of_real_brokers_tells_the_same_story_twice() -> None:
