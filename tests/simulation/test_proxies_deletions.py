@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qpid_ha_broker.amqp.links.relayed_links import RelayedLink
-from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.ended_queues import EndedQueues
 from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.model.sessions import SessionHoldings
 from simulation.node import Violation
@@ -25,10 +25,10 @@ def test_some_clusters_of_proxies_have_clients_whose_queue_is_deleted() -> None:
 
 
 def test_a_deletion_of_which_consumers_are_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell_nobody(self: HostedSet) -> None:
-        self.resources.catalog.deleted_queues.clear()
+    def tell_nobody(self: EndedQueues, *, read_only: bool) -> None:
+        self._resources.catalog.deleted_queues.clear()
 
-    monkeypatch.setattr(HostedSet, "_end_links_of_deleted_queues", tell_nobody)
+    monkeypatch.setattr(EndedQueues, "look", tell_nobody)
 
     assert "goes out of deleted" in found_by(monkeypatch, [draw_proxies_plan(20)]).problem
 
