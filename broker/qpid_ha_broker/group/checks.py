@@ -83,9 +83,10 @@ def _user_may_have_it(state: SetState, ownership: Ownership, sender: str, event:
 
 
 def _number_is_new(state: SetState, _: Ownership, __: str, event: ev.ProducerAdvanced) -> Skip | None:
-    is_known = state.producers.sequence_of(event.producer) >= event.sequence
-    failure = RefusedBefore(f"number {event.sequence} of the producer was accepted before")
-    return Skip(failure, is_duplicate=True) if is_known else None
+    if state.producers.sequence_of(event.producer) < event.sequence:
+        return None
+    text = f"number {event.sequence} of the producer was accepted before"
+    return Skip(RefusedBefore(text), is_duplicate=True)
 
 
 CHECKS: Final[Mapping[type[ev.Event], Check]] = {

@@ -24,7 +24,7 @@ from qpid_ha_broker.model.sets.catalog import Catalog
 
 
 @dataclass(slots=True)
-class _Turn:
+class _WantedQueue:
     """A queue that was asked for, and not yielded since. `since_s`: when it was first seen that this member has it."""
 
     since_s: float = -1.0
@@ -40,7 +40,7 @@ class Slices:
     def __init__(self, catalog: Catalog, slice_s: float) -> None:
         self._catalog = catalog
         self._slice_s = slice_s
-        self._asked: dict[int, _Turn] = {}
+        self._asked: dict[int, _WantedQueue] = {}
 
     def forget(self) -> None:
         """This member has no part in the group: nobody knows any more what it asked for."""
@@ -61,7 +61,7 @@ class Slices:
         asked, wants = self._asked.get(queue.id), queue.dispatcher.has_takers_with_credit
         if asked is None:
             if wants:
-                self._asked[queue.id] = _Turn()
+                self._asked[queue.id] = _WantedQueue()
                 yield WantAsked(queue.id)
             return
         if member.may_hand_out(queue.id) and not asked.is_serving:
@@ -72,7 +72,7 @@ class Slices:
             del self._asked[queue.id]
             yield YieldAsked(queue.id, ranges_of(held_here(queue)))
             if wants:
-                self._asked[queue.id] = _Turn()
+                self._asked[queue.id] = _WantedQueue()
                 yield WantAsked(queue.id)
 
 

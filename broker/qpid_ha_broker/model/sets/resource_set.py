@@ -146,15 +146,11 @@ class ResourceSet:
 
     def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> CommitToken:
         """`entries` leave `queue`."""
-        if not entries:
-            return self.written
-        for start in range(0, len(entries) - DEQUEUED_LENGTH, DEQUEUED_LENGTH):
-            self._dequeue_part(queue, entries[start : start + DEQUEUED_LENGTH], reason)
-        last = (len(entries) - 1) // DEQUEUED_LENGTH * DEQUEUED_LENGTH
-        return self._dequeue_part(queue, entries[last:] if last else entries, reason)
-
-    def _dequeue_part(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> CommitToken:
-        return self.submit((ev.Dequeued(queue.id, _ids(entries), reason),), partial(self._left, queue, entries))
+        token: CommitToken | None = None
+        for start in range(0, len(entries), DEQUEUED_LENGTH):
+            part = entries if len(entries) <= DEQUEUED_LENGTH else entries[start : start + DEQUEUED_LENGTH]
+            token = self.submit((ev.Dequeued(queue.id, _ids(part), reason),), partial(self._left, queue, part))
+        return self.written if token is None else token
 
     def _left(self, queue: Queue, entries: list[Entry], lsns: Sequence[int]) -> None:
         self.catalog.removed(queue, entries)
