@@ -82,6 +82,17 @@ def test_where_all_are_here_somebody_may_lead_or_each_names_a_command_that_makes
     assert any(isinstance(each, Accept) for each in forced)
 
 
+def test_a_broker_is_judged_alike_whoever_asks_and_in_whatever_order_the_others_have_answered() -> None:
+    """Two of the same epoch that tell of two sets: that cannot be, and one of the refusals named no command."""
+    first = broker("a", 1, 2, ("a",), StoreOrigin.MEMORY, lsn=1, complete=False)
+    own = broker("b", 1, 1, ("b",), StoreOrigin.MEMORY, lsn=1)
+    last = broker("c", 1, 2, ("a", "b"), StoreOrigin.MEMORY, lsn=1, complete=False)
+    for here in ([first, own, last], [last, own, first]):
+        for found in verdicts(here, None, COORDINATOR).values():
+            assert isinstance(found, Refusal)
+            assert "--force" in found.text
+
+
 DIRTY, FAILED, UNVERIFIED = StoreOrigin.DIRTY, StoreOrigin.FAILED, StoreOrigin.UNVERIFIED
 RECORDED = ClusterRecord("uuid", 1, "a", 1, ("a",))
 EMPTY = broker("a", 0, 0, (), UNVERIFIED, lsn=0)

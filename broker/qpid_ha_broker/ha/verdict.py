@@ -716,7 +716,10 @@ def _newest_view(evidence: PromotionEvidence) -> _View:
     if record is not None:  # first: of the same epoch it says who was in it for certain
         views.append(_View(record.generation, record.epoch, record.members, evidence.keeper.name))
     views.append(_View(own.generation, own.epoch, own.members, "this broker"))
-    views += [_View(answer.generation, answer.epoch, answer.members, answer.name) for answer in evidence.answers]
+    others = sorted(
+        evidence.answers, key=lambda answer: answer.name
+    )  # not in the order in which they happened to answer
+    views += [_View(answer.generation, answer.epoch, answer.members, answer.name) for answer in others]
     return max(views, key=lambda view: view[:2])
 
 
