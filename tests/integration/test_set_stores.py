@@ -178,12 +178,8 @@ def test_a_damaged_store_of_a_set_costs_that_replica_alone_and_is_set_aside_when
         assert (tmp_path / "c" / "orders").is_dir(), "nobody has said that it may go out of the way"
 
         # An operator wants it there anew.
-        await eventually(lambda: "orders" not in sets.at("c").absent.problems)
-        row = await sets.row("orders")
-        while "c" not in row["in_sync"]:
-            if "c" not in row["replicas"]:  # or no more: what it says of the earlier one may still be on its way
-                await sets.cluster.ask("a", "sets", action="add-replica", name="orders", broker="c")
-            row = await sets.row("orders")
+        await sets.cluster.ask("a", "sets", action="add-replica", name="orders", broker="c")
+        row = await sets.whole("orders", "a", "b", "c", "d")
         assert row["problem"] == ""
         assert sets.bodies("c", "orders", "orders") == ["one", "two", "three"]
         (aside,) = (tmp_path / "c").glob("orders.set-aside-*")

@@ -45,6 +45,7 @@ class Bench:
         self.map, self.lsn, self.now_s = ClusterMap(), 0, 0.0
         self.controller = Controller(SETTINGS, placement)
         self.said: list[ms.ControllerEffect] = []
+        self.reported: dict[str, tuple[ms.ReplicaReport, ...]] = {}
         self.feed(ms.ControllerBegan(self.map, "a", 1, 0))
         for name in brokers:
             self.hosts(name)
@@ -62,7 +63,15 @@ class Bench:
 
     def hosts(self, broker: str, *replicas: ms.ReplicaReport, instance: str = "") -> list[ms.ControllerEffect]:
         """That broker reports these replicas, and no others."""
+        self.reported[broker] = replicas
         return self.feed(ms.ReportReceived(report(broker, *replicas, instance=instance)))
+
+    def stay(self, for_s: float) -> None:
+        """Time passes, and all brokers go on to report what they have reported."""
+        for _ in range(round(for_s)):
+            self.wait(1.0)
+            for broker, replicas in self.reported.items():
+                self.hosts(broker, *replicas)
 
     def wait(self, for_s: float = 0.0) -> None:
         """Time passes, a tenth of a second at a time; at least the controller has a look at it."""
@@ -956,6 +965,79 @@ def test_a_failed_replica_stays_where_there_is_no_broker_to_make_up_for_it() -> 
     assert [action.step for action in decision.actions] == [ReplicaStep.LACK]
 
 
+def test_who_has_not_given_up_an_earlier_replica_gets_the_next_one_when_it_has() -> None:
+    decision = check(ENTRY, brokers(), 3, SETTINGS, spread, failed={"c": "its disk is broken"}, parting={"d"})
+    assert [action.step for action in decision.actions] == [ReplicaStep.WAIT]
+    assert "d has not given up an earlier one yet" in decision.actions[0].why
+
+
+def bench_with_a_replica_that_failed() -> Bench:
+    """On `c`, which has been made up for by `d`; `c` has not heard of it yet."""
+    bench = Bench("a", "b", "c", "d")
+    bench.ask(ms.CreateSet("orders", ("b", "a", "c")))
+    bench.lead("b", "orders", members=("b", "a"))
+    bench.hosts("a", ms.ReplicaReport("orders", "ready", generation=1))
+    bench.hosts("b", ms.ReplicaReport("orders", "primary", generation=1))
+    bench.hosts("c", ms.ReplicaReport("orders", "failed", problem="its journal is damaged"))
+    bench.stay(1)
+    bench.hosts("d", ms.ReplicaReport("orders", "ready", generation=1))
+    bench.lead("b", "orders", generation=1, members=("b", "a", "d"))
+    bench.stay(1)
+    assert set(bench.map.sets["orders"].replicas) == {"a", "b", "d"}
+    return bench
+
+
+def test_a_replica_that_is_wanted_again_is_placed_when_its_broker_has_given_up_the_one_that_failed() -> None:
+    bench = bench_with_a_replica_that_failed()
+    bench.said.clear()
+
+    bench.feed(ms.RequestReceived(1, ms.AddReplica("orders", "c")))
+    bench.wait()
+    assert not bench.answers(), "its report is of the one that is gone"
+    assert "c" not in bench.map.sets["orders"].replicas
+
+    bench.hosts("c")
+    bench.wait()
+    bench.feed(ms.MapCommitted(bench.lsn))
+    assert [answer.done for answer in bench.answers()] == [True]
+    bench.stay(2 * SETTINGS.check_interval_s)
+    assert "c" in bench.map.sets["orders"].staying
+
+
+def test_a_replica_is_not_wanted_again_for_ever_where_its_broker_does_not_give_up_the_earlier_one() -> None:
+    bench = bench_with_a_replica_that_failed()
+    bench.said.clear()
+
+    bench.feed(ms.RequestReceived(1, ms.AddReplica("orders", "c")))
+    bench.feed(ms.RequestReceived(2, ms.AddReplica("orders")))
+    bench.stay(2 * SETTINGS.failure_timeout_s)
+    bench.feed(ms.MapCommitted(bench.lsn))
+
+    assert [answer.done for answer in bench.answers()] == [False, False]
+    assert "c has not given up its earlier replica of orders yet" in bench.answers()[0].text
+    assert "c has not given up" in bench.answers()[1].text, "nobody else could have one"
+
+
+def test_a_set_of_the_name_of_one_that_was_deleted_is_made_when_its_brokers_have_given_up_that() -> None:
+    bench = bench_with_a_replica_that_failed()
+    assert bench.ask(ms.DeleteSet("orders")).done
+    bench.said.clear()
+
+    bench.feed(ms.RequestReceived(1, ms.CreateSet("orders", ("a", "c"))))
+    bench.hosts("c")
+    bench.wait()
+    assert not bench.answers()
+
+    bench.hosts("a")
+    bench.wait()
+    bench.feed(ms.MapCommitted(bench.lsn))
+    assert [answer.done for answer in bench.answers()] == [True]
+
+    assert bench.ask(ms.DeleteSet("orders")).done
+    assert bench.ask(ms.CreateSet("orders")).done
+    assert set(bench.map.sets["orders"].replicas) == {"a", "c"}, "the two others have not given it up"
+
+
 def test_a_primary_that_says_it_has_failed_is_replaced_at_once_and_shown_with_its_reason() -> None:
     bench = Bench("a", "b", "c")
     bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
@@ -992,7 +1074,7 @@ def test_a_broker_that_is_about_to_stop_begins_with_nothing_new_and_is_waited_fo
 
     decision = check(ENTRY, there, 3, SETTINGS, spread)
     assert [action.step for action in decision.actions] == [ReplicaStep.WAIT]
-    assert "is about to stop: d" in decision.actions[0].why
+    assert "d is about to stop" in decision.actions[0].why
 
     decision = check(ENTRY, {**there, "e": PlacementBroker("e", replicas=9)}, 3, SETTINGS, spread)
     assert [(action.step, action.broker) for action in decision.actions] == [(ReplicaStep.ADD, "e")]

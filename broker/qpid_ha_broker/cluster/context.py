@@ -369,6 +369,15 @@ class ControllerContext:
         life = self.liveness.life(name)
         return life is BrokerLife.ALIVE or (life is BrokerLife.AWAITED and entry is not None and entry.up)
 
+    def parting(self, set_name: str) -> set[str]:
+        """The brokers that have not said yet that an earlier replica of that set, which the map has no more, is gone.
+
+        None of them gets the next one: what it says of the earlier would be taken for that, and who hears at once that
+        the one goes and the other comes would never begin anew.
+        """
+        entry = self.draft.sets.get(set_name)
+        return self.reports.with_replica(set_name).difference(() if entry is None else entry.replicas)
+
     def may_lead(self, name: str) -> bool:
         """Whether primaries may go to a broker: nobody drains it, and it does not stop."""
         broker = self.draft.brokers.get(name)

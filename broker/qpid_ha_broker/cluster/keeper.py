@@ -94,8 +94,9 @@ class ReplicaKeeper:
         leading = ctx.reports.leads(record.primary, entry.name, record.generation)
         size_bytes = 0 if leading is None else leading.load.bytes
         wanted = self.wanted(entry).number
-        failed = ctx.reports.failed(entry.name, entry.replicas)
-        return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, leading is not None, failed)
+        failed, parting = ctx.reports.failed(entry.name, entry.replicas), ctx.parting(entry.name)
+        is_led = leading is not None
+        return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, is_led, failed, parting)
 
     def _carry_out(self, entry: SetEntry, decision: ReplicaDecision) -> None:
         self._complain(entry.name, decision.problem)
@@ -147,10 +148,11 @@ class ReplicaKeeper:
         One that is about to stop comes last: it may be back in a moment, and does not begin with something new.
         """
         brokers = self._ctx.placement_brokers()
+        taken = self._ctx.parting(entry.name).union(entry.replicas)
         chosen: list[str] = []
         while len(chosen) < count:
             placed = (*entry.staying, *chosen)
-            others = {name: broker for name, broker in brokers.items() if name in placed or name not in entry.replicas}
+            others = {name: broker for name, broker in brokers.items() if name in placed or name not in taken}
             primary = entry.preferred or entry.record.primary or (placed[0] if placed else "")
             ranking = rank(self._ctx.placement, PlacementSet(entry.name, placed, primary), others)
             self._complain(entry.name, ranking.problem)
@@ -175,7 +177,7 @@ class ReplicaKeeper:
                 continue
             after = [each.broker for each in ring(PlacementSet(name, (first,), first), brokers)]
             right = (first, *after[: self.wanted(entry).number - 1])
-            if set(right) == set(entry.staying):
+            if set(right) == set(entry.staying) or not self._ctx.parting(name).isdisjoint(right):
                 continue
             changed += 1
             replicas = (*right, *(each for each in entry.replicas if each not in right))

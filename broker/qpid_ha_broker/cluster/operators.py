@@ -6,7 +6,7 @@ a transfer and a rebalancing are answered when they end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from qpid_ha_broker.cluster.context import LEAVING_S, ControllerContext
@@ -51,8 +51,9 @@ _MOVES_PRIMARIES: Final = (TransferPrimary, PromoteReplica, Rebalance)
 """Not done while the cluster is shut down: a set that has ended in order would be led again."""
 
 
-class _Unreported(ClusterRefusal):
-    """A broker has not said yet who it is, which it does soon after its start unless it is of an older release."""
+class _Early(ClusterRefusal):
+    """A broker has not said yet what is waited for, which it does soon: who it is, after its start, unless it is of an
+    older release; or that an earlier replica is gone."""
 
 
 class Operators:
@@ -117,7 +118,7 @@ class Operators:
                 raise ClusterRefusal("the cluster is being shut down: ask again if it is up in a minute all the same")
             self._do[type(asked.request)](asked.number, asked.request)
         except ClusterRefusal as refused:
-            if isinstance(refused, _Unreported) and self._ctx.now_s < until_s:
+            if isinstance(refused, _Early) and self._ctx.now_s < until_s:
                 self._early[asked.number] = asked, until_s
             else:
                 reason = REASONS.get(refused.kind)
@@ -136,7 +137,7 @@ class Operators:
             return
         unknown = sorted(ctx.reports.backups_of_default() - ctx.reports.brokers.keys())
         if unknown:
-            raise _Unreported(
+            raise _Early(
                 f"{', '.join(unknown)} has a replica of `default` and does not report to the controller: it runs a"
                 " release that knows no resource sets, so upgrade it first; or it was started just now, so try again"
             )
@@ -162,6 +163,7 @@ class Operators:
     # --- sets
 
     def _create_set(self, number: int, asked: CreateSet) -> None:
+        self._check_parted(asked.name, asked.replicas)
         self._have_map()
         entry = SetEntry(asked.name, asked.replicas, (), asked.preferred, asked.min_replicas, asked.min_in_sync)
         try:
@@ -230,16 +232,24 @@ class Operators:
         entry = self._entry(asked.set)
         broker = asked.broker or next(iter(self._keeper.choose(entry, 1)), "")
         if not broker:
+            self._check_parted(asked.set, self._ctx.parting(asked.set))
             raise ClusterRefusal(
                 f"each open broker has a replica of {asked.set}; there are {len(self._ctx.draft.brokers)}"
             )
         self._queues.check_open(broker)
+        self._check_parted(asked.set, (broker,))
         if broker in entry.staying:
             raise ClusterRefusal(f"{broker} has a replica of {asked.set} already")
         replicas = tuple(dict.fromkeys([*entry.replicas, broker]))
         leaving = tuple(name for name in entry.leaving if name != broker)
         self._ctx.place(entry._replace(replicas=replicas, leaving=leaving))
         self._done(number, f"{broker} gets a replica of {asked.set}", broker=broker)
+
+    def _check_parted(self, set_name: str, brokers: Iterable[str]) -> None:
+        """Raises _Early where one of these has an earlier replica of that set yet."""
+        parting = sorted(self._ctx.parting(set_name).intersection(brokers))
+        if parting:
+            raise _Early(f"{', '.join(parting)} has not given up its earlier replica of {set_name} yet: try again")
 
     def _remove_replica(self, number: int, asked: RemoveReplica) -> None:
         entry = self._entry(asked.set)

@@ -9,6 +9,7 @@ What follows from a check of one set (`check`); all that apply, in this order:
 | too few count, and one that leaves is on an open broker | it stays | it has the data already |
 | too few count, and a broker is open that may take an addition | a replica is added there | the placement says where |
 | too few count, and who is open is about to stop | wait | it may be back in a moment, and begins nothing new |
+| too few count, and who is open has an earlier replica yet | wait | what it says of that one would count for the next |
 | too few count, and all open brokers have their additions | wait | a failure does not start everything at once |
 | too few count, and no broker is open | say so | one that joins has it looked at again |
 | one is on a draining broker, or on one that is of the cluster no more | it is to leave | an operator said so |
@@ -24,7 +25,7 @@ set that nobody has led yet, a replica on a broker that is away does not count: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -43,7 +44,7 @@ class ReplicaStep(StrEnum):
     LEAVE = "leave"
     REMOVE = "remove"
     WAIT = "wait"
-    """For additions that are under way, or for a broker that is about to stop."""
+    """For additions that are under way, or for a broker that is about to stop, or to give up an earlier replica."""
     LACK = "lack"
     """There is no broker for it."""
     EXTRA = "extra"
@@ -103,6 +104,8 @@ class _Check:
         """Only a primary can have it recorded that somebody is not in sync any more."""
         self.failed: Mapping[str, str] = {}
         """Brokers that cannot have their replica, and why."""
+        self.parting: Collection[str] = ()
+        """Brokers that have not given up an earlier replica yet."""
         self.entry, self.brokers, self.wanted, self.settings = entry, brokers, wanted, settings
         self.replicas, self.leaving = list(entry.replicas), list(entry.leaving)
         self.actions: list[ReplicaAction] = []
@@ -152,18 +155,24 @@ class _Check:
             self.act(ReplicaStep.LACK, "", f"{shortage}, and no other broker is open")
             return False
         most = self.settings.additions
-        staying = [each for each in ranking.ranked if not self.brokers[each.broker].stopping]
-        if not staying:
-            names = ", ".join(each.broker for each in ranking.ranked)
-            self.act(ReplicaStep.WAIT, "", f"{shortage}, and who could have another one is about to stop: {names}")
+        beginning = [each for each in ranking.ranked if not self._hindrance(each.broker)]
+        if not beginning:
+            why = "; ".join(f"{each.broker} {self._hindrance(each.broker)}" for each in ranking.ranked)
+            self.act(ReplicaStep.WAIT, "", f"{shortage}, and nobody can begin with another one now: {why}")
             return False
-        chosen = next((each for each in staying if self.brokers[each.broker].catching_up < most), None)
+        chosen = next((each for each in beginning if self.brokers[each.broker].catching_up < most), None)
         if chosen is None:
             self.act(ReplicaStep.WAIT, "", f"{shortage}, and each open broker catches up with {most} already")
             return False
         self.replicas.append(chosen.broker)
         self.act(ReplicaStep.ADD, chosen.broker, f"{shortage}; {chosen.why}")
         return True
+
+    def _hindrance(self, name: str) -> str:
+        """Why it cannot begin with a replica now; it may be able to in a moment. Empty: it can."""
+        if self.brokers[name].stopping:
+            return "is about to stop"
+        return "has not given up an earlier one yet" if name in self.parting else ""
 
     def send_away(self) -> None:
         """Have those leave that are made up for, or shall not be there."""
@@ -251,10 +260,14 @@ def check(
     size_bytes: int = 0,
     is_led: bool = True,
     failed: Mapping[str, str] | None = None,
+    parting: Collection[str] = (),
 ) -> ReplicaDecision:
-    """What the table above comes to for one set. `failed`: who cannot have its replica, and why."""
+    """What the table above comes to for one set.
+
+    `failed`: who cannot have its replica, and why; `parting`: who has not given up an earlier one yet.
+    """
     going = _Check(entry, brokers, wanted, settings)
-    going.is_led, going.failed = is_led, failed or {}
+    going.is_led, going.failed, going.parting = is_led, failed or {}, parting
     going.make_up(placement, size_bytes)
     going.send_away()
     going.trim()

@@ -102,6 +102,10 @@ class Reports:
             if (replica := self.replica(name, set_name)) is not None and replica.state == FAILED
         }
 
+    def with_replica(self, set_name: str) -> set[str]:
+        """The brokers that have one of that set, or cannot have it, by their own reports."""
+        return {name for name, there in self.brokers.items() if set_name in there.replicas}
+
     def leads(self, broker: str, set_name: str, generation: int) -> ReplicaReport | None:
         """Its replica, if it leads that generation."""
         replica = self.replica(broker, set_name)
