@@ -12,9 +12,8 @@ import logging
 import random
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
@@ -32,6 +31,7 @@ from qpid_ha_broker.server.control.operator_requests import OperatorRequests
 from qpid_ha_broker.server.peers.peer_asker import Feed, QuestionCarrier
 from qpid_ha_broker.server.peers.peer_links import ChannelOpener, LinksHost, PeerLinks
 from qpid_ha_broker.server.peers.record_requests import RecordAnswer
+from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import VoteWriter
@@ -47,10 +47,6 @@ WATCHED_BYTES: Final = 32 * 1024
 AWAKE_S: Final = 0.25
 """So long after the last thing that happened to it a member gets each tick, so that its backups hear what is committed;
 then, if it is at rest, few of them."""
-
-Action = Callable[[Any], None]
-"""Carries one kind of effect out."""
-
 
 class RecordService(Protocol):
     """Reads and writes the records of sets: a coordinator that of `default`, the controller those of the cluster map.
@@ -123,10 +119,8 @@ class Surroundings(NamedTuple):
 
 
 class SetMember:
-    """The promise: inputs reach the core in the order in which they happen, and effects are carried out in theirs; the
-    set's queues are written here while this broker leads it, and by nobody else.
-
-    The core is never entered twice: what happens while its effects are carried out waits for its turn.
+    """The promise: the core hears all that happens to the set here, and all that it wants is done, each in its order;
+    the set's queues are written here while this broker leads it, and by nobody else.
     """
 
     def __init__(
@@ -158,19 +152,14 @@ class SetMember:
         self._broker = broker
         self._log = hosted.resources.replicated.log
         self._has_witness = settings.has_witness
-        self._inputs: deque[fx.Input] = deque()
-        self._effects: Iterator[fx.Effect] = iter(())
-        """What is left to do of the last input."""
-        self._is_held = False
-        """Until `_go_on` is called nothing more is carried out: what was done last is not complete yet."""
-        self._is_feeding = False
+        self._loop = CoreLoop(self.member.handle, self.fail, lambda: self.links.flush())
         self._is_stopped = False
         self._is_failed = False
         """Whatever state the core is in, it must not speak for this replica any more."""
         self._store = None if self.kept is None else MemberStore(self.kept.store, hosted.resources.catalog, self.feed)
         has_room = _always if self._store is None else self._store.has_room
         self.links = PeerLinks(broker, self.member, around.opener, self.feed, has_room)
-        self._actions = self._make_actions()
+        self._loop.actions = self._make_actions()
         if self.kept is not None:
             self.kept.owner = self
         hosted.prove_lead = self.prove_lead
@@ -243,9 +232,7 @@ class SetMember:
             self._is_active = True
         else:
             self._wake()
-        self._inputs.append(happened)
-        if not self._is_feeding and not self._is_held:
-            self._go_on()
+        self._loop.feed(happened)
 
     def _wake(self) -> None:
         self._is_active = True
@@ -253,34 +240,6 @@ class SetMember:
             self.is_awake = True
             self.member.ran_until(self._owner.process.ran_until_s)
             self._owner.wake(self)
-
-    def _go_on(self) -> None:
-        """Carry out what is left, and put the inputs that wait before the core, until one of the effects holds it."""
-        self._is_feeding, self._is_held = True, False
-        try:
-            while self._carry_out_effects() and self._inputs:
-                self._effects = iter(self.member.handle(self._inputs.popleft(), time.monotonic()))
-        except StoreError as error:
-            self._give_up(str(error))
-        except Exception as error:  # whatever state the core is in now, it must not speak for this broker any more
-            log.exception("a bug: %s", error)
-            self._give_up(f"a bug in the cluster's logic ({type(error).__name__}); the log has it")
-        finally:
-            self._is_feeding = False
-        self.links.flush()
-
-    def _carry_out_effects(self) -> bool:
-        """Whether all of them could be."""
-        for effect in self._effects:
-            self._actions[type(effect)](effect)
-            if self._is_held:
-                return False
-        return True
-
-    def _give_up(self, reason: str) -> None:
-        self._inputs.clear()
-        self._effects = iter(())
-        self.fail(reason)
 
     def prove_lead(self) -> LeadProof:
         """How sure it is that this broker leads the set; in each turn in which consumers may be given something."""
@@ -358,9 +317,7 @@ class SetMember:
         if self._is_stopped or self._is_failed:
             return
         self.member.ran_until(self._owner.process.ran_until_s)
-        self._inputs.append(read)
-        if not self._is_feeding and not self._is_held:
-            self._go_on()
+        self._loop.feed(read)
         if not self.is_at_rest:
             self._wake()
 
@@ -376,16 +333,16 @@ class SetMember:
     def _persist_vote(self, store: Store, votes: VoteWriter, effect: fx.PersistVote) -> None:
         """Beside the loop, with the votes of other sets; all that follows waits for it."""
         if store.note_vote(*effect):
-            self._is_held = True
+            self._loop.hold()
             votes.write(store, self._vote_written)
 
     def _vote_written(self, error: StoreError | None) -> None:
         if self._is_stopped:
             return
         if error is None:
-            self._go_on()
+            self._loop.go_on()
         else:
-            self._give_up(str(error))
+            self._loop.end(str(error))
 
     def persisted(self, number: int) -> None:
         """The store holds what was asked for under that number."""
