@@ -207,13 +207,16 @@ class SimulatedBroker(Broker):
 
         def seen_begin(settings: MemberSettings, hosted: HostedSet, *restored: Any) -> None:
             begin(settings, hosted, *restored)
-            self._see(members[hosted.name])
+            member = members[hosted.name]
+            assert isinstance(member, SetMember)
+            self._see(member)
 
         setattr(self.sets.hosts, "_begin", seen_begin)  # noqa: B010 - a method, which mypy lets nobody replace
 
     def _see(self, driver: SetMember) -> None:
         """Let the watcher know what becomes of that member."""
-        actions, name = driver._actions, driver.name
+        actions, name = driver._make_actions(), driver.name
+        driver._loop.actions = actions
         change, end_clients = actions[fx.StateChanged], actions[fx.EndClients]
 
         def seen_change(effect: fx.StateChanged) -> None:

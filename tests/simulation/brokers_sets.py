@@ -14,6 +14,7 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.server.sets.set_member import SetMember
 from simulation.brokers_node import BrokerNode
 from simulation.proxies_sets import LOOK_S, PlacedSet
 from simulation.trace import Trace
@@ -47,7 +48,9 @@ class BrokerReplica:
         sets = self.node.broker.sets
         if sets is None:
             raise AttributeError(f"{self.name} hosts nothing")
-        return sets.hosts.members[self.set_name].member
+        member = sets.hosts.members[self.set_name]
+        assert isinstance(member, SetMember)
+        return member.member
 
     @property
     def resources(self) -> Resources:

@@ -91,7 +91,9 @@ class SetReplica(Node):
     def begin(self, settings: MemberSettings, draw: Callable[[], float], restored: Restored | None = None) -> None:
         super().begin(settings, draw, restored)
         self.hosted.prove_lead = lambda: self.owner.prove_lead(self.member)
-        self.clients = SetClients(self.owner, self.hosted, self.member, self._handle, self._run_turn)
+        self.clients = SetClients(
+            self.owner, self.hosted, lambda: self.member.status.serves_clients, self._handle, self._run_turn
+        )
         self.clients.update()
 
     def begin_clock(self) -> None:

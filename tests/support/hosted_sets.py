@@ -74,7 +74,9 @@ class HostedSets:
 
     def member(self, broker: str, set_name: str) -> SetMember:
         """One of them."""
-        return self.at(broker).members[set_name]
+        member = self.at(broker).members[set_name]
+        assert isinstance(member, SetMember)
+        return member
 
     def hosted(self, broker: str, set_name: str) -> HostedSet:
         """Its part of the container."""
@@ -183,6 +185,7 @@ class HostedSets:
         membership.questions.close()
         host._tasks.cancel()
         for member in host.members.values():
+            assert isinstance(member, SetMember)
             member._is_stopped = True
         for channel in host.shared._dialled.values():
             channel._drop()

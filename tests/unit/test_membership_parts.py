@@ -200,13 +200,13 @@ class ServedSet:
     def __init__(self) -> None:
         self.read_only = True
         self.happened: list[object] = []
-        self.member = SimpleNamespace(status=SimpleNamespace(state=State.PRIMARY, is_closing=False))
+        self.member = SimpleNamespace(status=SimpleNamespace(serves_clients=True))
         broker = SimpleNamespace(
             container=SimpleNamespace(directory=SimpleNamespace(primary_of=lambda name: None)),
             waiters=SimpleNamespace(refuse=lambda resources: self.happened.append("waiters are refused")),
         )
         run_turn = partial(self.happened.append, "turn")
-        around: tuple[Any, Any, Any] = (broker, self, self.member)
+        around: tuple[Any, Any, Any] = (broker, self, lambda: self.member.status.serves_clients)
         self.clients = SetClients(*around, self.happened.append, run_turn)
         self.clients.update()
 

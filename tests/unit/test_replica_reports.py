@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
@@ -15,7 +16,13 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import UNWRITABLE_S
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.sets.resources import Resources
-from qpid_ha_broker.server.peers.replica_reports import LOOK_S, HostedReplica, QueueReport, ReplicaReports
+from qpid_ha_broker.server.peers.replica_reports import (
+    LOOK_S,
+    HostedReplica,
+    QueueReport,
+    ReplicaReports,
+    replica_report,
+)
 
 BEGAN_S = 100.0
 SOON_S = BEGAN_S + LOOK_S / 2
@@ -27,6 +34,7 @@ class Replicas:
 
     def __init__(self, *names: str) -> None:
         self.there: dict[str, HostedReplica] = {}
+        self.members: dict[str, Member] = {}
         self.resources: dict[str, Resources] = {}
         self.active: set[str] = set()
         self.looks: Counter[str] = Counter()
@@ -36,7 +44,8 @@ class Replicas:
             settings = MemberSettings(name="a", instance="i", addresses=())
             member = Member(settings, resources.replicated, Random(1).random, lambda: 0, None)
             member.handle(Started(), 0.0)
-            self.there[name] = HostedReplica(member, resources.catalog)
+            self.members[name] = member
+            self.there[name] = HostedReplica(partial(replica_report, member), resources.catalog)
 
     def replica(self, set_name: str) -> HostedReplica | None:
         self.looks[set_name] += 1
@@ -145,7 +154,7 @@ def test_a_replica_that_cannot_be_is_told_with_the_reason_until_there_is_none_to
 def test_a_problem_of_a_store_is_told_until_it_is_over_also_when_nothing_else_happens(
     replicas: Replicas, reports: ReplicaReports
 ) -> None:
-    member = replicas.there["orders"].member
+    member = replicas.members["orders"]
     member.handle(StoreWritable("No space left on device"), SOON_S)
     reports.changed("orders")
     [told] = reports.report(SOON_S, full=False).replicas
@@ -160,7 +169,7 @@ def test_a_problem_of_a_store_is_told_until_it_is_over_also_when_nothing_else_ha
 
 def test_a_primary_that_commits_nothing_says_why(reports: ReplicaReports, replicas: Replicas) -> None:
     reports.report(BEGAN_S, full=True)
-    member = replicas.there["orders"].member
+    member = replicas.members["orders"]
     assert member.primary is not None
     member.primary.commits.look(0.0, member.position.lsn + 1, member.position.lsn)
     replicas.active = {"orders"}

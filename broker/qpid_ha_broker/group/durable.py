@@ -16,16 +16,21 @@ class DurableLog:
         """False: a checkpoint has to come first, because what is in the store does not lead to what is here."""
         self._pending: dict[int, int] = {}
         """Last LSN by the number of what was given to the store."""
+        self._checkpoint = 0
+        """Number of the last checkpoint that is on its way; 0: none. What follows it counts once it does."""
+        self._beyond_lsn = 0
+        """How far the store has told to have what follows it."""
 
     def stop(self) -> None:
         """The copy becomes another one: the store keeps what it has until a checkpoint takes its place."""
         self.lsn, self.is_kept = 0, False
+        self._checkpoint = self._beyond_lsn = 0
         self._pending.clear()
 
     def write_checkpoint(self) -> None:
         """The copy is whole as it is now: put it into the store, and from here on what follows."""
         self._ctx.resource_set.log.take_batch()
-        number = self._ctx.number()
+        number = self._checkpoint = self._ctx.number()
         self._pending[number] = self._ctx.last_lsn
         self._ctx.effects.append(WriteCheckpoint(number))
         self.is_kept = True
@@ -44,5 +49,9 @@ class DurableLog:
         last_lsn = self._pending.pop(happened.number, None)
         if last_lsn is None:
             return False
-        self.lsn = max(self.lsn, last_lsn)
+        if happened.number == self._checkpoint:
+            self._checkpoint = 0
+        self._beyond_lsn = max(self._beyond_lsn, last_lsn)
+        if not self._checkpoint:
+            self.lsn = max(self.lsn, self._beyond_lsn)
         return True

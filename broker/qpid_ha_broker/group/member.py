@@ -28,6 +28,7 @@ the third follows from both, because an acceptance is an event that is confirmed
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from qpid_ha_broker.events.codec import LogRecord, encode_all
@@ -38,6 +39,7 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.decisions import RecordDecisions
 from qpid_ha_broker.group.deliveries import Deliveries, RoleCells
 from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.lineage import NOTHING_ACKNOWLEDGED
 from qpid_ha_broker.group.parts import GroupParts
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.model.errors import InvalidArgument, NotPrimary
@@ -101,6 +103,15 @@ class GroupMember:
     def owner(self, queue: int) -> str:
         """Who owns the queue, as far as this member was delivered; empty: nobody."""
         return self._parts.log.lineage.ownership.owner(queue)[0] if self._parts.log is not None else ""
+
+    def lags(self) -> Iterator[tuple[str, int]]:
+        """Of the others whom the record names, how many LSNs each has not acknowledged."""
+        if self._parts.log is not None:
+            acknowledged = self._parts.log.lineage.acknowledged
+            for name in self._parts.records.record.members:
+                if name != self.name:
+                    lsn, _ = acknowledged.get(name, NOTHING_ACKNOWLEDGED)
+                    yield name, max(0, self._ctx.last_lsn - lsn)
 
     def check_invariants(self) -> None:
         """Raise AssertionError where what is here cannot be; slow, for tests."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, StoreOrigin
 from qpid_ha_broker.ha.link_ends import LinkEnd
-from qpid_ha_broker.ha.states import Phase, State
+from qpid_ha_broker.ha.states import LEADING, Phase, State
 from qpid_ha_broker.model.logs import log as model_log
 
 
@@ -69,6 +69,11 @@ class MemberStatus(NamedTuple):
     """Why this broker, which is level, is not in the in-sync set; empty: it is, or lacks something."""
     store_problem: str = ""
     """Why its store takes nothing now, which may pass; empty: it does, or there is none."""
+
+    @property
+    def serves_clients(self) -> bool:
+        """Whether commands are carried out here."""
+        return self.state in LEADING and not self.is_closing
 
 
 # --- inputs

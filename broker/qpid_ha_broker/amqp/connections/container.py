@@ -30,8 +30,10 @@ from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.publishing import ExchangePublisher
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
+from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.message_clock import SteadyTime
 from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.strategies import HotStandby
 from qpid_ha_broker.model.transactions.producers import DEFAULT_PRODUCERS
 from qpid_ha_broker.model.work import Task, WorkQueue
 
@@ -165,7 +167,7 @@ class Container:
         """Those that had one in the last turn."""
         self.sets: dict[str, HostedSet] = {}
         """The sets that this broker has a replica of, by name."""
-        self.default = self.host(DEFAULT_SET, self._new_resources(DEFAULT_SET, log_acquisitions=log_acquisitions))
+        self.default = self.host(DEFAULT_SET, self._new_resources(DEFAULT_SET, None, log_acquisitions=log_acquisitions))
         """The set that is always there, and has all exchanges and bindings."""
         self.default.is_touched = True  # always: it is in every turn, and nobody has to say so
         self.publisher = ExchangePublisher(self.default.resources, self._led)
@@ -267,12 +269,13 @@ class Container:
         hosted = self.sets[name] = HostedSet(self, resources or self.new_resources(name))
         return hosted
 
-    def new_resources(self, name: str) -> Resources:
-        """Of a set that is not hosted yet, so that it can be filled before it is."""
-        return self._new_resources(name, log_acquisitions=self.default.resources.log_acquisitions)
+    def new_resources(self, name: str, *, is_group: bool = False) -> Resources:
+        """Of a set that is not hosted yet, so that it can be filled before it is. `is_group`: see `Grouped`."""
+        log_acquisitions = self.default.resources.log_acquisitions and not is_group
+        return self._new_resources(name, Grouped() if is_group else None, log_acquisitions=log_acquisitions)
 
-    def _new_resources(self, name: str, *, log_acquisitions: bool) -> Resources:
-        resources = Resources(self.sections, name, log_acquisitions=log_acquisitions)
+    def _new_resources(self, name: str, replication: HotStandby | None, *, log_acquisitions: bool) -> Resources:
+        resources = Resources(self.sections, name, log_acquisitions=log_acquisitions, replication=replication)
         resources.deduplication.producers = self.settings.producers
         resources.deduplication.is_live = lambda producer: self.sessions.producers.is_live(producer)
         return resources

@@ -105,6 +105,8 @@ class HostedSet:
         self.garbage = resources.catalog.garbage
         self.prove_lead: Callable[[], LeadProof] = lambda: LeadProof.ALONE
         """How sure it is that this broker leads the set, if it does; the driver sets it."""
+        self.take_batch: Callable[[], LogBatch | None] = resources.replicated.log.take_batch
+        """What the turn wrote; of a group, whose core takes it itself, the driver has it take nothing."""
         self._withheld: deque[Handout] = deque()
         self._withheld_of_sessions: deque[Handout] = deque()
         """Apart from the others, which need not wait for what is committed."""
@@ -210,7 +212,7 @@ class HostedSet:
         wall_ms = host.steady.wall_ms()
         for log in resources.sets.logs:
             log.note_time(wall_ms)
-        batch = resources.replicated.log.take_batch()
+        batch = self.take_batch()
         self.tell_what_is_committed()
         return batch
 

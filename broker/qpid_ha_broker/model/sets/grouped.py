@@ -103,7 +103,11 @@ class Grouped(HotStandby):
         return None if newest is None or newest.is_settled else _AllBefore(newest)
 
     def submit(self, copy: LocalCopy, events: Sequence[ev.Event], by_hand: ByHand | None) -> CommitToken:
-        """As `Replication.submit`. What is at hand now may have changed by then, so it is found again by its id."""
+        """As `Replication.submit`. What is at hand now may have changed by then, so it is found again by its id.
+
+        All messages are durable: a member that comes back from its disk has what the others have.
+        """
+        events = [_kept(event) for event in events]
         unit = self._newest = Unit(copy.log)
         self._number += 1
         self._units[self._number] = unit
@@ -146,6 +150,10 @@ class Grouped(HotStandby):
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is
         out before its queue is yielded."""
         return was_seen or not self.hands_out(queue)
+
+
+def _kept(event: ev.Event) -> ev.Event:
+    return event._replace(durable=True) if isinstance(event, ev.Enqueued) and not event.durable else event
 
 
 def _hold(catalog: Catalog, event: ev.Dequeued | ev.Released) -> None:

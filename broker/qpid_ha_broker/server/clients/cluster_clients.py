@@ -40,7 +40,8 @@ class ClientAccess(SetClients):
     def __init__(
         self, broker: ClientsHost, member: Member, feed: Callable[[fx.Input], None], announce: Callable[[], None]
     ) -> None:
-        super().__init__(broker, broker.container.default, member, feed, broker.turn)
+        super().__init__(broker, broker.container.default, lambda: member.status.serves_clients, feed, broker.turn)
+        self._member = member
         self._notices = HostNotices(broker)
         self._announce = announce
         self._announced: tuple[object, ...] = ()

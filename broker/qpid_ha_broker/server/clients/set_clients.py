@@ -10,8 +10,6 @@ from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.states import LEADING
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 
 
@@ -25,22 +23,23 @@ class ServingHost(Protocol):
 class SetClients:
     """The promise: clients of a set are served by its primary, until it begins to hand over, and by nobody else.
 
-    `run_turn`: has the set's log written down to its end, before `ClientsEnded` is fed.
+    `leads`: whether this broker is that now. `run_turn`: has the set's log written down to its end, before
+    `ClientsEnded` is fed.
     """
 
-    __slots__ = ("_broker", "_feed", "_hosted", "_is_leaving", "_is_over", "_member", "_run_turn")
+    __slots__ = ("_broker", "_feed", "_hosted", "_is_leaving", "_is_over", "_leads", "_run_turn")
 
     def __init__(
         self,
         broker: ServingHost,
         hosted: HostedSet,
-        member: Member,
+        leads: Callable[[], bool],
         feed: Callable[[fx.Input], None],
         run_turn: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._hosted = hosted
-        self._member = member
+        self._leads = leads
         self._feed = feed
         self._run_turn = run_turn
         self._is_leaving = False
@@ -50,8 +49,7 @@ class SetClients:
     @property
     def is_serving(self) -> bool:
         """Whether clients are served, and commands carried out."""
-        status = self._member.status
-        return status.state in LEADING and not (self._is_leaving or self._is_over or status.is_closing)
+        return self._leads() and not (self._is_leaving or self._is_over)
 
     def update(self) -> None:
         """Serve clients, or refuse them: as it is now."""

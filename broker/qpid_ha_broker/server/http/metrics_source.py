@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from qpid_ha_broker import __version__
 from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.access.user_limits import LimitKind
-from qpid_ha_broker.ha.states import LEADING, State
+from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.metrics.confirm_latency import ConfirmLatency
 from qpid_ha_broker.metrics.exposition import Samples, check_kind, family_text
 from qpid_ha_broker.metrics.families import BROKER, PROCESS, SETS
@@ -25,7 +25,7 @@ from qpid_ha_broker.model.queues.queue_sums import QueueSums, sum_queues
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
     from qpid_ha_broker.server.broker import Broker
-    from qpid_ha_broker.server.sets.set_member import SetMember
+    from qpid_ha_broker.server.sets.hosted_member import HostedMember
     from qpid_ha_broker.server.stores.broker_store import BrokerStore
 
 LAG_LOOK_S: Final = 0.1
@@ -138,7 +138,7 @@ class MetricsSource:
         queues = [(name, queue) for name, hosted in sets.items() for queue in hosted.resources.catalog.queues.values()]
         return queue_pieces(queues, self._choice, self._counters, int(time.time() * 1000))
 
-    def _members(self) -> list[SetMember]:
+    def _members(self) -> list[HostedMember]:
         """Of all sets that are hosted."""
         sets = self._broker.sets
         return [self._broker.membership.default, *([] if sets is None else sets.hosts.members.values())]
@@ -187,22 +187,18 @@ class MetricsSource:
             **self.http,
         }
 
-    def _add_set(self, samples: FromSet, driver: SetMember, now_s: float) -> Iterator[str]:
-        name, hosted, member, kept = driver.name, driver.hosted, driver.member, driver.kept
-        resources, status = hosted.resources, member.status
-        log, is_leading = resources.replicated.log, status.state in LEADING
-        lag_s = member.replica_lag_s(now_s)
+    def _add_set(self, samples: FromSet, member: HostedMember, now_s: float) -> Iterator[str]:
+        name, hosted, kept = member.name, member.hosted, member.kept
+        resources = hosted.resources
         # First what is gone: a queue that is deleted meanwhile is not to be counted twice.
         gone = resources.catalog.enqueued_gone, resources.catalog.dequeued_gone
         sums = yield from _as_pieces(sum_queues(list(resources.catalog.queues.values())))
         enqueued, dequeued = self._never_less(hosted, gone[0] + sums.enqueued, gone[1] + sums.dequeued)
         values: dict[str, float] = {
-            "leading": float(is_leading),
-            "generation": status.generation,
-            "in_sync_brokers": len(status.members),
+            **member.figures(now_s),
+            "generation": member.generation,
             "min_in_sync_brokers": member.settings.min_in_sync,
-            "last_lsn": log.last_lsn,
-            "committed_lsn": log.committed_lsn if is_leading else member.committed_lsn,
+            "last_lsn": resources.replicated.log.last_lsn,
             "queues": len(resources.catalog.queues),
             "messages": sums.messages,
             "message_bytes": sums.bytes,
@@ -212,8 +208,7 @@ class MetricsSource:
             "duplicate_messages_total": resources.deduplication.dropped_total,
             "dropped_dead_letters_total": resources.dead_letters_dropped_total,
             "overrun_queues_total": hosted.overrun_queues_total,
-            "discarded_messages_total": driver.discarded.total,
-            **({} if lag_s is None or is_leading else {"replica_lag_seconds": lag_s}),
+            "discarded_messages_total": member.discarded.total,
             **({} if kept is None else self._store_values(kept)),
         }
         for short, value in values.items():

@@ -1,4 +1,7 @@
-"""The transport of groups over Corosync, on the event loop: one process group for all sets of a cluster.
+"""The transport of groups over Corosync, on the event loop: one process group for each.
+
+So the daemon knows who is in which group, and nobody of one waits for a process of another; a group costs a connection
+to the daemon in each process.
 
 | what happens | what follows |
 | --- | --- |
@@ -19,9 +22,10 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from qpid_ha_broker.server.peers.cpg_order import CpgOrder, OrderedBatch, OrderedView, hello, pieces_of
+from qpid_ha_broker.server.peers.group_transport import GroupListener
 from qpid_ha_broker.server.peers.libcpg import (
     LIBRARY,
     CpgAddress,
@@ -42,16 +46,6 @@ EVENTS_MOST: Final = 64
 """In one turn of the loop: others have work, too."""
 
 
-class GroupListener(Protocol):
-    """Who is told what comes."""
-
-    def delivered(self, sender: str, data: bytes) -> None:
-        """A batch, perhaps an own one."""
-
-    def view_changed(self, view: OrderedView) -> None:
-        """Who is there from here on."""
-
-
 class _Outgoing:
     """A batch of this process that has not come back."""
 
@@ -65,10 +59,10 @@ class _Outgoing:
 
 
 class CpgTransport:
-    """The promise: batches come in one order to all of a view, whole, and each own one once."""
+    """See `group_transport.GroupTransport`."""
 
     def __init__(self, cluster: str, name: str, listener: GroupListener, library: str = LIBRARY) -> None:
-        """`cluster`: the UUID, of which the process group's name is made. `name`: this broker's."""
+        """`cluster`: the UUID of the set's log, of which the process group's name is made. `name`: this broker's."""
         self._group = f"qpid-ha-{cluster}"
         self._name = name
         self._listener = listener

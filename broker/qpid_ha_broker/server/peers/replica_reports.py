@@ -16,6 +16,7 @@ from qpid_ha_broker.cluster.messages import (
     SetLoad,
     UnplacedQueue,
 )
+from qpid_ha_broker.cluster.reports import LEADING
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import UNWRITABLE_S
 from qpid_ha_broker.model.sets.catalog import Catalog
@@ -27,7 +28,8 @@ LOOK_S: Final = 1.0
 class HostedReplica(NamedTuple):
     """A replica as this broker hosts it."""
 
-    member: Member
+    report: Callable[[float], ReplicaReport]
+    """Without what it holds."""
     catalog: Catalog
 
 
@@ -125,22 +127,10 @@ class ReplicaReports:
         if problem is not None:
             return ReplicaReport(name, FAILED, problem=problem)
         there = self._replicas.replica(name)
-        return None if there is None else self._replica_report(there, now_s)
-
-    def _replica_report(self, replica: HostedReplica, now_s: float) -> ReplicaReport:
-        member, status = replica.member, replica.member.status
-        leads = member.primary is not None
-        return ReplicaReport(
-            member.set,
-            status.state.value,
-            "" if status.phase is None else status.phase.value,
-            status.generation,
-            member.position.lsn,
-            status.problem or _store_problem(member) or _stall(member, now_s),
-            _backups(member) if leads else (),
-            self._load(member.set, replica.catalog, now_s) if leads else SetLoad(),
-            member.unwritable_s(now_s) >= UNWRITABLE_S,
-        )
+        if there is None:
+            return None
+        found = there.report(now_s)
+        return found._replace(load=self._load(name, there.catalog, now_s)) if found.state == LEADING else found
 
     def _load(self, name: str, catalog: Catalog, now_s: float) -> SetLoad:
         messages = size = moved = 0
@@ -155,6 +145,21 @@ class ReplicaReports:
             before, looked_at_s = moved, now_s
         self._moved[name] = before, looked_at_s, rate
         return SetLoad(messages, size, rate)
+
+
+def replica_report(member: Member, now_s: float) -> ReplicaReport:
+    """What the controller is told of it, but for what it holds."""
+    status = member.status
+    return ReplicaReport(
+        member.set,
+        status.state.value,
+        "" if status.phase is None else status.phase.value,
+        status.generation,
+        member.position.lsn,
+        status.problem or _store_problem(member) or _stall(member, now_s),
+        _backups(member),
+        unwritable=member.unwritable_s(now_s) >= UNWRITABLE_S,
+    )
 
 
 def _store_problem(member: Member) -> str:

@@ -28,7 +28,8 @@ from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.engines import PeerEngines
 from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.pause_watch import PauseWatch
-from qpid_ha_broker.server.sets.set_member import SetMember, SetMemberHost, Surroundings, new_instance
+from qpid_ha_broker.server.sets.hosted_member import HostedMember, SetMemberHost
+from qpid_ha_broker.server.sets.set_member import SetMember, Surroundings, new_instance
 from qpid_ha_broker.server.stores.broker_store import BrokerStore, check_dirty
 from qpid_ha_config.settings import BrokerSettings
 
@@ -141,31 +142,31 @@ class Membership:
 
     # --- what the member tells: see `set_member.MemberOwner`
 
-    def wake(self, member: SetMember) -> None:
+    def wake(self, member: HostedMember) -> None:
         """It gets every tick anyway."""
 
-    def state_changed(self, member: SetMember, effect: fx.StateChanged) -> None:
+    def state_changed(self, member: HostedMember, effect: fx.StateChanged) -> None:
         """For the log, and for who listens."""
         before, after, reason = effect
         log.info("Status change: %s -> %s (%s)", before, after, reason)
         self._publish("state", before=before.value, after=after.value, reason=reason)
 
-    def changed(self, member: SetMember) -> None:
+    def changed(self, member: HostedMember) -> None:
         """Its phase, perhaps."""
         before, self._phase = self._phase, self.member.status.phase
         if self._phase is not before and self._phase is not None:
             log.info("Phase change: %s", self._phase)
             self._publish("phase")
 
-    def note(self, member: SetMember, level: int, text: str) -> None:
+    def note(self, member: HostedMember, level: int, text: str) -> None:
         """A line for the log."""
         log.log(level, "%s", text)
 
-    def cannot_go_on(self, member: SetMember, reason: str) -> None:
+    def cannot_go_on(self, member: HostedMember, reason: str) -> None:
         """Clients come for this set, so the broker is of no use without it."""
         self._broker.fail(reason)
 
-    def ended(self, member: SetMember, uuid: str) -> None:
+    def ended(self, member: HostedMember, uuid: str) -> None:
         """The cluster is shut down."""
         self._is_shut_down = True
         self._broker.end(uuid)

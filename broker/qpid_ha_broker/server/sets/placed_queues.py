@@ -14,7 +14,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.server.peers.replica_reports import QueueReport
-from qpid_ha_broker.server.sets.set_member import SetMember
+from qpid_ha_broker.server.sets.hosted_member import HostedMember
 
 log = logging.getLogger("cluster")
 
@@ -33,7 +33,7 @@ class PlacedQueues:
         name: str,
         cluster_map: ClusterMap,
         default: Member,
-        members: Mapping[str, SetMember],
+        members: Mapping[str, HostedMember],
         reportable: Callable[[], None],
     ) -> None:
         self._name = name
@@ -148,13 +148,13 @@ class PlacedQueues:
     def _compare(self, set_name: str) -> None:
         self._seen.pop(set_name, None)
         member = self._members.get(set_name)
-        if member is None or not member.is_serving:
+        if member is None or not member.keeps_directory:
             self._declared.pop(set_name, None)
             self._orders.pop(set_name, None)
             return
         hosted, there = member.hosted, member.hosted.resources.catalog.queues
         queues = {queue.name: queue.arguments.given for queue in there.values()}
-        leader = SetLeader(set_name, self._name, member.member.status.generation)
+        leader = SetLeader(set_name, self._name, member.generation)
         uncommitted = {name for name, of_set in self._uncommitted if of_set == set_name}
         difference = compare(leader, self._map, uncommitted, queues)
         if difference is None:

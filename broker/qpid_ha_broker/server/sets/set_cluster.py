@@ -48,10 +48,11 @@ from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.broker_identity import broker_uuid
 from qpid_ha_broker.server.runtime.engines import PeerEngines
 from qpid_ha_broker.server.sets.forward_links import SetForwarding
+from qpid_ha_broker.server.sets.hosted_member import HostedMember, SetMemberHost
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from qpid_ha_broker.server.sets.set_host import SetHost
-from qpid_ha_broker.server.sets.set_member import SetMember, SetMemberHost
+from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_config.settings import BrokerSettings
 
@@ -281,7 +282,8 @@ class SetCluster:
                 self.hosts.change_replicas(name, addresses, own.address, min_in_sync=entry.min_in_sync, cluster=cluster)
             else:
                 log.info("set %s is hosted here, with replicas at %s", name, ", ".join(each.name for each in brokers))
-                self.hosts.host(name, addresses, own.address, min_in_sync=entry.min_in_sync, cluster=cluster)
+                made = {"min_in_sync": entry.min_in_sync, "cluster": cluster, "is_group": getattr(entry, "is_group", False)}
+                self.hosts.host(name, addresses, own.address, **made)
             self.queues.look_at(name)
 
     def _is_of_another(self, name: str, cluster: str) -> bool:
@@ -289,8 +291,7 @@ class SetCluster:
         member = self.hosts.members.get(name)
         if member is None:
             return False
-        hosted = member.member.status.cluster or member.member.settings.cluster
-        return bool(hosted and cluster) and hosted != cluster
+        return bool(member.cluster and cluster) and member.cluster != cluster
 
     def _knows_map(self) -> bool:
         """Whether the map here is the newest there is: what it does not know yet, an older one may contradict."""
@@ -315,7 +316,7 @@ class SetCluster:
         self.hosts.unhost(name, reason, delete=not may_be_wanted)
         self._reportable(name)
 
-    def _member_changed(self, member: SetMember) -> None:
+    def _member_changed(self, member: HostedMember) -> None:
         self.queues.look_at(member.name)
         self._reportable(member.name)
 
@@ -410,7 +411,7 @@ class _Replicas:
     def replica(self, set_name: str) -> HostedReplica | None:
         """The one of that set; None: there is none."""
         driver = self._default if set_name == DEFAULT_SET else self._hosts.members.get(set_name)
-        return None if driver is None else HostedReplica(driver.member, driver.hosted.resources.catalog)
+        return None if driver is None else HostedReplica(driver.report, driver.hosted.resources.catalog)
 
     def names(self) -> set[str]:
         """Their sets."""

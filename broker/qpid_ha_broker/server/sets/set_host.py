@@ -20,21 +20,25 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frame_codec import decode
 from qpid_ha_broker.ha.frames import FrameError, Question
+from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.record_keeper import controller_of
-from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.clients.shared_connections import SharedConnections, SubChannelOpener
 from qpid_ha_broker.server.controller.absent_replicas import AbsentReplicas
+from qpid_ha_broker.server.peers.cpg_transport import CpgTransport
+from qpid_ha_broker.server.peers.group_transport import MakeTransport
 from qpid_ha_broker.server.peers.peer_asker import PeerAsker
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.peers.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
+from qpid_ha_broker.server.sets.hosted_member import HostedMember, RecordService, SetMemberHost
 from qpid_ha_broker.server.sets.set_lines import SetLines
-from qpid_ha_broker.server.sets.set_member import RecordService, SetMember, SetMemberHost, Surroundings, new_instance
-from qpid_ha_broker.server.stores.broker_store import BrokerStore, check_dirty
+from qpid_ha_broker.server.sets.set_member import SetMember, Surroundings, new_instance
+from qpid_ha_broker.server.stores.broker_store import BrokerStore, Loaded, check_dirty
 from qpid_ha_broker.server.stores.fleet import StoreFleet, VoteWriter
 from qpid_ha_broker.server.stores.loading import StoreReading
 from qpid_ha_broker.server.stores.storage import Storage
@@ -72,7 +76,7 @@ class SetHost:
         self, broker: SetMemberHost, dialler: Dialler, process: ProcessTime, storage: Storage | None = None
     ) -> None:
         """`process`, `storage`: those of `default`; a stop shows in all sets at once, and stores have one writer."""
-        self.members: dict[str, SetMember] = {}
+        self.members: dict[str, HostedMember] = {}
         self.loading: dict[str, MemberSettings] = {}
         """Sets whose stores are being loaded."""
         self.records: RecordService
@@ -81,9 +85,11 @@ class SetHost:
         """Who listens to brokers that look for the controller here; None: this broker is not it."""
         self.arrivals: Callable[[str], PeerListener | str] | None = None
         """Who takes what another broker hands on for a set, or why nobody does."""
-        self.changed: Callable[[SetMember], None] = lambda member: None
+        self.changed: Callable[[HostedMember], None] = lambda member: None
         """Called when there is something new to be told of a member."""
         self.absent = AbsentReplicas()
+        self.make_transport: MakeTransport = CpgTransport
+        """Of a group."""
         self.is_map_current: Callable[[], bool] = lambda: True
         """Whether what this broker knows of the cluster map is the newest there is."""
         settings = broker.current()
@@ -110,7 +116,9 @@ class SetHost:
         self._lines = SetLines(log)
         self._asking: dict[Channel, dict[str, None]] = {}
         """The sets of which something was asked on a sub-channel."""
-        self._awake: dict[SetMember, float] = {}
+        self._groups: set[str] = set()
+        """Those of the sets that are groups."""
+        self._awake: dict[HostedMember, float] = {}
         """Those that get every tick, with the second at which their stores have their next one."""
         self._active: set[str] = set()
         """The sets of members to which something has happened; see `take_active`."""
@@ -141,20 +149,30 @@ class SetHost:
     # --- which sets there are
 
     def host(
-        self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0, cluster: str = ""
+        self,
+        name: str,
+        addresses: Sequence[str],
+        own_address: str,
+        *,
+        min_in_sync: int = 0,
+        cluster: str = "",
+        is_group: bool = False,
     ) -> None:
         """Have a replica of the set `name`, and look for its primary: at once, or when its store is loaded.
 
         `addresses`: of the brokers that have one, this one too (`own_address`); `min_in_sync` 0: as `ha.min-in-sync`.
         `cluster`: the UUID of the set's log, where that is known: an earlier set of that name had another one.
+        `is_group`: each broker that has one writes it.
         Raises ValueError when the set is hosted already, or for addresses without this broker's own.
         """
         if name in self.members or name in self.loading:
             raise ValueError(f"the resource set {name} is hosted already")
         settings = self._member_settings(name, addresses, own_address, min_in_sync, cluster)
         self.absent.forget(name)
+        (self._groups.add if is_group else self._groups.discard)(name)
         if self._fleet is None:
-            self._begin(settings, self._broker.container.host(name), None, None)
+            container = self._broker.container
+            self._begin(settings, container.host(name, container.new_resources(name, is_group=is_group)), None, None)
         else:
             self.loading[name] = settings
             if name not in self._reading:  # it was wanted before, then not, and its turn has not come yet
@@ -174,10 +192,11 @@ class SetHost:
                 if settings is None:
                     return
                 await self._set_damaged_aside(name, fleet)
-                resources = container.new_resources(name)
+                is_group = name in self._groups
+                resources = container.new_resources(name, is_group=is_group)
                 kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
                 reading = StoreReading()
-                loaded = await reading.run(partial(kept.read, settings, reading.show))
+                loaded = await reading.run(partial(kept.read, settings, reading.show, apply_all=is_group))
             try:
                 check_dirty(self._broker.current(), loaded.restored.store, name)
             except StoreError:
@@ -198,7 +217,7 @@ class SetHost:
             return
         hosted = container.host(name, resources)
         kept.begin(loaded.found, hosted)
-        self._begin(wanted, hosted, loaded.restored, kept)
+        self._begin(wanted, hosted, loaded, kept)
 
     async def _set_damaged_aside(self, name: str, fleet: StoreFleet) -> None:
         """It was refused, and this broker was told to have no replica, then to have one: that one begins with nothing.
@@ -217,12 +236,23 @@ class SetHost:
             self._damaged.discard(name)
 
     def _begin(
-        self, settings: MemberSettings, hosted: HostedSet, restored: Restored | None, kept: BrokerStore | None
+        self, settings: MemberSettings, hosted: HostedSet, loaded: Loaded | None, kept: BrokerStore | None
     ) -> None:
-        opener = SubChannelOpener(self.shared, hosted.name, Purpose.FOLLOW)
-        around = Surroundings(self._broker, opener, partial(SetClients, self._broker), kept)
-        member = self.members[hosted.name] = SetMember(self, around, hosted, settings, restored)
+        member: HostedMember
+        if hosted.name in self._groups:
+            committed_lsn = 0 if loaded is None else loaded.found.committed_lsn
+            member = GroupSetMember(self, self._broker, hosted, settings, kept, committed_lsn, self.make_transport)
+        else:
+            opener = SubChannelOpener(self.shared, hosted.name, Purpose.FOLLOW)
+            around = Surroundings(self._broker, opener, self._make_clients, kept)
+            member = SetMember(self, around, hosted, settings, None if loaded is None else loaded.restored)
+        self.members[hosted.name] = member
         member.start()
+
+    def _make_clients(
+        self, hosted: HostedSet, member: Member, feed: Callable[[fx.Input], None], run_turn: Callable[[], None]
+    ) -> SetClients:
+        return SetClients(self._broker, hosted, lambda: member.status.serves_clients, feed, run_turn)
 
     def unhost(self, name: str, reason: str, *, delete: bool = True, clean: str = "") -> None:
         """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError.
@@ -265,7 +295,7 @@ class SetHost:
         self, name: str, addresses: Sequence[str], own_address: str, *, min_in_sync: int = 0, cluster: str = ""
     ) -> None:
         """Other brokers have replicas of that set now. Raises KeyError, and ValueError as `host`."""
-        current = self.loading.get(name) or self.members[name].member.settings
+        current = self.loading.get(name) or self.members[name].settings
         settings = self._member_settings(
             name, addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
         )
@@ -303,15 +333,15 @@ class SetHost:
 
     # --- what members tell: see `set_member.MemberOwner`
 
-    def state_changed(self, member: SetMember, effect: fx.StateChanged) -> None:
+    def state_changed(self, member: HostedMember, effect: fx.StateChanged) -> None:
         """For the log."""
         self._lines.log(logging.INFO, member.name, "status change: {} -> {} ({})".format(*effect))
 
-    def note(self, member: SetMember, level: int, text: str) -> None:
+    def note(self, member: HostedMember, level: int, text: str) -> None:
         """For the log, once for many sets."""
         self._lines.log(level, member.name, text)
 
-    def cannot_go_on(self, member: SetMember, reason: str) -> None:
+    def cannot_go_on(self, member: HostedMember, reason: str) -> None:
         """The broker goes on with its other sets, and the store of this one stays: it may hold what nobody else does.
 
         Not at once: the member's effects are being carried out.
@@ -319,16 +349,16 @@ class SetHost:
         log.error("set %s: this broker's replica ends: %s", member.name, reason)
         asyncio.get_running_loop().call_soon(self._drop_replica, member, reason)
 
-    def ended(self, member: SetMember, uuid: str) -> None:
+    def ended(self, member: HostedMember, uuid: str) -> None:
         """The whole cluster ends, this broker next. Not at once: the member's effects are being carried out."""
         asyncio.get_running_loop().call_soon(self._end_replica, member, uuid)
 
-    def _end_replica(self, member: SetMember, uuid: str) -> None:
+    def _end_replica(self, member: HostedMember, uuid: str) -> None:
         if self.members.get(member.name) is member:
             self.unhost(member.name, "the cluster is shut down", delete=False, clean=uuid)
             self.absent.end(member.name)
 
-    def _drop_replica(self, member: SetMember, reason: str) -> None:
+    def _drop_replica(self, member: HostedMember, reason: str) -> None:
         if self.members.get(member.name) is member:
             self.unhost(member.name, reason, delete=False)
             self.absent.fail(member.name, reason)
@@ -340,7 +370,7 @@ class SetHost:
 
         Raises KeyError.
         """
-        self.members[name].requests.begin(make, done)
+        self.members[name].ask(make, done)
 
     # --- what other brokers open
 
@@ -349,8 +379,7 @@ class SetHost:
         if sub_channel.purpose == Purpose.FOLLOW:
             member = self.members.get(sub_channel.set)
             if member is not None:
-                sub_channel.may_read = member.links.has_room
-                return member.links
+                return member.accept(sub_channel)
             return f"broker {name} has no replica of the resource set {sub_channel.set}"
         if sub_channel.purpose == Purpose.ASK:
             return self
@@ -379,13 +408,13 @@ class SetHost:
         member = self.members.get(question.set) if isinstance(question, Question) else None
         if member is not None and isinstance(question, Question):
             self._asking[channel][member.name] = None
-            member.links.asked(channel, question)
+            member.asked(channel, question)
 
     def closed(self, channel: Channel, reason: str) -> None:
         """It asks nothing more."""
         for name in self._asking.pop(channel, {}):
             if name in self.members:
-                self.members[name].links.closed(channel, reason)
+                self.members[name].forget_channel(channel, reason)
 
     # --- turns and ticks
 
@@ -414,7 +443,7 @@ class SetHost:
         active, self._active = self._active, {member.name for member in self._awake}
         return active
 
-    def wake(self, member: SetMember) -> None:
+    def wake(self, member: HostedMember) -> None:
         """Something happens to a member that was at rest."""
         self._awake[member] = time.monotonic() + KEEP_S
         self._active.add(member.name)

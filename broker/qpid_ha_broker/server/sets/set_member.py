@@ -12,26 +12,30 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
+from qpid_ha_broker.cluster.messages import ReplicaReport
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.ha.link_ends import STOPPING
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import LEADING, Phase, State
 from qpid_ha_broker.model.logs.log import LogBatch
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue_arguments import StoreErrorPolicy as Policy
-from qpid_ha_broker.server.clients.set_clients import ServingHost, SetClients
+from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.control.operator_requests import OperatorRequests
-from qpid_ha_broker.server.peers.peer_asker import Feed, QuestionCarrier
-from qpid_ha_broker.server.peers.peer_links import ChannelOpener, LinksHost, PeerLinks
-from qpid_ha_broker.server.peers.record_requests import RecordAnswer
+from qpid_ha_broker.server.peers.peer_asker import Feed
+from qpid_ha_broker.server.peers.peer_links import ChannelOpener, PeerLinks
+from qpid_ha_broker.server.peers.replica_reports import replica_report
+from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
+from qpid_ha_broker.server.sets.hosted_member import MemberOwner, SetMemberHost
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import VoteWriter
@@ -47,64 +51,6 @@ WATCHED_BYTES: Final = 32 * 1024
 AWAKE_S: Final = 0.25
 """So long after the last thing that happened to it a member gets each tick, so that its backups hear what is committed;
 then, if it is at rest, few of them."""
-
-class RecordService(Protocol):
-    """Reads and writes the records of sets: a coordinator that of `default`, the controller those of the cluster map.
-
-    `answer` is called once, within a few seconds, and never before the call has returned.
-    """
-
-    def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
-        """What is recorded of the set; `ClusterRecord()` when nothing is."""
-
-    def write_record(
-        self,
-        set_name: str,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
-        answer: Callable[[RecordAnswer], None],
-    ) -> None:
-        """Replace `expected` by `wanted`, if that is what is recorded."""
-
-
-class SetMemberHost(ServingHost, LinksHost, Protocol):
-    """What a set's member needs of the broker."""
-
-
-class MemberOwner(Protocol):
-    """Who has a member. What it is told it is told while effects are carried out: to stop the member has to wait."""
-
-    process: ProcessTime
-
-    @property
-    def questions(self) -> QuestionCarrier:
-        """Who asks other brokers about the set."""
-
-    @property
-    def records(self) -> RecordService:
-        """Where the set's record is now."""
-
-    @property
-    def votes(self) -> VoteWriter | None:
-        """Writes votes beside the loop, those of several sets together; None: each is written where it is given."""
-
-    def wake(self, member: SetMember) -> None:
-        """Something happens to a member that was at rest."""
-
-    def state_changed(self, member: SetMember, effect: fx.StateChanged) -> None:
-        """The core is in another state."""
-
-    def changed(self, member: SetMember) -> None:
-        """There is something new to be told of it."""
-
-    def note(self, member: SetMember, level: int, text: str) -> None:
-        """A line for the log. `level`: of `logging`."""
-
-    def cannot_go_on(self, member: SetMember, reason: str) -> None:
-        """This broker cannot have that replica, and why."""
-
-    def ended(self, member: SetMember, uuid: str) -> None:
-        """The cluster is shut down, and this set has ended: the UUID under which its store is whole, empty if not."""
 
 
 class Surroundings(NamedTuple):
@@ -384,6 +330,67 @@ class SetMember:
     def is_serving(self) -> bool:
         """Whether the set's queues are written here."""
         return self.clients.is_serving
+
+    @property
+    def keeps_directory(self) -> bool:
+        """Whether this broker has the queues of the directory made and deleted."""
+        return self.is_serving
+
+    @property
+    def generation(self) -> int:
+        """The newest in its log; 0: it is empty."""
+        return self.member.status.generation
+
+    @property
+    def committed_lsn(self) -> int:
+        """How far the log is committed, as far as this member knows."""
+        return self.member.committed_lsn
+
+    @property
+    def settings(self) -> MemberSettings:
+        """As they are now."""
+        return self.member.settings
+
+    @property
+    def cluster(self) -> str:
+        """The UUID of the set's log, or the one that it is to have; empty: it is not known."""
+        return self.member.status.cluster or self.member.settings.cluster
+
+    def report(self, now_s: float) -> ReplicaReport:
+        """What the controller is told, but for what it holds."""
+        return replica_report(self.member, now_s)
+
+    def figures(self, now_s: float) -> dict[str, float]:
+        """See `HostedMember.figures`."""
+        status, lag_s = self.member.status, self.member.replica_lag_s(now_s)
+        is_leading = status.state in LEADING
+        return {
+            "leading": float(is_leading),
+            "in_sync_brokers": len(status.members),
+            "committed_lsn": self._log.committed_lsn if is_leading else self.member.committed_lsn,
+            **({} if lag_s is None or is_leading else {"replica_lag_seconds": lag_s}),
+        }
+
+    def backups(self) -> Sequence[Mapping[str, object]]:
+        """See `HostedMember.backups`."""
+        return self.member.backups()
+
+    def ask(self, make: Callable[[int], fx.Input], done: Callable[[fx.Answered], None]) -> None:
+        """Put what `make` gives for a number before the core, and have `done` hear what came of it."""
+        self.requests.begin(make, done)
+
+    def accept(self, channel: SubChannel) -> PeerListener | str:
+        """Another broker wants to follow the set."""
+        channel.may_read = self.links.has_room
+        return self.links
+
+    def asked(self, channel: Channel, question: Question) -> None:
+        """Another broker asks about it."""
+        self.links.asked(channel, question)
+
+    def forget_channel(self, channel: Channel, reason: str) -> None:
+        """That broker asks nothing more on it."""
+        self.links.closed(channel, reason)
 
     def change_settings(self, settings: MemberSettings) -> None:
         """Other settings are in force, or other brokers have replicas."""

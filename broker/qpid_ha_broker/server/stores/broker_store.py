@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha.frames import StoreOrigin
-from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
@@ -46,8 +45,11 @@ class Loaded(NamedTuple):
 class StoreOwner(Protocol):
     """What drives the member whose log is kept."""
 
-    member: Member
     is_standalone: bool
+
+    @property
+    def committed_lsn(self) -> int:
+        """How far the log is committed, as far as is known here."""
 
     def persisted(self, number: int) -> None:
         """The store holds what was asked for under that number."""
@@ -84,12 +86,19 @@ class BrokerStore:
         self._is_clock_written = True
         """None of its writes is on its way."""
 
-    def read(self, settings: MemberSettings, show: Progress = lambda done_bytes, total_bytes: None) -> Loaded:
+    def read(
+        self,
+        settings: MemberSettings,
+        show: Progress = lambda done_bytes, total_bytes: None,
+        *,
+        apply_all: bool = False,
+    ) -> Loaded:
         """Have what the store holds. Blocks; whoever calls this keeps everybody else from the resources meanwhile.
 
-        `show` hears how far it is. Raises StoreError.
+        `show` hears how far it is. `apply_all`: also what may not have been committed, as where nobody else has a copy.
+        Raises StoreError.
         """
-        found = self.store.recover(self._sets, apply_all=settings.is_standalone, show=show)
+        found = self.store.recover(self._sets, apply_all=apply_all or settings.is_standalone, show=show)
         try:
             self._clock = StoreClock(
                 self.store.files.disk, self._sets.catalog.clock, machine_time, self._broker.container.steady.now_ms
@@ -133,7 +142,7 @@ class BrokerStore:
     def tick(self) -> None:
         """Four times a second."""
         self.pager.paging.memory_bytes = self._memory_bytes()
-        self.store.appender.note_committed(self.owner.member.committed_lsn)
+        self.store.appender.note_committed(self.owner.committed_lsn)
         self.store.tick()
         self.pager.tick()
         if self._is_clock_written and self.store.health == "ok" and self._clock.is_due:
@@ -192,7 +201,7 @@ class BrokerStore:
     async def close(self, clean: str) -> None:
         """The last turn is over; `clean`: the UUID under which the store is whole, empty if it is not."""
         self.pager.stop()
-        self.store.appender.note_committed(self.owner.member.committed_lsn)
+        self.store.appender.note_committed(self.owner.committed_lsn)
         if self.store.health != "failed":
             self.store.writer.run(self._clock.write)
         await self.store.close(clean)

@@ -24,10 +24,14 @@ BEHIND_BYTES: Final = 64 * 1024 * 1024
 """Waiting for the disk: so far behind the stream, a backup reads no more of it."""
 
 
+StoreInput = fx.Persisted | fx.CheckpointPersisted | fx.StoreFailed
+"""What it tells the core, of whichever kind."""
+
+
 class MemberStore:
     """The promise: requests reach the store in the order of the effects; each is answered to `feed` once it holds."""
 
-    def __init__(self, store: Store, catalog: Catalog, feed: Callable[[fx.Input], None]) -> None:
+    def __init__(self, store: Store, catalog: Catalog, feed: Callable[[StoreInput], None]) -> None:
         self._store = store
         self._catalog = catalog
         self._feed = feed
@@ -102,7 +106,11 @@ class MemberStore:
 
     def begin_checkpoint(self, effect: fx.BeginCheckpoint) -> None:
         """The state follows from no log."""
-        self._store.checkpoints.begin(effect.lsn)
+        self.begin_checkpoint_at(effect.lsn)
+
+    def begin_checkpoint_at(self, lsn: int) -> None:
+        """The log ends at `lsn` now, by what no log tells."""
+        self._store.checkpoints.begin(lsn)
 
     def write_checkpoint(self, effect: fx.WriteCheckpoint) -> None:
         """The state is whole again."""
@@ -122,14 +130,17 @@ class MemberStore:
 
     def describe(self, status: fx.MemberStatus) -> None:
         """Let the store's STATUS tell what the member is now."""
-        facts = {
-            "cluster": status.cluster,
-            "history": status.history,
-            "role": status.state.value,
-            "epoch": status.epoch,
-            "members": status.members,
-        }
+        self.describe_as(
+            cluster=status.cluster,
+            history=status.history,
+            role=status.state.value,
+            epoch=status.epoch,
+            members=status.members,
+            is_level=status.state in LEVEL,
+        )
+
+    def describe_as(self, *, is_level: bool, **facts: object) -> None:
+        """The same, in the fields of STATUS. `is_level`: which store was chosen is of no interest any more."""
         if facts != self._described:
             self._described = facts
-            chosen = {"chosen": None} if status.state in LEVEL else {}
-            self._store.describe(**facts, **chosen)
+            self._store.describe(**facts, **({"chosen": None} if is_level else {}))

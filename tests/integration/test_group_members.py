@@ -1,0 +1,148 @@
+"""Groups between real brokers in one process, over a transport of the test: who serves, what is there, who comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from cluster_in_process import InProcessCluster, eventually, free_ports
+from event_loops import in_event_loop
+from group_bus import GroupBus
+from hosted_sets import RecordsInOnePlace
+from model_support import message
+from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
+
+BROKERS = ("a", "b", "c")
+UUID = "0123456789abcdef" * 2
+
+
+class Groups:
+    """What the controller would do, by hand: have `orders` hosted as a group."""
+
+    def __init__(self, cluster: InProcessCluster) -> None:
+        self.cluster, self.bus, self.records = cluster, GroupBus(), RecordsInOnePlace()
+
+    def host(self, *brokers: str) -> None:
+        for name in brokers:
+            sets = self.cluster.brokers[name].sets
+            assert sets is not None
+            sets.hosts.records, sets.hosts.make_transport = self.records, self.bus.port
+            addresses = [self.cluster.url(each) for each in BROKERS]
+            sets.hosts.host("orders", addresses, self.cluster.url(name), cluster=UUID, is_group=True)
+
+    def member(self, broker: str) -> GroupSetMember:
+        sets = self.cluster.brokers[broker].sets
+        assert sets is not None
+        member = sets.hosts.members["orders"]
+        assert isinstance(member, GroupSetMember)
+        return member
+
+    def hosted(self, broker: str) -> HostedSet:
+        return self.cluster.brokers[broker].container.sets["orders"]
+
+    async def serve(self, *brokers: str) -> None:
+        def are_serving() -> bool:
+            hosts = [self.cluster.brokers[name].sets for name in brokers]
+            return all(each is not None and "orders" in each.hosts.members for each in hosts) and all(
+                self.member(name).member.role is GroupRole.SERVING
+                and set(self.member(name).member.record.members) == set(brokers)
+                for name in brokers
+            )
+
+        await eventually(are_serving)
+
+    async def commit(self, broker: str, token: CommitToken) -> None:
+        self.hosted(broker).touch()
+        self.cluster.brokers[broker].schedule_turn()
+        await eventually(lambda: token.is_committed)
+
+    async def declare(self, broker: str, queue: str) -> None:
+        written = self.hosted(broker).resources.replicated.submit([ev.QueueDeclared(queue, {})])
+        await self.commit(broker, written)
+
+    async def publish(self, broker: str, queue: str, *texts: str) -> None:
+        resources = self.hosted(broker).resources
+        for text in texts:
+            await self.commit(broker, resources.publish(resources.catalog.queues[queue], message(text), 0))
+
+    def bodies(self, broker: str, queue: str) -> list[str]:
+        there = self.hosted(broker).resources.catalog.queues[queue]
+        return [entry.resident_body().decode().rpartition(";")[2] for entry in there.messages]
+
+
+def story_of_three(directory: Path, story: Callable[[Groups], Awaitable[None]], *stores: str) -> None:
+    """A cluster of three brokers. `stores`: those that have one."""
+
+    @in_event_loop
+    async def run() -> None:
+        async with InProcessCluster(directory) as cluster:
+            cluster.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
+            for name in BROKERS:
+                await start(cluster, directory, name, stores)
+            await cluster.form("a")
+            await story(Groups(cluster))
+
+    run()
+
+
+async def start(cluster: InProcessCluster, directory: Path, name: str, stores: Sequence[str]) -> None:
+    settings = {"data_dir": str(directory / name)} if name in stores else {}
+    await cluster.start(name, **settings)
+
+
+def test_what_is_published_at_each_member_is_at_all_of_them_in_one_order(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("b", "q")
+        for name in BROKERS:
+            await groups.publish(name, "q", f"{name}1", f"{name}2")
+        await eventually(lambda: all(len(groups.bodies(name, "q")) == 6 for name in BROKERS))
+        assert groups.bodies("a", "q") == groups.bodies("b", "q") == groups.bodies("c", "q")
+        assert not any(groups.hosted(name).read_only for name in BROKERS)
+        assert [groups.member(name).keeps_directory for name in BROKERS].count(True) == 1
+
+    story_of_three(tmp_path, story)
+
+
+def test_the_others_go_on_when_a_member_ends_and_let_it_in_again(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        await groups.publish("a", "q", "one")
+        hosts = groups.cluster.brokers["a"].sets
+        assert hosts is not None
+        hosts.hosts.unhost("orders", "the test wants it")
+        await groups.serve("b", "c")
+        await groups.publish("b", "q", "two")
+        groups.host("a")
+        await groups.serve(*BROKERS)
+        await groups.publish("a", "q", "three")
+        await eventually(lambda: groups.bodies("c", "q") == ["one", "two", "three"])
+        assert groups.bodies("a", "q") == ["one", "two", "three"]
+
+    story_of_three(tmp_path, story)
+
+
+def test_all_come_back_from_their_stores_with_what_was_committed(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("c", "q")
+        await groups.publish("b", "q", "one", "two")
+        for name in BROKERS:
+            await groups.cluster.stop(name)
+        for name in BROKERS:
+            await start(groups.cluster, tmp_path, name, BROKERS)
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        assert [groups.bodies(name, "q") for name in BROKERS] == [["one", "two"]] * 3
+        await groups.publish("c", "q", "three")
+        await eventually(lambda: groups.bodies("a", "q") == ["one", "two", "three"])
+
+    story_of_three(tmp_path, story, *BROKERS)
