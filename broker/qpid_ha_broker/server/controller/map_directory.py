@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qpid_ha_broker.amqp.nodes.directory import ServerAddress
-from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
+from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.ha.effects import MemberStatus
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.server.runtime.broker_addresses import who_serves
 from qpid_ha_config.addresses import Address
 
 
@@ -39,16 +40,9 @@ class MapDirectory:
             status = self._default()
             return self._address(status.primary, status.primary_address)
         entry = self._map.sets.get(set_name)
-        name = "" if entry is None else self._member_of_group(entry) if entry.is_group else entry.record.primary
+        name = "" if entry is None else who_serves(self._map, entry, self._own, others_only=True)
         broker = self._map.brokers.get(name)
         return None if broker is None else self._address(broker.name, broker.clients_url or broker.address)
-
-    def _member_of_group(self, entry: SetEntry) -> str:
-        """Each serves: of the others that are up, one in this broker's zone first; empty: there is none."""
-        brokers, own = self._map.brokers, self._map.brokers.get(self._own)
-        up = [name for name in entry.record.members if name != self._own and name in brokers and brokers[name].up]
-        near = [name for name in up if own is not None and brokers[name].zone == own.zone]
-        return next(iter(near or up), "")
 
     def _address(self, name: str, url: str) -> ServerAddress | None:
         return None if name == self._own else _address(name, url)

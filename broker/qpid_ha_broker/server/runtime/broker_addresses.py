@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qpid_ha_broker.cluster_map import ClusterMap
+from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
@@ -22,9 +22,27 @@ class BrokerAddresses:
         return (own.address if own is not None else "") or self._default.settings.own_address or None
 
     def of_primary(self, set_name: str) -> str | None:
-        """Of the broker that leads a set, which may be this one; None: nobody is known to."""
+        """Of the broker that leads a set, or serves it as one of a group, which may be this one; None: nobody is known
+        to."""
         if set_name == DEFAULT_SET:
             return self.own() if self._serves() else self._default.status.primary_broker_address or None
         entry = self._map.sets.get(set_name)
-        primary = None if entry is None else self._map.brokers.get(entry.record.primary)
-        return None if primary is None else primary.address or None
+        broker = None if entry is None else self._map.brokers.get(who_serves(self._map, entry, self._name))
+        return None if broker is None else broker.address or None
+
+
+def who_serves(cluster_map: ClusterMap, entry: SetEntry, own: str, *, others_only: bool = False) -> str:
+    """The broker to which clients of a set are to go from broker `own`: its primary; of a group, where each member
+    serves, `own` if it is one, then one that is up in its zone, then any that is. Empty: nobody is known to serve.
+
+    `others_only`: not `own`, which has just said that it does not.
+    """
+    if not entry.is_group:
+        return entry.record.primary
+    brokers, here = cluster_map.brokers, cluster_map.brokers.get(own)
+    up = [name for name in entry.record.members if name in brokers and brokers[name].up]
+    if own in up and not others_only:
+        return own
+    others = [name for name in up if name != own]
+    near = [name for name in others if here is not None and brokers[name].zone == here.zone]
+    return next(iter(near or others), "")

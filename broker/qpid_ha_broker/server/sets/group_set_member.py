@@ -59,7 +59,7 @@ class GroupSetMember:
     """The promise: the core hears all that happens to the set here, and all that it wants is done, each in its order;
     clients are served here as long as this broker has a part in the group."""
 
-    is_standalone = False
+    has_primary = is_standalone = False
 
     def __init__(
         self,

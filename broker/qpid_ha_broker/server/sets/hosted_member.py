@@ -31,6 +31,8 @@ class HostedMember(Protocol):
 
     name: str
     """Of the set."""
+    has_primary: bool
+    """One broker leads it at a time, which has to be handed over."""
     hosted: HostedSet
     kept: BrokerStore | None
     """Its store; None: the replica is in memory only."""

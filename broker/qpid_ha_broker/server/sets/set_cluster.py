@@ -128,7 +128,7 @@ class SetCluster:
 
     async def leave(self) -> None:
         """Have other brokers lead what this one leads, as far as they can, before it stops; within LEAVING_LIMIT_S."""
-        led = sum(member.is_serving for member in self.hosts.members.values())
+        led = sum(member.is_serving and member.has_primary for member in self.hosts.members.values())
         if not led:
             return
         log.info("%d sets that are led here get other primaries first", led)

@@ -69,6 +69,8 @@ class SetMember:
     the set's queues are written here while this broker leads it, and by nobody else.
     """
 
+    has_primary = True
+
     def __init__(
         self,
         owner: MemberOwner,
