@@ -326,18 +326,12 @@ class ReplicaSettings:
     """New replicas that one broker catches up with at a time."""
     auto_trim: bool = setting("ha.auto-trim", BOOLEAN, False, changeable=True)
     """Remove replicas that a set has beyond what it wants."""
-
-
-@dataclass(frozen=True)
-class GroupSettings:
-    """Of resource sets that each of their brokers writes."""
-
-    transport: str = setting("group.transport", choice("cpg"), "cpg")
-    """What brings their batches to all in one order: Corosync's closed process groups."""
-    window_bytes: int = setting("group.window", size(64 * KIB, 1024 * MIB), MIB)
+    group_transport: str = setting("group.transport", choice("cpg"), "cpg")
+    """What brings the batches of groups to all in one order: Corosync's closed process groups."""
+    group_window_bytes: int = setting("group.window", size(64 * KIB, 1024 * MIB), MIB)
     """Of a broker's own batches, for each group, so much may be on the way."""
-    slice_s: float = setting("group.ownership-slice", duration(0.001, 10), 0.02)
-    """So long a broker hands out from a queue for which others wait."""
+    group_slice_s: float = setting("group.ownership-slice", duration(0.001, 10), 0.02)
+    """So long a broker hands out from a queue of a group for which others wait."""
 
 
 _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
@@ -357,7 +351,6 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "coordinator": CoordinatorSettings,
         "activation": ActivationSettings,
         "replicas": ReplicaSettings,
-        "group": GroupSettings,
     }
 )
 """The field of `BrokerSettings`, and what is in it."""
@@ -429,7 +422,6 @@ class BrokerSettings:
     coordinator: CoordinatorSettings = CoordinatorSettings()
     activation: ActivationSettings = ActivationSettings()
     replicas: ReplicaSettings = ReplicaSettings()
-    group: GroupSettings = GroupSettings()
 
     def __post_init__(self) -> None:
         if self.control_socket == Path():

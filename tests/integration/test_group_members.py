@@ -1,4 +1,4 @@
-"""Groups between real brokers in one process, over a transport of the test: who serves, what is there, who comes back."""
+"""Groups between real brokers in one process, over a transport of the test: who serves, what is there, who comes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_is_published_at_each_member_is_at_all_of_them_in_one_order(tmp_pat
         await eventually(lambda: all(len(groups.bodies(name, "q")) == 6 for name in BROKERS))
         assert groups.bodies("a", "q") == groups.bodies("b", "q") == groups.bodies("c", "q")
         assert not any(groups.hosted(name).read_only for name in BROKERS)
-        assert [groups.member(name).keeps_directory for name in BROKERS].count(True) == 1
+        assert [groups.member(name).facts.keeps_directory for name in BROKERS].count(True) == 1
 
     story_of_three(tmp_path, story)
 

@@ -20,7 +20,6 @@ from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
 from qpid_ha_broker.ha.effects import ClientsEnded, ClusterRecord, CoordinatorSeen, EndClients, Input
-from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.controller.cluster_events import QUEUE_LENGTH, ClusterEvents
@@ -241,7 +240,7 @@ async def test_clients_are_served_by_nobody_where_a_replica_has_ended_whatever_i
 @in_event_loop
 async def test_who_waits_for_a_commit_hears_that_the_set_is_not_led_here_any_more() -> None:
     orders = ServedSet()
-    orders.member.status.state = State.CONNECTING
+    orders.member.status.serves_clients = False
     orders.clients.update()
     orders.clients.end_now()
     assert orders.read_only

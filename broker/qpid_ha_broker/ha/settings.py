@@ -30,6 +30,8 @@ class MemberSettings:
     clients_url: str = ""
     cluster: str = ""
     """The UUID that this broker's log is to have, whoever begins it; empty: the first primary chooses one."""
+    is_group: bool = False
+    """Each broker that has a replica writes it: not of a member as here, see `group.member`."""
     backup_timeout_s: float = 10.0
     """A backup in the in-sync set that owes an acknowledgement for so long is dropped."""
     min_in_sync: int = 1

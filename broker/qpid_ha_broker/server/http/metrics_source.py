@@ -195,8 +195,8 @@ class MetricsSource:
         sums = yield from _as_pieces(sum_queues(list(resources.catalog.queues.values())))
         enqueued, dequeued = self._never_less(hosted, gone[0] + sums.enqueued, gone[1] + sums.dequeued)
         values: dict[str, float] = {
-            **member.figures(now_s),
-            "generation": member.generation,
+            **member.facts.figures(now_s),
+            "generation": member.facts.generation,
             "min_in_sync_brokers": member.settings.min_in_sync,
             "last_lsn": resources.replicated.log.last_lsn,
             "queues": len(resources.catalog.queues),
@@ -213,7 +213,7 @@ class MetricsSource:
         }
         for short, value in values.items():
             samples[f"qpid_ha_set_{short}"][name,] = value
-        for row in member.backups():
+        for row in member.facts.backups():
             _add_backup(samples, name, row)
 
     def _never_less(self, hosted: HostedSet, enqueued: int, dequeued: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question,
 from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
+from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.host import Host
 
@@ -126,6 +127,11 @@ class PeerLinks:
         return len(self._links)
 
     # --- what the channels tell
+
+    def accept(self, channel: SubChannel) -> PeerListener | str:
+        """Another broker wants to follow the set on it."""
+        channel.may_read = self.has_room
+        return self
 
     def opened(self, channel: Channel) -> None:
         """One that we opened is there, or a peer has opened one."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster.messages import BackupReport, ReplicaReport
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
@@ -27,7 +26,6 @@ from qpid_ha_broker.ha.effects import Answered
 from qpid_ha_broker.ha.frames import FrameError, Question
 from qpid_ha_broker.ha.replica import LogHistory
 from qpid_ha_broker.ha.settings import MemberSettings
-from qpid_ha_broker.ha.states import Phase, State
 from qpid_ha_broker.model.logs.log import LogBatch
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.sets.grouped import Grouped
@@ -38,6 +36,7 @@ from qpid_ha_broker.server.peers.libcpg import GroupTransportError
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
 from qpid_ha_broker.server.sets.hosted_member import MemberOwner, SetMemberHost
+from qpid_ha_broker.server.sets.member_facts import GroupFacts
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.member_store import MemberStore
@@ -46,13 +45,6 @@ from qpid_ha_broker.store.errors import StoreError
 log = logging.getLogger("group")
 
 _LEVELS: Final = logging.getLevelNamesMapping()
-_STATES: Final = {
-    GroupRole.OUTSIDE: State.CONNECTING,
-    GroupRole.CATCHING_UP: State.CATCHUP,
-    GroupRole.WITHHELD: State.CONNECTING,
-    GroupRole.SERVING: State.READY,
-}
-"""As the controller and operators are told."""
 
 
 class GroupSetMember:
@@ -74,8 +66,6 @@ class GroupSetMember:
         """`settings.cluster`: the UUID of the set's log. `committed_lsn`: as its store was told."""
         self.hosted, self.kept, self.settings = hosted, kept, settings
         self.name = hosted.name
-        self.reason = "it has not come to its group yet"
-        """Why it is what it is."""
         replication = hosted.resources.replication
         if not isinstance(replication, Grouped):
             raise TypeError(f"the resources of {self.name} are not those of a group")
@@ -86,21 +76,21 @@ class GroupSetMember:
                 settings.cluster,
                 backup_timeout_s=settings.backup_timeout_s,
                 patience_s=min(GroupSettings.patience_s, settings.backup_timeout_s),
-                window_bytes=ours.group.window_bytes,
+                window_bytes=ours.replicas.group_window_bytes,
             ),
             hosted.resources,
             replication,
             committed_lsn,
             self.feed,
-            ours.group.slice_s,
+            ours.replicas.group_slice_s,
         )
         self.member = self.serving.member
+        self.facts, self.peers = GroupFacts(self.member, settings.cluster), _NoFollowers(self.name)
         self.discarded = DiscardedMessages(ours.data_dir, self.name)
         self.clients = SetClients(broker, hosted, self._leads, self.feed_nothing, lambda: None)
         self._owner, self._broker = owner, broker
         self._transport: GroupTransport = make_transport(settings.cluster, settings.name, self)
         self._store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
-        self._store_problem = ""
         self._is_stored = False
         """The store has answered within a turn: what follows from that is for the same turn."""
         self._is_over = False
@@ -176,6 +166,7 @@ class GroupSetMember:
 
     def tick(self, now_s: float) -> bool:
         """A while went by; whether the next tick matters, too: always, others wait for signs of life."""
+        self.facts.transport_problem = self._transport.problem
         self.feed(fx.Ticked())
         return True
 
@@ -259,7 +250,7 @@ class GroupSetMember:
 
     def store_writable(self, problem: str) -> None:
         """Why the store takes nothing now; empty: it does. Others drop this member if that goes on."""
-        self._store_problem = problem
+        self.facts.store_problem = problem
         self._owner.changed(self)
 
     def store_failed(self, text: str) -> None:
@@ -269,8 +260,8 @@ class GroupSetMember:
     # --- what the core tells
 
     def _role_changed(self, effect: fx.RoleChanged) -> None:
-        before, after, self.reason = effect
-        log.info("set %s: %s -> %s (%s)", self.name, before, after, self.reason)
+        before, after, self.facts.reason = effect
+        log.info("set %s: %s -> %s (%s)", self.name, before, after, self.facts.reason)
         if after is GroupRole.CATCHING_UP:
             self.discarded.begin()
         self.serving.role_changed(effect)
@@ -291,7 +282,7 @@ class GroupSetMember:
             self._store.describe_as(
                 cluster=history.cluster,
                 history=history.entries(),
-                role=self.state.value,
+                role=self.facts.state.value,
                 epoch=record.epoch,
                 members=record.members,
                 is_level=self.member.role in WRITES,
@@ -307,56 +298,6 @@ class GroupSetMember:
         """Whether clients are served here."""
         return self.clients.is_serving
 
-    @property
-    def keeps_directory(self) -> bool:
-        """Whether it is this member that has the queues of the directory made and deleted: who wrote the record."""
-        record = self.member.record
-        return self.is_serving and self.member.role is GroupRole.SERVING and record.primary == self.member.name
-
-    @property
-    def generation(self) -> int:
-        """Of the record that this member knows."""
-        return self.member.record.generation
-
-    @property
-    def cluster(self) -> str:
-        """The UUID of the set's log."""
-        return self.settings.cluster
-
-    @property
-    def state(self) -> State:
-        """In the words that are used for other sets: who keeps the directory is called its primary."""
-        return State.PRIMARY if self.keeps_directory else _STATES[self.member.role]
-
-    def report(self, now_s: float) -> ReplicaReport:
-        """What the controller is told, but for what it holds."""
-        keeps = self.keeps_directory
-        why = "" if self.member.role is GroupRole.SERVING else f"{self.member.role}: {self.reason}"
-        resource_set = self.hosted.resources.replicated
-        lag = dict(self.member.lags()) if keeps else {}
-        return ReplicaReport(
-            self.name,
-            self.state.value,
-            Phase.ACTIVE.value if keeps else "",
-            self.generation,
-            resource_set.log.last_lsn,
-            self._store_problem or self._transport.problem or why,
-            tuple(BackupReport(name, True, behind) for name, behind in lag.items()),
-        )
-
-    def figures(self, now_s: float) -> dict[str, float]:
-        """See `HostedMember.figures`."""
-        return {
-            "leading": float(self.keeps_directory),
-            "in_sync_brokers": len(self.member.record.members),
-            "committed_lsn": self.member.committed_lsn,
-        }
-
-    def backups(self) -> Sequence[Mapping[str, object]]:
-        """See `HostedMember.backups`: the other members, by who keeps the directory."""
-        lags = self.member.lags() if self.keeps_directory else ()
-        return [{"name": name, "in_sync": True, "lag_messages": lag} for name, lag in lags]
-
     def change_settings(self, settings: MemberSettings) -> None:
         """Other brokers have replicas: who takes part, the transport says."""
         self.settings = settings
@@ -365,15 +306,21 @@ class GroupSetMember:
         """The controller wants something of a primary; there is none."""
         done(Answered(0, False, f"the resource set {self.name} is a group: it has no primary"))
 
+
+class _NoFollowers:
+    """See `hosted_member.SetPeers`."""
+
+    def __init__(self, set_name: str) -> None:
+        self._why = f"the resource set {set_name} is a group, which nobody follows: its members meet elsewhere"
+
     def accept(self, channel: SubChannel) -> PeerListener | str:
-        """Whoever wants to follow it has come to the wrong place."""
-        return f"the resource set {self.name} is a group, which nobody follows: its members meet elsewhere"
+        return self._why
 
     def asked(self, channel: Channel, question: Question) -> None:
-        """Nobody claims a group; see `SetHost.received`."""
+        """Left without an answer, as of a broker that is down: nobody claims a group."""
 
-    def forget_channel(self, channel: Channel, reason: str) -> None:
-        """Nothing was asked on it."""
+    def closed(self, channel: Channel, reason: str) -> None:
+        """Nothing came on it."""
 
 
 @lru_cache(maxsize=64)

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster.messages import ReplicaReport
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.ha.process_time import ProcessTime
@@ -21,9 +20,23 @@ from qpid_ha_broker.server.peers.peer_asker import QuestionCarrier
 from qpid_ha_broker.server.peers.peer_links import LinksHost
 from qpid_ha_broker.server.peers.record_requests import RecordAnswer
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
+from qpid_ha_broker.server.sets.member_facts import MemberFacts
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import VoteWriter
+
+
+class SetPeers(Protocol):
+    """What other brokers want of a set."""
+
+    def accept(self, channel: SubChannel) -> PeerListener | str:
+        """One wants to follow it; who listens to that one, or why nobody does."""
+
+    def asked(self, channel: Channel, question: Question) -> None:
+        """One has a question about it."""
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """A channel on which it was followed, or asked about, is gone."""
 
 
 class HostedMember(Protocol):
@@ -39,33 +52,20 @@ class HostedMember(Protocol):
     discarded: DiscardedMessages
 
     @property
+    def facts(self) -> MemberFacts:
+        """What is told of it."""
+
+    @property
+    def peers(self) -> SetPeers:
+        """Who talks to other brokers about it."""
+
+    @property
     def settings(self) -> MemberSettings:
         """As they are now."""
 
     @property
-    def cluster(self) -> str:
-        """The UUID of the set's log, or the one that it is to have; empty: it is not known."""
-
-    @property
     def is_serving(self) -> bool:
         """Whether the set's queues are written here."""
-
-    @property
-    def keeps_directory(self) -> bool:
-        """Whether this broker has the queues of the directory made and deleted."""
-
-    @property
-    def generation(self) -> int:
-        """The newest that it knows; 0: nothing has begun."""
-
-    def report(self, now_s: float) -> ReplicaReport:
-        """What the controller is told, but for what it holds."""
-
-    def figures(self, now_s: float) -> dict[str, float]:
-        """For metrics: `leading`, `in_sync_brokers`, `committed_lsn`, and what else its kind knows."""
-
-    def backups(self) -> Sequence[Mapping[str, object]]:
-        """For metrics and the control socket: the others, as far as this broker is the one that sees them."""
 
     def start(self) -> None:
         """Look for the others."""
@@ -84,15 +84,6 @@ class HostedMember(Protocol):
 
     def ask(self, make: Callable[[int], fx.Input], done: Callable[[fx.Answered], None]) -> None:
         """Put what `make` gives for a number before the core, and have `done` hear what came of it."""
-
-    def accept(self, channel: SubChannel) -> PeerListener | str:
-        """Another broker wants to follow the set; who listens to it, or why nobody does."""
-
-    def asked(self, channel: Channel, question: Question) -> None:
-        """Another broker asks about it."""
-
-    def forget_channel(self, channel: Channel, reason: str) -> None:
-        """That broker asks nothing more on it."""
 
 
 class RecordService(Protocol):

@@ -148,13 +148,13 @@ class PlacedQueues:
     def _compare(self, set_name: str) -> None:
         self._seen.pop(set_name, None)
         member = self._members.get(set_name)
-        if member is None or not member.keeps_directory:
+        if member is None or not (member.is_serving and member.facts.keeps_directory):
             self._declared.pop(set_name, None)
             self._orders.pop(set_name, None)
             return
         hosted, there = member.hosted, member.hosted.resources.catalog.queues
         queues = {queue.name: queue.arguments.given for queue in there.values()}
-        leader = SetLeader(set_name, self._name, member.generation)
+        leader = SetLeader(set_name, self._name, member.facts.generation)
         uncommitted = {name for name, of_set in self._uncommitted if of_set == set_name}
         difference = compare(leader, self._map, uncommitted, queues)
         if difference is None:

@@ -282,8 +282,14 @@ class SetCluster:
                 self.hosts.change_replicas(name, addresses, own.address, min_in_sync=entry.min_in_sync, cluster=cluster)
             else:
                 log.info("set %s is hosted here, with replicas at %s", name, ", ".join(each.name for each in brokers))
-                made = {"min_in_sync": entry.min_in_sync, "cluster": cluster, "is_group": getattr(entry, "is_group", False)}
-                self.hosts.host(name, addresses, own.address, **made)
+                self.hosts.host(
+                    name,
+                    addresses,
+                    own.address,
+                    min_in_sync=entry.min_in_sync,
+                    cluster=cluster,
+                    is_group=entry.is_group,
+                )
             self.queues.look_at(name)
 
     def _is_of_another(self, name: str, cluster: str) -> bool:
@@ -291,7 +297,7 @@ class SetCluster:
         member = self.hosts.members.get(name)
         if member is None:
             return False
-        return bool(member.cluster and cluster) and member.cluster != cluster
+        return bool(member.facts.cluster and cluster) and member.facts.cluster != cluster
 
     def _knows_map(self) -> bool:
         """Whether the map here is the newest there is: what it does not know yet, an older one may contradict."""
@@ -411,7 +417,7 @@ class _Replicas:
     def replica(self, set_name: str) -> HostedReplica | None:
         """The one of that set; None: there is none."""
         driver = self._default if set_name == DEFAULT_SET else self._hosts.members.get(set_name)
-        return None if driver is None else HostedReplica(driver.report, driver.hosted.resources.catalog)
+        return None if driver is None else HostedReplica(driver.facts.report, driver.hosted.resources.catalog)
 
     def names(self) -> set[str]:
         """Their sets."""

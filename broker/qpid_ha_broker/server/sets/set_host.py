@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -72,6 +73,9 @@ class SetHost:
     For the listener's methods, which are about sub-channels for questions, see `peer_frames.PeerListener`.
     """
 
+    make_transport: MakeTransport = CpgTransport
+    """Of a group."""
+
     def __init__(
         self, broker: SetMemberHost, dialler: Dialler, process: ProcessTime, storage: Storage | None = None
     ) -> None:
@@ -88,8 +92,6 @@ class SetHost:
         self.changed: Callable[[HostedMember], None] = lambda member: None
         """Called when there is something new to be told of a member."""
         self.absent = AbsentReplicas()
-        self.make_transport: MakeTransport = CpgTransport
-        """Of a group."""
         self.is_map_current: Callable[[], bool] = lambda: True
         """Whether what this broker knows of the cluster map is the newest there is."""
         settings = broker.current()
@@ -116,8 +118,6 @@ class SetHost:
         self._lines = SetLines(log)
         self._asking: dict[Channel, dict[str, None]] = {}
         """The sets of which something was asked on a sub-channel."""
-        self._groups: set[str] = set()
-        """Those of the sets that are groups."""
         self._awake: dict[HostedMember, float] = {}
         """Those that get every tick, with the second at which their stores have their next one."""
         self._active: set[str] = set()
@@ -168,8 +168,8 @@ class SetHost:
         if name in self.members or name in self.loading:
             raise ValueError(f"the resource set {name} is hosted already")
         settings = self._member_settings(name, addresses, own_address, min_in_sync, cluster)
+        settings = replace(settings, is_group=is_group)
         self.absent.forget(name)
-        (self._groups.add if is_group else self._groups.discard)(name)
         if self._fleet is None:
             container = self._broker.container
             self._begin(settings, container.host(name, container.new_resources(name, is_group=is_group)), None, None)
@@ -192,11 +192,10 @@ class SetHost:
                 if settings is None:
                     return
                 await self._set_damaged_aside(name, fleet)
-                is_group = name in self._groups
-                resources = container.new_resources(name, is_group=is_group)
+                resources = container.new_resources(name, is_group=settings.is_group)
                 kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
                 reading = StoreReading()
-                loaded = await reading.run(partial(kept.read, settings, reading.show, apply_all=is_group))
+                loaded = await reading.run(partial(kept.read, settings, reading.show, apply_all=settings.is_group))
             try:
                 check_dirty(self._broker.current(), loaded.restored.store, name)
             except StoreError:
@@ -239,20 +238,15 @@ class SetHost:
         self, settings: MemberSettings, hosted: HostedSet, loaded: Loaded | None, kept: BrokerStore | None
     ) -> None:
         member: HostedMember
-        if hosted.name in self._groups:
+        if settings.is_group:
             committed_lsn = 0 if loaded is None else loaded.found.committed_lsn
             member = GroupSetMember(self, self._broker, hosted, settings, kept, committed_lsn, self.make_transport)
         else:
             opener = SubChannelOpener(self.shared, hosted.name, Purpose.FOLLOW)
-            around = Surroundings(self._broker, opener, self._make_clients, kept)
+            around = Surroundings(self._broker, opener, partial(_make_clients, self._broker), kept)
             member = SetMember(self, around, hosted, settings, None if loaded is None else loaded.restored)
         self.members[hosted.name] = member
         member.start()
-
-    def _make_clients(
-        self, hosted: HostedSet, member: Member, feed: Callable[[fx.Input], None], run_turn: Callable[[], None]
-    ) -> SetClients:
-        return SetClients(self._broker, hosted, lambda: member.status.serves_clients, feed, run_turn)
 
     def unhost(self, name: str, reason: str, *, delete: bool = True, clean: str = "") -> None:
         """Have no replica of that set any more; what was held of it is forgotten. Raises KeyError.
@@ -299,6 +293,7 @@ class SetHost:
         settings = self._member_settings(
             name, addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
         )
+        settings = replace(settings, is_group=current.is_group)
         if name in self.loading:
             self.loading[name] = settings
         else:
@@ -379,7 +374,7 @@ class SetHost:
         if sub_channel.purpose == Purpose.FOLLOW:
             member = self.members.get(sub_channel.set)
             if member is not None:
-                return member.accept(sub_channel)
+                return member.peers.accept(sub_channel)
             return f"broker {name} has no replica of the resource set {sub_channel.set}"
         if sub_channel.purpose == Purpose.ASK:
             return self
@@ -408,13 +403,13 @@ class SetHost:
         member = self.members.get(question.set) if isinstance(question, Question) else None
         if member is not None and isinstance(question, Question):
             self._asking[channel][member.name] = None
-            member.asked(channel, question)
+            member.peers.asked(channel, question)
 
     def closed(self, channel: Channel, reason: str) -> None:
         """It asks nothing more."""
         for name in self._asking.pop(channel, {}):
             if name in self.members:
-                self.members[name].forget_channel(channel, reason)
+                self.members[name].peers.closed(channel, reason)
 
     # --- turns and ticks
 
@@ -487,3 +482,13 @@ async def _make_way(
             log.warning("set %s: what is stored here is of an earlier set: it is set aside as %s", name, aside)
             return
         await asyncio.sleep(MAP_INTERVAL_S)
+
+
+def _make_clients(
+    broker: SetMemberHost,
+    hosted: HostedSet,
+    member: Member,
+    feed: Callable[[fx.Input], None],
+    run_turn: Callable[[], None],
+) -> SetClients:
+    return SetClients(broker, hosted, lambda: member.status.serves_clients, feed, run_turn)

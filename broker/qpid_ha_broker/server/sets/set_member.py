@@ -12,14 +12,11 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
-from qpid_ha_broker.cluster.messages import ReplicaReport
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.ha.link_ends import STOPPING
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
@@ -32,10 +29,9 @@ from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.control.operator_requests import OperatorRequests
 from qpid_ha_broker.server.peers.peer_asker import Feed
 from qpid_ha_broker.server.peers.peer_links import ChannelOpener, PeerLinks
-from qpid_ha_broker.server.peers.replica_reports import replica_report
-from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
 from qpid_ha_broker.server.sets.hosted_member import MemberOwner, SetMemberHost
+from qpid_ha_broker.server.sets.member_facts import PrimarySetFacts
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import VoteWriter
@@ -100,13 +96,14 @@ class SetMember:
         self._broker = broker
         self._log = hosted.resources.replicated.log
         self._has_witness = settings.has_witness
+        self.facts = PrimarySetFacts(self.member, hosted.resources.replicated.log)
         self._loop = CoreLoop(self.member.handle, self.fail, lambda: self.links.flush())
         self._is_stopped = False
         self._is_failed = False
         """Whatever state the core is in, it must not speak for this replica any more."""
         self._store = None if self.kept is None else MemberStore(self.kept.store, hosted.resources.catalog, self.feed)
         has_room = _always if self._store is None else self._store.has_room
-        self.links = PeerLinks(broker, self.member, around.opener, self.feed, has_room)
+        self.links = self.peers = PeerLinks(broker, self.member, around.opener, self.feed, has_room)
         self._loop.actions = self._make_actions()
         if self.kept is not None:
             self.kept.owner = self
@@ -334,16 +331,6 @@ class SetMember:
         return self.clients.is_serving
 
     @property
-    def keeps_directory(self) -> bool:
-        """Whether this broker has the queues of the directory made and deleted."""
-        return self.is_serving
-
-    @property
-    def generation(self) -> int:
-        """The newest in its log; 0: it is empty."""
-        return self.member.status.generation
-
-    @property
     def committed_lsn(self) -> int:
         """How far the log is committed, as far as this member knows."""
         return self.member.committed_lsn
@@ -353,46 +340,9 @@ class SetMember:
         """As they are now."""
         return self.member.settings
 
-    @property
-    def cluster(self) -> str:
-        """The UUID of the set's log, or the one that it is to have; empty: it is not known."""
-        return self.member.status.cluster or self.member.settings.cluster
-
-    def report(self, now_s: float) -> ReplicaReport:
-        """What the controller is told, but for what it holds."""
-        return replica_report(self.member, now_s)
-
-    def figures(self, now_s: float) -> dict[str, float]:
-        """See `HostedMember.figures`."""
-        status, lag_s = self.member.status, self.member.replica_lag_s(now_s)
-        is_leading = status.state in LEADING
-        return {
-            "leading": float(is_leading),
-            "in_sync_brokers": len(status.members),
-            "committed_lsn": self._log.committed_lsn if is_leading else self.member.committed_lsn,
-            **({} if lag_s is None or is_leading else {"replica_lag_seconds": lag_s}),
-        }
-
-    def backups(self) -> Sequence[Mapping[str, object]]:
-        """See `HostedMember.backups`."""
-        return self.member.backups()
-
     def ask(self, make: Callable[[int], fx.Input], done: Callable[[fx.Answered], None]) -> None:
         """Put what `make` gives for a number before the core, and have `done` hear what came of it."""
         self.requests.begin(make, done)
-
-    def accept(self, channel: SubChannel) -> PeerListener | str:
-        """Another broker wants to follow the set."""
-        channel.may_read = self.links.has_room
-        return self.links
-
-    def asked(self, channel: Channel, question: Question) -> None:
-        """Another broker asks about it."""
-        self.links.asked(channel, question)
-
-    def forget_channel(self, channel: Channel, reason: str) -> None:
-        """That broker asks nothing more on it."""
-        self.links.closed(channel, reason)
 
     def change_settings(self, settings: MemberSettings) -> None:
         """Other settings are in force, or other brokers have replicas."""

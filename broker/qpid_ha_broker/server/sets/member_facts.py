@@ -1,0 +1,127 @@
+"""What a broker tells of its replica of a set: to the controller, to metrics, and to its own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from qpid_ha_broker.cluster.messages import BackupReport, ReplicaReport
+from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.member import GroupMember
+from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.ha.states import LEADING, Phase, State
+from qpid_ha_broker.model.logs.log import Log
+from qpid_ha_broker.server.peers.replica_reports import replica_report
+
+_STATES: Final = {
+    GroupRole.OUTSIDE: State.CONNECTING,
+    GroupRole.CATCHING_UP: State.CATCHUP,
+    GroupRole.WITHHELD: State.CONNECTING,
+    GroupRole.SERVING: State.READY,
+}
+"""As the controller and operators are told."""
+
+
+class MemberFacts(Protocol):
+    """Of a member, of whichever kind."""
+
+    @property
+    def cluster(self) -> str:
+        """The UUID of the set's log, or the one that it is to have; empty: it is not known."""
+
+    @property
+    def generation(self) -> int:
+        """The newest that it knows; 0: nothing has begun."""
+
+    @property
+    def keeps_directory(self) -> bool:
+        """Whether this broker has the queues of the directory made and deleted, if it serves the set."""
+
+    def report(self, now_s: float) -> ReplicaReport:
+        """What the controller is told, but for what it holds."""
+
+    def figures(self, now_s: float) -> dict[str, float]:
+        """For metrics: `leading`, `in_sync_brokers`, `committed_lsn`, and what else its kind knows."""
+
+    def backups(self) -> Sequence[Mapping[str, object]]:
+        """For metrics: the others, as far as this broker is the one that sees them."""
+
+
+class PrimarySetFacts:
+    """Of one that follows a primary, or is it. See `MemberFacts`."""
+
+    keeps_directory = True
+
+    def __init__(self, member: Member, log: Log) -> None:
+        self._member, self._log = member, log
+
+    @property
+    def cluster(self) -> str:
+        return self._member.status.cluster or self._member.settings.cluster
+
+    @property
+    def generation(self) -> int:
+        return self._member.status.generation
+
+    def report(self, now_s: float) -> ReplicaReport:
+        return replica_report(self._member, now_s)
+
+    def figures(self, now_s: float) -> dict[str, float]:
+        status, lag_s = self._member.status, self._member.replica_lag_s(now_s)
+        is_leading = status.state in LEADING
+        return {
+            "leading": float(is_leading),
+            "in_sync_brokers": len(status.members),
+            "committed_lsn": self._log.committed_lsn if is_leading else self._member.committed_lsn,
+            **({} if lag_s is None or is_leading else {"replica_lag_seconds": lag_s}),
+        }
+
+    def backups(self) -> Sequence[Mapping[str, object]]:
+        return self._member.backups()
+
+
+class GroupFacts:
+    """Of one of a group. Who wrote its record last keeps the directory, and is called its primary."""
+
+    def __init__(self, member: GroupMember, cluster: str) -> None:
+        self._member, self.cluster = member, cluster
+        self.reason = "it has not come to its group yet"
+        """Why it is what it is."""
+        self.store_problem = self.transport_problem = ""
+
+    @property
+    def generation(self) -> int:
+        return self._member.record.generation
+
+    @property
+    def keeps_directory(self) -> bool:
+        return self._member.role is GroupRole.SERVING and self._member.record.primary == self._member.name
+
+    @property
+    def state(self) -> State:
+        """In the words that are used for other sets."""
+        return State.PRIMARY if self.keeps_directory else _STATES[self._member.role]
+
+    def report(self, now_s: float) -> ReplicaReport:
+        member, keeps = self._member, self.keeps_directory
+        why = "" if member.role is GroupRole.SERVING else f"{member.role}: {self.reason}"
+        return ReplicaReport(
+            member.resource_set.name,
+            self.state.value,
+            Phase.ACTIVE.value if keeps else "",
+            self.generation,
+            member.resource_set.log.last_lsn,
+            self.store_problem or self.transport_problem or why,
+            tuple(BackupReport(name, True, behind) for name, behind in member.lags()) if keeps else (),
+        )
+
+    def figures(self, now_s: float) -> dict[str, float]:
+        return {
+            "leading": float(self.keeps_directory),
+            "in_sync_brokers": len(self._member.record.members),
+            "committed_lsn": self._member.committed_lsn,
+        }
+
+    def backups(self) -> Sequence[Mapping[str, object]]:
+        lags = self._member.lags() if self.keeps_directory else ()
+        return [{"name": name, "in_sync": True, "lag_messages": lag} for name, lag in lags]
