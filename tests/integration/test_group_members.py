@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
 from group_bus import GroupBus
@@ -20,17 +22,23 @@ BROKERS = ("a", "b", "c")
 UUID = "0123456789abcdef" * 2
 
 
+@pytest.fixture(autouse=True)
+def bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the brokers of a test multicast goes through the test."""
+    monkeypatch.setattr(GroupSetMember, "make_transport", staticmethod(GroupBus().port))
+
+
 class Groups:
     """What the controller would do, by hand: have `orders` hosted as a group."""
 
     def __init__(self, cluster: InProcessCluster) -> None:
-        self.cluster, self.bus, self.records = cluster, GroupBus(), RecordsInOnePlace()
+        self.cluster, self.records = cluster, RecordsInOnePlace()
 
     def host(self, *brokers: str) -> None:
         for name in brokers:
             sets = self.cluster.brokers[name].sets
             assert sets is not None
-            sets.hosts.records, sets.hosts.make_transport = self.records, self.bus.port
+            sets.hosts.records = self.records
             addresses = [self.cluster.url(each) for each in BROKERS]
             sets.hosts.host("orders", addresses, self.cluster.url(name), cluster=UUID, is_group=True)
 

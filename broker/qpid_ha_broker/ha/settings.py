@@ -30,8 +30,6 @@ class MemberSettings:
     clients_url: str = ""
     cluster: str = ""
     """The UUID that this broker's log is to have, whoever begins it; empty: the first primary chooses one."""
-    is_group: bool = False
-    """Each broker that has a replica writes it: not of a member as here, see `group.member`."""
     backup_timeout_s: float = 10.0
     """A backup in the in-sync set that owes an acknowledgement for so long is dropped."""
     min_in_sync: int = 1
@@ -116,3 +114,7 @@ class MemberSettings:
             raise ValueError("most_in_sync: at least min_in_sync, or nothing would ever be confirmed")
         if self.min_in_sync < 1:
             raise ValueError("min_in_sync: at least 1, the primary itself")
+
+
+class GroupReplicaSettings(MemberSettings):
+    """Of a replica of a set that each of its brokers writes: see `group.member`."""

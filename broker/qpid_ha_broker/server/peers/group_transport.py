@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from qpid_ha_broker.server.peers.cpg_order import OrderedView
@@ -32,7 +31,3 @@ class GroupTransport(Protocol):
 
     def multicast(self, data: bytes) -> None:
         """Send a batch after all before."""
-
-
-MakeTransport = Callable[[str, str, GroupListener], GroupTransport]
-"""Of the UUID of a set's log, a broker's name, and who is to be told."""

@@ -16,9 +16,8 @@ from qpid_ha_broker.cluster.messages import (
     SetLoad,
     UnplacedQueue,
 )
-from qpid_ha_broker.cluster.reports import LEADING
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.ha.states import UNWRITABLE_S
+from qpid_ha_broker.ha.states import LEADING, UNWRITABLE_S
 from qpid_ha_broker.model.sets.catalog import Catalog
 
 LOOK_S: Final = 1.0
@@ -130,7 +129,7 @@ class ReplicaReports:
         if there is None:
             return None
         found = there.report(now_s)
-        return found._replace(load=self._load(name, there.catalog, now_s)) if found.state == LEADING else found
+        return found._replace(load=self._load(name, there.catalog, now_s)) if found.state in LEADING else found
 
     def _load(self, name: str, catalog: Catalog, now_s: float) -> SetLoad:
         messages = size = moved = 0

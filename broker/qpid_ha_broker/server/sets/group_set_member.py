@@ -31,7 +31,8 @@ from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.peers.cpg_order import OrderedView
-from qpid_ha_broker.server.peers.group_transport import GroupTransport, MakeTransport
+from qpid_ha_broker.server.peers.cpg_transport import CpgTransport
+from qpid_ha_broker.server.peers.group_transport import GroupListener, GroupTransport
 from qpid_ha_broker.server.peers.libcpg import GroupTransportError
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
@@ -61,7 +62,6 @@ class GroupSetMember:
         settings: MemberSettings,
         kept: BrokerStore | None,
         committed_lsn: int,
-        make_transport: MakeTransport,
     ) -> None:
         """`settings.cluster`: the UUID of the set's log. `committed_lsn`: as its store was told."""
         self.hosted, self.kept, self.settings = hosted, kept, settings
@@ -89,7 +89,7 @@ class GroupSetMember:
         self.discarded = DiscardedMessages(ours.data_dir, self.name)
         self.clients = SetClients(broker, hosted, self._leads, self.feed_nothing, lambda: None)
         self._owner, self._broker = owner, broker
-        self._transport: GroupTransport = make_transport(settings.cluster, settings.name, self)
+        self._transport: GroupTransport = self.make_transport(settings.cluster, settings.name, self)
         self._store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
         self._is_stored = False
         """The store has answered within a turn: what follows from that is for the same turn."""
@@ -117,6 +117,11 @@ class GroupSetMember:
             fx.Notice: lambda effect: log.log(_LEVELS[effect.level.upper()], "set %s: %s", self.name, effect.text),
             fx.Stop: lambda effect: self.fail(effect.reason),
         }
+
+    @staticmethod
+    def make_transport(cluster: str, name: str, listener: GroupListener) -> GroupTransport:
+        """The way to the other members of the group of a log."""
+        return CpgTransport(cluster, name, listener)
 
     # --- start and stop
 

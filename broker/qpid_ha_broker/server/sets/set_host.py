@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -24,13 +23,11 @@ from qpid_ha_broker.ha.frames import FrameError, Question
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.record_keeper import controller_of
-from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.ha.settings import GroupReplicaSettings, MemberSettings
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.clients.shared_connections import SharedConnections, SubChannelOpener
 from qpid_ha_broker.server.controller.absent_replicas import AbsentReplicas
-from qpid_ha_broker.server.peers.cpg_transport import CpgTransport
-from qpid_ha_broker.server.peers.group_transport import MakeTransport
 from qpid_ha_broker.server.peers.peer_asker import PeerAsker
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.peers.sub_channels import SharedTimes, SubChannel
@@ -72,9 +69,6 @@ class SetHost:
     It is their `set_member.MemberOwner`: a member that cannot go on costs this broker that one replica.
     For the listener's methods, which are about sub-channels for questions, see `peer_frames.PeerListener`.
     """
-
-    make_transport: MakeTransport = CpgTransport
-    """Of a group."""
 
     def __init__(
         self, broker: SetMemberHost, dialler: Dialler, process: ProcessTime, storage: Storage | None = None
@@ -167,8 +161,8 @@ class SetHost:
         """
         if name in self.members or name in self.loading:
             raise ValueError(f"the resource set {name} is hosted already")
-        settings = self._member_settings(name, addresses, own_address, min_in_sync, cluster)
-        settings = replace(settings, is_group=is_group)
+        make = GroupReplicaSettings if is_group else MemberSettings
+        settings = self._member_settings(make, name, addresses, own_address, min_in_sync, cluster)
         self.absent.forget(name)
         if self._fleet is None:
             container = self._broker.container
@@ -192,10 +186,11 @@ class SetHost:
                 if settings is None:
                     return
                 await self._set_damaged_aside(name, fleet)
-                resources = container.new_resources(name, is_group=settings.is_group)
+                is_group = isinstance(settings, GroupReplicaSettings)
+                resources = container.new_resources(name, is_group=is_group)
                 kept = BrokerStore(self._broker, fleet.store(name), resources, fleet.pager_threads)
                 reading = StoreReading()
-                loaded = await reading.run(partial(kept.read, settings, reading.show, apply_all=settings.is_group))
+                loaded = await reading.run(partial(kept.read, settings, reading.show, apply_all=is_group))
             try:
                 check_dirty(self._broker.current(), loaded.restored.store, name)
             except StoreError:
@@ -238,9 +233,9 @@ class SetHost:
         self, settings: MemberSettings, hosted: HostedSet, loaded: Loaded | None, kept: BrokerStore | None
     ) -> None:
         member: HostedMember
-        if settings.is_group:
+        if isinstance(settings, GroupReplicaSettings):
             committed_lsn = 0 if loaded is None else loaded.found.committed_lsn
-            member = GroupSetMember(self, self._broker, hosted, settings, kept, committed_lsn, self.make_transport)
+            member = GroupSetMember(self, self._broker, hosted, settings, kept, committed_lsn)
         else:
             opener = SubChannelOpener(self.shared, hosted.name, Purpose.FOLLOW)
             around = Surroundings(self._broker, opener, partial(_make_clients, self._broker), kept)
@@ -291,22 +286,28 @@ class SetHost:
         """Other brokers have replicas of that set now. Raises KeyError, and ValueError as `host`."""
         current = self.loading.get(name) or self.members[name].settings
         settings = self._member_settings(
-            name, addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
+            type(current), name, addresses, own_address, min_in_sync, cluster or current.cluster, current.instance
         )
-        settings = replace(settings, is_group=current.is_group)
         if name in self.loading:
             self.loading[name] = settings
         else:
             self.members[name].change_settings(settings)
 
     def _member_settings(
-        self, name: str, addresses: Sequence[str], own_address: str, min_in_sync: int, cluster: str, instance: str = ""
+        self,
+        make: type[MemberSettings],
+        name: str,
+        addresses: Sequence[str],
+        own_address: str,
+        min_in_sync: int,
+        cluster: str,
+        instance: str = "",
     ) -> MemberSettings:
         if own_address not in addresses:
             raise ValueError(f"{own_address} is not among the addresses of the replicas, {', '.join(addresses)}")
         settings = self._broker.current()
         ha = settings.ha
-        return MemberSettings(
+        return make(
             name=settings.name,
             instance=instance or new_instance(),
             addresses=tuple(addresses),
