@@ -41,7 +41,6 @@ class SetEntry(NamedTuple):
     min_replicas: int = 0
     min_in_sync: int = 0
     record: ev.SetRecorded = ev.SetRecorded("", "", 0, "", 0, (), False)
-    is_group: bool = False
 
     @property
     def staying(self) -> tuple[str, ...]:
