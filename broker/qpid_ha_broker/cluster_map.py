@@ -32,7 +32,7 @@ class BrokerEntry(NamedTuple):
 
 
 class SetEntry(NamedTuple):
-    """A resource set other than `default`; the fields are those of SetPlaced, and its record."""
+    """A resource set other than `default`; the fields are those of SetPlaced, its record, and its strategy."""
 
     name: str
     replicas: tuple[str, ...]
@@ -41,6 +41,13 @@ class SetEntry(NamedTuple):
     min_replicas: int = 0
     min_in_sync: int = 0
     record: ev.SetRecorded = ev.SetRecorded("", "", 0, "", 0, (), False)
+    is_group: bool = False
+    """Each broker that has a replica writes it; the record's `primary` is who wrote that last."""
+
+    @property
+    def placed(self) -> ev.SetPlaced:
+        """What the map says of where its replicas are, and what is wanted of it."""
+        return ev.SetPlaced(*self[:6])
 
     @property
     def staying(self) -> tuple[str, ...]:
@@ -139,7 +146,9 @@ class ClusterMap:
             yield lsn, ev.BrokerRegistered(name, uuid, address, clients_url, zone, version)
             yield lsn, ev.BrokerChanged(name, up, draining, since_ms)
         for entry in self.sets.values():
-            yield lsn, ev.SetPlaced(*entry[:6])
+            yield lsn, entry.placed
+            if entry.is_group:
+                yield lsn, ev.SetGrouped(entry.name)
             if entry.record.name:
                 yield lsn, entry.record
         for queue_id in sorted(self.queues_by_id):
@@ -184,13 +193,19 @@ class ClusterMap:
     def _set_placed(self, _: int, event: ev.SetPlaced) -> Changes:
         there = self.sets.get(event.name)
         placed = SetEntry(*event)
-        self.sets[event.name] = placed if there is None else placed._replace(record=there.record)
+        if there is not None:
+            placed = placed._replace(record=there.record, is_group=there.is_group)
+        self.sets[event.name] = placed
         return Changes(sets=(event.name,))
 
     def _set_deleted(self, _: int, event: ev.SetDeleted) -> Changes:
         if self._queues_of.get(event.name):
             raise ValueError(f"set {event.name} has queues")
         del self.sets[event.name]
+        return Changes(sets=(event.name,))
+
+    def _set_grouped(self, _: int, event: ev.SetGrouped) -> Changes:
+        self.sets[event.name] = self.sets[event.name]._replace(is_group=True)
         return Changes(sets=(event.name,))
 
     def _set_recorded(self, _: int, event: ev.SetRecorded) -> Changes:
@@ -235,6 +250,7 @@ _APPLY: Final[dict[type, Callable[[ClusterMap, int, Any], Changes]]] = {
     ev.BrokerRemoved: ClusterMap._broker_removed,
     ev.SetPlaced: ClusterMap._set_placed,
     ev.SetDeleted: ClusterMap._set_deleted,
+    ev.SetGrouped: ClusterMap._set_grouped,
     ev.SetRecorded: ClusterMap._set_recorded,
     ev.QueuePlaced: ClusterMap._queue_placed,
     ev.QueueRemoved: ClusterMap._queue_removed,

@@ -51,6 +51,7 @@ PLAIN_EVENTS: dict[type, str] = {
     ev.BrokerRemoved: "broker removed",
     ev.SetPlaced: "set placed",
     ev.SetDeleted: "set deleted",
+    ev.SetGrouped: "set grouped",
     ev.SetRecorded: "set recorded",
     ev.QueuePlaced: "queue placed",
     ev.QueueRemoved: "queue removed",

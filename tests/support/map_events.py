@@ -33,6 +33,7 @@ def _possible(random: Random, there: ClusterMap, taken: Collection[str]) -> list
         possible.append(lambda: ev.BrokerRemoved(broker))
     if name in there.sets:
         possible.append(lambda: ev.SetRecorded(name, "c", number, broker, number, brokers, number % 2 == 0))
+        possible.append(lambda: ev.SetGrouped(name))
         free = [each for each in PLACED if each not in there.queues and each not in taken]
         if not there.queues_of(name):
             possible.append(lambda: ev.SetDeleted(name))

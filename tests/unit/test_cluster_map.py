@@ -87,6 +87,29 @@ def test_a_map_that_was_replaced_is_equal_and_goes_its_own_way(seed: int, other_
     assert list(other.events(0)) == before
 
 
+def test_a_group_stays_one_when_its_replicas_move_and_when_its_record_changes() -> None:
+    there = ClusterMap()
+    for event in (
+        ev.SetPlaced("s", ("alpha",), (), "", 0, 0),
+        ev.SetGrouped("s"),
+        ev.SetRecorded("s", "c", 0, "", 0, (), False),
+        ev.SetPlaced("s", ("alpha", "beta"), ("alpha",), "", 0, 0),
+        ev.SetRecorded("s", "c", 1, "beta", 1, ("beta",), False),
+        ev.SetPlaced("t", ("alpha",), (), "", 0, 0),
+    ):
+        there.apply(1, event)
+    assert {name: entry.is_group for name, entry in there.sets.items()} == {"s": True, "t": False}
+    assert [type(event).__name__ for _, event in there.events(1)] == [
+        "SetPlaced",
+        "SetGrouped",
+        "SetRecorded",
+        "SetPlaced",
+    ]
+    there.apply(2, ev.SetDeleted("s"))
+    there.apply(3, ev.SetPlaced("s", ("alpha",), (), "", 0, 0))
+    assert not there.sets["s"].is_group, "another set of that name is another set"
+
+
 def core_with_placed(*names: str) -> Core:
     """A core whose map has the set `s` with queues of these names."""
     core = Core()
@@ -155,6 +178,7 @@ def test_a_map_that_cannot_be_is_refused_with_the_objects() -> None:
         "a queue of no set": ev.QueuePlaced("p9", "nowhere", {}, False),
         "the name of a queue": ev.QueuePlaced("q", "s", {}, False),
         "a set that nobody knows": ev.SetDeleted("nowhere"),
+        "a group that nobody knows": ev.SetGrouped("nowhere"),
     }
     for event in added.values():
         with pytest.raises(ObjectsError):

@@ -48,6 +48,7 @@ from qpid_ha_broker.events.types import (
     SessionResumed,
     SessionStarted,
     SetDeleted,
+    SetGrouped,
     SetPlaced,
     SetRecorded,
     TransactionCommitted,
@@ -152,6 +153,7 @@ EVENTS = st.one_of(
     st.builds(QueuePlaced, TEXT, TEXT, ARGUMENTS, st.booleans()),
     st.builds(QueueRemoved, U64),
     st.builds(ReplicaPoliciesChanged, TEXTS, st.lists(U16, max_size=4).map(tuple)),
+    st.builds(SetGrouped, TEXT),
 )
 RECORDS = st.builds(LogRecord, U64, EVENTS, st.booleans()).filter(
     lambda record: not (record.part and isinstance(record.event, TransactionCommitted))

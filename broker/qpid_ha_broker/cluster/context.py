@@ -69,7 +69,7 @@ class Draft:
                 return
             case ev.BrokerRegistered() | ev.BrokerChanged() | ev.BrokerRemoved() if not self._has_own_brokers:
                 self._view.brokers, self._has_own_brokers = dict(self._view.brokers), True
-            case ev.SetPlaced() | ev.SetDeleted() | ev.SetRecorded() if not self._has_own_sets:
+            case ev.SetPlaced() | ev.SetDeleted() | ev.SetGrouped() | ev.SetRecorded() if not self._has_own_sets:
                 self._view.sets, self._has_own_sets = dict(self._view.sets), True
         self._view.apply(0, event)
 
@@ -287,14 +287,17 @@ class ControllerContext:
         self.draft = Draft(self.map)
 
     def place(self, entry: SetEntry) -> None:
-        """Have the map say of a set what `entry` does, if it says something else; its record stays."""
-        if self.draft.sets.get(entry.name, SetEntry("", ()))[:6] != entry[:6]:
-            self.write(ev.SetPlaced(*entry[:6]))
+        """Have the map say of a set what `entry` does, if it says something else; record and strategy stay."""
+        there = self.draft.sets.get(entry.name)
+        if there is None or there.placed != entry.placed:
+            self.write(entry.placed)
             self.dirty.add(entry.name)
 
     def make_set(self, entry: SetEntry) -> None:
         """Have a new set, with a UUID of its own that its log gets: an earlier set of that name had another one."""
         self.place(entry)
+        if entry.is_group:
+            self.write(ev.SetGrouped(entry.name))
         self.write(ev.SetRecorded(entry.name, self.new_id(), 0, "", 0, (), False))
 
     def new_id(self) -> str:

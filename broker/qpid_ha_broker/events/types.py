@@ -296,6 +296,15 @@ class SetRecorded(NamedTuple):
     """The primary was named, and has not had it written yet that its generation has begun."""
 
 
+class SetGrouped(NamedTuple):
+    """Each broker that has a replica of the set writes it: a group. In the log of `default` only.
+
+    Written when the set is made, and never changed.
+    """
+
+    name: str
+
+
 class QueuePlaced(NamedTuple):
     """A queue belongs to a resource set other than `default`; its id in `default` is the LSN of the first such event.
 
@@ -371,6 +380,7 @@ MapEvent = (
     | QueuePlaced
     | QueueRemoved
     | ReplicaPoliciesChanged
+    | SetGrouped
 )
 """What the cluster map is made of."""
 
