@@ -25,7 +25,9 @@ from rich.text import Text
 
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import ClusterFailed, LocalCluster
+from qpid_ha_demo.corosync_daemon import what_is_missing
 from qpid_ha_demo.failover import Failover, fail_over
+from qpid_ha_demo.groups import show_groups
 from qpid_ha_demo.history import write_history
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher
@@ -216,6 +218,9 @@ def _show_apart(stage: Stage, title: str, show: Callable[[Stage, Path], bool]) -
 )
 @click.option("--sets", is_flag=True, help="Five brokers in three zones, with twelve resource sets.")
 @click.option("--proxy", is_flag=True, help="Three brokers that all serve, clients at each; primary and proxies die.")
+@click.option(
+    "--group", is_flag=True, help="Three brokers that all write one set, over a Corosync of its own; as root."
+)
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to kill.")
 @click.option("--rate", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Messages a second.")
 @click.option(
@@ -223,7 +228,15 @@ def _show_apart(stage: Stage, title: str, show: Callable[[Stage, Path], bool]) -
     help="Give the brokers stores below this directory, and leave them there with what the clients saw.",
 )  # fmt: skip
 def main(
-    once: bool, leave: bool, zookeeper: bool, sets: bool, proxy: bool, rounds: int, rate: int, keep: Path | None
+    once: bool,
+    leave: bool,
+    zookeeper: bool,
+    sets: bool,
+    proxy: bool,
+    group: bool,
+    rounds: int,
+    rate: int,
+    keep: Path | None,
 ) -> None:
     """Run three brokers, kill the primary under load, and show what became of every message."""
     if sets:
@@ -231,6 +244,11 @@ def main(
     if proxy:
         title = "qpid-ha: three brokers that all serve clients, kill -9"
         _show_apart(Stage(), title, partial(show_proxies, rounds=1 if once else rounds))
+    if group:
+        if problem := what_is_missing():
+            sys.exit(f"demo: {problem}")
+        title = "qpid-ha: three brokers that all write one resource set, kill -9"
+        _show_apart(Stage(), title, partial(show_groups, rounds=1 if once else rounds))
     if zookeeper and (problem := why_not_here()):
         sys.exit(f"demo: {problem}")
     stage = Stage()

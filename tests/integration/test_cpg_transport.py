@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from corosync_daemon import CorosyncDaemon, what_is_missing
 from polling import wait_until
 from qpid_ha_broker.server.peers.cpg_order import OrderedView
 from qpid_ha_broker.server.peers.cpg_transport import CpgTransport
 from qpid_ha_broker.server.peers.libcpg import CpgLibrary, GroupTransportError
+from qpid_ha_demo.corosync_daemon import CorosyncDaemon, what_is_missing
 
 WHY_NOT_HERE = what_is_missing()
 needs_corosync = pytest.mark.skipif(bool(WHY_NOT_HERE), reason=WHY_NOT_HERE)

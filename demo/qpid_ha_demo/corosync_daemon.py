@@ -1,19 +1,24 @@
-"""A Corosync daemon on loopback, of one node: enough for process groups of this machine."""
+"""A Corosync daemon on loopback, of one node: enough for groups of brokers on this machine."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
 
-from polling import wait_until
 from qpid_ha_broker.server.peers.libcpg import CpgHandle, CpgLibrary, GroupTransportError
+from qpid_ha_demo.cluster import ClusterFailed
 
-_CONFIGURATION = """
+START_LIMIT_S: Final = 20.0
+STEP_S: Final = 0.02
+_CONFIGURATION: Final = """
 totem {{
     version: 2
-    cluster_name: qpid-ha-test
+    cluster_name: qpid-ha-loopback
     transport: udpu
     crypto_cipher: none
     crypto_hash: none
@@ -48,24 +53,35 @@ def what_is_missing() -> str:
 
 
 class CorosyncDaemon:
+    """`with CorosyncDaemon(directory):` runs one; a machine has one at a time, and this one takes no other's place."""
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._configuration = directory / "corosync.conf"
         self._configuration.write_text(_CONFIGURATION.format(directory=directory))
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
     def start(self) -> None:
-        """Returns once it lets processes in."""
+        """Returns once it lets processes in. Raises ClusterFailed."""
+        if _answers():
+            raise ClusterFailed("a Corosync runs here already, which belongs to somebody else: stop it first")
         command = ["corosync", "-f", "-c", str(self._configuration)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(self._answers, lambda: f"{command} does not answer")
-
-    def _answers(self) -> bool:
-        try:
-            CpgHandle(CpgLibrary(), "qpid-ha-probe").close()
-        except GroupTransportError:
-            return False
-        return True
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while not _answers():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                self.kill()
+                raise ClusterFailed(f"{' '.join(command)} does not answer; see {self._directory}/corosync.log")
+            time.sleep(STEP_S)
 
     def kill(self) -> None:
         """As kill -9."""
@@ -73,3 +89,11 @@ class CorosyncDaemon:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def _answers() -> bool:
+    try:
+        CpgHandle(CpgLibrary(), "qpid-ha-probe").close()
+    except GroupTransportError:
+        return False
+    return True
