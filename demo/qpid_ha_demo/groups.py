@@ -1,7 +1,7 @@
 """`./dev demo --group`: one Corosync on loopback, three brokers that all write one resource set, clients at each.
 
-In each round each broker is killed in turn, with kill -9. Shown is what the clients at the *others* noticed: for how long
-nothing was confirmed to a publisher, and nothing came to a consumer.
+In each round each broker is killed in turn, with kill -9. Shown is what the clients at the *others* noticed: for how
+long nothing was confirmed to a publisher, and nothing came to a consumer.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GroupDemo:
     def start(self) -> None:
         """Make the group, and begin to work."""
         self._cluster.wait_whole()
-        self._ask("sets", action="create", name=SET, strategy="group")
+        self._ask("sets", action="create", name=SET)
         self._wait(self._is_whole, "the group is there")
         self._stage.step("three brokers, and a resource set that each of them writes", f"{SET}, strategy group")
         for traffic in self.traffic:

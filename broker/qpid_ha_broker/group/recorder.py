@@ -96,6 +96,8 @@ class RecordWriter:
         if self._said is not None and record.position > self._said.position:
             self._said = None
         if record.position <= self.record.position:
+            if not self.record.generation:  # nobody has begun, and it says which UUID the log is to have
+                self.record = record
             return False
         self.record = record
         return True
@@ -110,7 +112,8 @@ class RecordWriter:
     def claim(self) -> None:
         """Begin the group with an empty log."""
         name, generation, epoch = self._ctx.settings.name, self.record.generation + 1, self.record.epoch + 1
-        self._write(ClusterRecord(self._ctx.settings.instance, generation, name, epoch, (name,), True))
+        cluster = self.record.cluster or self._ctx.settings.instance
+        self._write(ClusterRecord(cluster, generation, name, epoch, (name,), True))
 
     def confirm_claim(self) -> None:
         """The first claim is on disk."""
