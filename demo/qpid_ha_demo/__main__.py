@@ -218,9 +218,7 @@ def _show_apart(stage: Stage, title: str, show: Callable[[Stage, Path], bool]) -
 )
 @click.option("--sets", is_flag=True, help="Five brokers in three zones, with twelve resource sets.")
 @click.option("--proxy", is_flag=True, help="Three brokers that all serve, clients at each; primary and proxies die.")
-@click.option(
-    "--group", is_flag=True, help="Three brokers that all write one set; as root."
-)
+@click.option("--group", is_flag=True, help="Three brokers that all write one set; as root.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to kill.")
 @click.option("--rate", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Messages a second.")
 @click.option(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from model_support import PLENTY, message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.serving import WRITES
+from qpid_ha_broker.group.member import TAKING
 from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.dispatcher import Consumer
@@ -56,7 +56,7 @@ class Connections:
             resources.replicated.submit((event,))
 
     def member_changed(self, node: GroupNode, role: GroupRole) -> None:
-        if role in WRITES:
+        if role in TAKING:
             return
         self._waiting.pop(node.name, None)
         for client in self.clients:

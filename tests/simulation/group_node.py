@@ -275,6 +275,7 @@ class GroupNode:
         if self.process is not process:
             return
         if not process.is_paused:
+            process.serving.look("its part of the group has changed")
             process.serving.turn_ends(self._schedule.now_s)
             self._hand_out(process)
         self.feed(process, fx.GroupTurnEnded())
@@ -328,7 +329,7 @@ class GroupNode:
                     process.records.clear()
                 if after is GroupRole.SERVING:
                     self._keeper.empty.discard(self.name)
-                process.serving.role_changed(effect)
+                process.serving.look(effect.reason)
                 if self.clients is not None:
                     self.clients.member_changed(self, after)
             case fx.Placed():

@@ -102,7 +102,7 @@ class LittleGroup:
             case fx.SubmitRefused():
                 member.serving.refused(effect)
             case fx.RoleChanged():
-                member.serving.role_changed(effect)
+                member.serving.look(effect.reason)
         if answer is not None:
             self._soon.append(partial(member.feed, answer))
 

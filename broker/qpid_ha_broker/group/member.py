@@ -45,6 +45,9 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.model.errors import InvalidArgument, NotPrimary
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
+TAKING: Final = frozenset({GroupRole.SERVING, GroupRole.WITHHELD})
+"""Roles in which units are taken."""
+
 
 class GroupMember:
     """One member. `committed_lsn`: how far its store was told that the log is committed."""
@@ -67,6 +70,11 @@ class GroupMember:
     def role(self) -> GroupRole:
         """What it is to its group."""
         return self._parts.role
+
+    @property
+    def takes_units(self) -> bool:
+        """Whether what is submitted here may come to count: its copy does, and others know that it is back."""
+        return self._parts.role in TAKING and self._parts.log is not None and not self._parts.log.lineage.is_cold
 
     @property
     def committed_lsn(self) -> int:
@@ -176,7 +184,7 @@ class GroupMember:
             text = f"no unit of a group has {strange[0] if strange else 'no event'}"
             self._ctx.effects.append(fx.SubmitRefused(asked.request, InvalidArgument(text)))
             return
-        if self._parts.log is None or self._parts.log.lineage.is_cold:
+        if not self.takes_units:
             self.refuse(asked)
             return
         number = self._ctx.number()

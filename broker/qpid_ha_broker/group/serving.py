@@ -7,7 +7,6 @@ both ends. `feed` is the driver's: it handles an input and carries out what foll
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from qpid_ha_broker.events.types import Event
 from qpid_ha_broker.group import effects as fx
@@ -17,9 +16,6 @@ from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.slices import Slices
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.resources import Resources
-
-WRITES: Final = frozenset({GroupRole.SERVING, GroupRole.WITHHELD})
-"""Roles in which commands are taken."""
 
 
 class GroupServing:
@@ -54,15 +50,21 @@ class GroupServing:
         """A unit of ours counts nowhere."""
         self._replication.skipped(effect.request, self.resources.replicated.log.last_lsn, effect.failure)
 
-    def role_changed(self, effect: fx.RoleChanged) -> None:
-        """Where it has no part in the group any more, clients are to be ended; what they wait for has failed."""
-        if effect.after in WRITES:
-            self._replication.read_only = ""
-            return
-        why = f"{self.member.name} is {effect.after} ({effect.reason}): ask another member of the group"
-        self._replication.left_behind(why)
-        self._replication.read_only = why
-        self._slices.forget()
+    def look(self, reason: str) -> bool:
+        """Whether commands are taken now, which may have changed because of `reason`. Where they were and are no more,
+        clients are to be ended before they are told anything: what they wait for has failed here, and may count all the
+        same."""
+        replication, member = self._replication, self.member
+        if member.takes_units:
+            if replication.read_only:
+                replication.read_only = ""
+            return True
+        if not replication.read_only:
+            why = f"{member.name} is {member.role} ({reason}): ask another member of the group"
+            replication.left_behind(why)
+            replication.read_only = why
+            self._slices.forget()
+        return False
 
     def turn_ends(self, now_s: float) -> None:
         """Ask for queues, and hand them on; before the core ends its turn."""

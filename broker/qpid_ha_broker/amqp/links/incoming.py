@@ -58,7 +58,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
     is_paced = True
     """What comes counts for the rate of its user: requests do not."""
-    spans_sets = True
+    spans_sets = may_fail = True
     """What comes may be for any set."""
 
     def __init__(self, connection: Connection, link: proton.Link, credit: int, hosted: HostedSet | None = None) -> None:
@@ -141,13 +141,14 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             if count:
                 self._accept(waiting[:count])
                 del waiting[:count]
-            if waiting and self.spans_sets and self.connection.container.spans_sets:
+            if waiting and self.may_fail and self.connection.container.spans_sets:
                 self._confirm_out_of_order()
         self.replenish()
         return bool(self._unconfirmed)
 
     def _confirm_out_of_order(self) -> None:
-        """What one set has committed does not wait for what another one has not; what another broker refused is."""
+        """What one set has committed does not wait for what another one has not. What another broker has refused is
+        refused here, and so is what others of a group were faster about."""
         failed = [each for each in self._unconfirmed if _token(each).failure is not None]
         if failed:
             self._unconfirmed = [each for each in self._unconfirmed if _token(each).failure is None]
@@ -310,6 +311,7 @@ class IncomingLink(ReceivingLink):
         super().__init__(connection, link, credit if relay is None else min(credit, REFUSED_MOST), hosted)
         self.target = target
         self.spans_sets = target is None or isinstance(target.node, Exchange)
+        self.may_fail = self.spans_sets or hosted.resources.replication.counts_later
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
         self._publish = hosted.resources.publish

@@ -8,7 +8,6 @@ multicast as one batch, and what was delivered is stored as one.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GroupFrame, decode_batch
-from qpid_ha_broker.group.serving import WRITES, GroupServing
+from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.effects import Answered
 from qpid_ha_broker.ha.frames import FrameError, Question
 from qpid_ha_broker.ha.replica import LogHistory
@@ -87,7 +86,7 @@ class GroupSetMember:
         self.member = self.serving.member
         self.facts, self.peers = GroupFacts(self.member, settings.cluster), _NoFollowers(self.name)
         self.discarded = DiscardedMessages(ours.data_dir, self.name)
-        self.clients = SetClients(broker, hosted, self._leads, self.feed_nothing, lambda: None)
+        self.clients = SetClients(broker, hosted, self._serves, self.feed_nothing, lambda: None)
         self._owner, self._broker = owner, broker
         self._transport: GroupTransport = self.make_transport(settings.cluster, settings.name, self)
         self._store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
@@ -186,6 +185,8 @@ class GroupSetMember:
             return
         if self.kept is not None:
             self.kept.turn_ended()
+        if self.clients.is_serving == self.hosted.read_only:
+            self._look_at_clients()
         self.serving.turn_ends(time.monotonic())
         self._is_stored = False
         self.feed(fx.GroupTurnEnded())
@@ -269,15 +270,16 @@ class GroupSetMember:
         log.info("set %s: %s -> %s (%s)", self.name, before, after, self.facts.reason)
         if after is GroupRole.CATCHING_UP:
             self.discarded.begin()
-        self.serving.role_changed(effect)
-        self.clients.update()
-        if before in WRITES and after not in WRITES:
-            asyncio.get_running_loop().call_soon(self._end_clients)  # a client's command may be what led to this
+        self._look_at_clients()
         self._describe()
         self._owner.changed(self)
 
-    def _end_clients(self) -> None:
-        if not self._leads():
+    def _look_at_clients(self) -> None:
+        """Who must not be served any more goes at once: the next turn could tell of what others decide."""
+        served = self.clients.is_serving
+        self.serving.look(self.facts.reason)
+        self.clients.update()
+        if served and not self.clients.is_serving:
             self.clients.end_now()
 
     def _describe(self) -> None:
@@ -290,13 +292,13 @@ class GroupSetMember:
                 role=self.facts.state.value,
                 epoch=record.epoch,
                 members=record.members,
-                is_level=self.member.role in WRITES,
+                is_level=self.member.takes_units,
             )
 
     # --- what its owner asks
 
-    def _leads(self) -> bool:
-        return self.member.role in WRITES
+    def _serves(self) -> bool:
+        return self.member.takes_units
 
     @property
     def is_serving(self) -> bool:
