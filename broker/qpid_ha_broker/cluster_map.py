@@ -31,6 +31,11 @@ class BrokerEntry(NamedTuple):
     since_ms: int = 0
 
 
+STRATEGIES: Final = ("primary", "group")
+"""How a set is replicated: one of its brokers writes it and the others are its backups, or each of them does."""
+GROUP: Final = STRATEGIES[True]
+
+
 class SetEntry(NamedTuple):
     """A resource set other than `default`; the fields are those of SetPlaced, its record, and its strategy."""
 
@@ -43,6 +48,11 @@ class SetEntry(NamedTuple):
     record: ev.SetRecorded = ev.SetRecorded("", "", 0, "", 0, (), False)
     is_group: bool = False
     """Each broker that has a replica writes it; the record's `primary` is who wrote that last."""
+
+    @property
+    def strategy(self) -> str:
+        """One of STRATEGIES."""
+        return STRATEGIES[self.is_group]
 
     @property
     def placed(self) -> ev.SetPlaced:

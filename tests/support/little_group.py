@@ -64,9 +64,10 @@ class LittleMember:
 class LittleGroup:
     """Members `a`, `b`, `c`, all serving, with a queue `q`."""
 
-    def __init__(self, slice_s: float = 1.0) -> None:
+    def __init__(self, slice_s: float = 1.0, cluster: str = "") -> None:
+        """`cluster`: the UUID of the set's log, where the record has one before the group begins."""
         self.now_s, self.slice_s = 0.0, slice_s
-        self.record = ClusterRecord()
+        self.record = ClusterRecord(cluster)
         self._order: deque[tuple[str, bytes]] = deque()
         self._soon: deque[partial[None]] = deque()
         names = "a", "b", "c"

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from qpid_ha_agent.cli.output import cell, print_rows
+from qpid_ha_broker.cluster_map import GROUP
 
 SET_COLUMNS: Final = ("set", "primary", "in-sync", "state", "queues", "messages")
 BROKER_COLUMNS: Final = ("name", "state", "zone", "primaries", "replicas", "address")
@@ -24,7 +25,7 @@ def set_rows(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "set": row.get("name"),
-            "primary": row.get("primary") or "-",
+            "primary": _leader(row) or "-",
             "in-sync": f"{len(row.get('in_sync') or ())} of {row.get('wanted')}",
             "state": row.get("state"),
             "queues": row.get("queues"),
@@ -34,17 +35,22 @@ def set_rows(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def _leader(row: Mapping[str, Any]) -> str:
+    """A group that somebody serves has no primary: each of its brokers serves it."""
+    return GROUP if row.get("primary") and row.get("strategy") == GROUP else str(row.get("primary") or "")
+
+
 def in_need(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sets that are not as they should be."""
     return [row for row in sets if row.get("state") != WHOLE]
 
 
 def summary_rows(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each broker that is primary of some that want nothing, with SUMMARY_COLUMNS."""
+    """A row for each broker that is primary of some that want nothing, and one for groups, with SUMMARY_COLUMNS."""
     whole = [row for row in sets if row.get("state") == WHOLE]
-    counted = {name: Counter[str]() for name in sorted({str(row.get("primary")) for row in whole})}
+    counted = {name: Counter[str]() for name in sorted({_leader(row) for row in whole})}
     for row in whole:
-        count = counted[str(row.get("primary"))]
+        count = counted[_leader(row)]
         count["sets"] += 1
         for name in ("queues", "messages"):
             count[name] += int(row.get(name) or 0)

@@ -18,6 +18,7 @@ from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_ou
 from qpid_ha_agent.cli.parameters import duration, policy
 from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, WHOLE, print_problems, print_sets, set_rows
 from qpid_ha_agent.cli.settings import set_settings
+from qpid_ha_broker.cluster_map import STRATEGIES
 
 PLAN_COLUMNS = ("set", "step", "broker", "why")
 MOVE_COLUMNS = ("set", "source", "to", "why")
@@ -112,10 +113,15 @@ def show_set(invocation: Invocation, name: str) -> None:
 @click.option("--min-replicas", type=click.IntRange(min=1), help="How many it wants. Default: as the policies say.")
 @click.option("--min-in-sync", type=click.IntRange(min=1), help="That must hold a message. Default: ha.min-in-sync.")
 @click.option("--preferred", metavar="BROKER", help="Who should be its primary.")
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    help="group: each of its brokers serves it, and there is no failover. Default: primary, with backups.",
+)
 @common_options
 @click.pass_obj
 def create_set(invocation: Invocation, /, name: str, replicas: tuple[str, ...], **wanted: Any) -> None:
-    """Make a set; it is there once its primary serves."""
+    """Make a set; it is there once its primary, or a member of the group, serves."""
     _do(invocation, "sets", action="create", name=name, replicas=list(replicas) or None, **wanted)
 
 

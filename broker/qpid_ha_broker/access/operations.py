@@ -545,11 +545,14 @@ ROWS: Final[tuple[Operation, ...]] = (
     Operation(ControlForm("sets", "list", _V), None, {}, _READS, _OUTCOME),
     Operation(ControlForm("sets", "show", _V), None, {"name": _NAME}, _READS, _OUTCOME),
     Operation(
-        ControlForm("sets", "create", _O, ("name", "replicas", "preferred", "min_replicas", "min_in_sync", "cause")),
+        ControlForm(
+            "sets", "create", _O,
+            ("name", "replicas", "preferred", "min_replicas", "min_in_sync", "strategy", "cause"),
+        ),
         None,
         {
             "name": _NAME, "replicas": _LIST, "preferred": _TEXT, "min_replicas": _NUMBER, "min_in_sync": _NUMBER,
-            "cause": _TEXT,
+            "strategy": _TEXT, "cause": _TEXT,
         }, _WRITES, _OUTCOME,
         controller=ControllerForm("set-create", {}),
     ),

@@ -392,7 +392,7 @@ class ControllerContext:
 
     def primaries(self) -> Counter[str]:
         """How many sets each broker leads, or was told to."""
-        counts = Counter(entry.record.primary for entry in self.draft.sets.values())
+        counts = Counter(entry.record.primary for entry in self.draft.sets.values() if not entry.is_group)
         return counts + self.orders.promoting()
 
     def placement_brokers(self) -> dict[str, PlacementBroker]:
@@ -407,7 +407,7 @@ class ControllerContext:
         primaries: Counter[str] = Counter()
         rates: Counter[str] = Counter()
         for entry in self.draft.sets.values():
-            primaries[entry.record.primary] += 1
+            primaries[entry.record.primary] += not entry.is_group
             leading = self.reports.leads(entry.record.primary, entry.name, entry.record.generation)
             rates[entry.record.primary] += 0 if leading is None else leading.load.rate
             for name in entry.replicas:

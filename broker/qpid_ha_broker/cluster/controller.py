@@ -161,7 +161,7 @@ class Controller:
             return
         led: dict[str, list[SetEntry]] = {name: [] for name in names if name in ctx.draft.brokers}
         for entry in ctx.draft.sets.values():
-            if entry.record.generation and entry.record.primary in led:
+            if entry.record.generation and entry.record.primary in led and not entry.is_group:
                 led[entry.record.primary].append(entry)
         limit_s = ASK_SHARE * ctx.settings.failure_timeout_s
         for name, entries in led.items():
@@ -212,7 +212,7 @@ class Controller:
         entry = ctx.draft.brokers.get(name)
         if entry is None:
             return
-        led = [each.name for each in ctx.draft.sets.values() if each.record.primary == name]
+        led = [each.name for each in ctx.draft.sets.values() if each.record.primary == name and not each.is_group]
         ctx.figures.failed(name, since_s, ctx.now_s, led)
         ctx.note("warning", f"broker {name} has failed: {why}; it leads {len(led)} sets", name)
         if entry.up:

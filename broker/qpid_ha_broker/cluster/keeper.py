@@ -18,6 +18,7 @@ from qpid_ha_broker.cluster.replicas import (
     WantedReplicas,
     check,
     extra_replicas,
+    first_replica,
     wanted_replicas,
 )
 from qpid_ha_broker.cluster_map import SetEntry
@@ -153,7 +154,7 @@ class ReplicaKeeper:
         while len(chosen) < count:
             placed = (*entry.staying, *chosen)
             others = {name: broker for name, broker in brokers.items() if name in placed or name not in taken}
-            primary = entry.preferred or entry.record.primary or (placed[0] if placed else "")
+            primary = first_replica(entry, placed)
             ranking = rank(self._ctx.placement, PlacementSet(entry.name, placed, primary), others)
             self._complain(entry.name, ranking.problem)
             if not ranking.ranked:
@@ -172,7 +173,7 @@ class ReplicaKeeper:
         brokers, changed = self._ctx.placement_brokers(), 0
         for name in names:
             entry = self._ctx.draft.sets[name]
-            first = entry.preferred or entry.record.primary
+            first = first_replica(entry, entry.staying) if entry.is_group else entry.preferred or entry.record.primary
             if first not in brokers or not brokers[first].is_open:
                 continue
             after = [each.broker for each in ring(PlacementSet(name, (first,), first), brokers)]

@@ -4,6 +4,8 @@ What is done about one set (`Leadership.review`), the first that applies:
 
 | what is | what is done | why |
 | --- | --- | --- |
+| it is a group, and serves, by the report of the recorded primary | nothing | its members have themselves recorded |
+| it is another group | say who is missing | nobody is told to lead it |
 | a broker out of the list is in the record, and nobody leads | it is put back | it may hold what nobody else does |
 | the recorded primary leads, by its own report | who is lost, or has no replica, is dropped | nobody waits for it |
 | the recorded primary says that it cannot lead any more | as below, without waiting for it | nothing comes of that |
@@ -30,6 +32,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.context import ORDER_LIMIT_S, ControllerContext
+from qpid_ha_broker.cluster.group_standing import why_not_served
 from qpid_ha_broker.cluster.leader_choice import LeaderChoice
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
@@ -118,7 +121,11 @@ class Leadership:
         entry = self._ctx.draft.sets[name]
         if self.leads(entry):
             self.forget_set(name)
-            self._drop_lost(entry)
+            if not entry.is_group:
+                self._drop_lost(entry)
+            return
+        if entry.is_group:
+            self.problems[name] = why_not_served(self._ctx, entry)
             return
         wait = self._why_wait(entry)
         if wait:

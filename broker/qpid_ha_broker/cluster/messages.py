@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.cluster_map import ClusterMap
+from qpid_ha_broker.cluster_map import STRATEGIES, ClusterMap
 from qpid_ha_broker.events.types import Arguments, MapEvent, SetRecorded
 
 # --- what a broker reports
@@ -149,6 +149,8 @@ class CreateSet(NamedTuple):
     """Who should be primary; empty: nobody in particular."""
     min_replicas: int = 0
     min_in_sync: int = 0
+    strategy: str = STRATEGIES[0]
+    """How it is replicated: one of STRATEGIES. It never changes."""
 
 
 class DeleteSet(NamedTuple):

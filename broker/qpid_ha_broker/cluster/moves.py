@@ -1,5 +1,5 @@
 """Primaries that are to be elsewhere: transfers, brokers that are drained or whose store cannot be written, and
-rebalancing. All are switchovers.
+rebalancing. All are switchovers, and none is of a group.
 
 What becomes of a move (`Moves.review`), the first that applies:
 
@@ -205,6 +205,10 @@ class Moves:
             self._balanced += done
             self._next_to_balance()
 
+    def _with_primary(self) -> dict[str, SetEntry]:
+        """The sets whose primary may have to be elsewhere. A group has none: whoever is left goes on by itself."""
+        return {name: entry for name, entry in self._ctx.draft.sets.items() if not entry.is_group}
+
     # --- drained brokers
 
     def clear_out(self) -> None:
@@ -215,7 +219,7 @@ class Moves:
         own = ctx.reports.replica(ctx.name, DEFAULT)
         can_record = own is None or not own.unwritable
         room = AT_A_TIME - len(self.under_way)
-        for name, entry in ctx.draft.sets.items():
+        for name, entry in self._with_primary().items():
             if room <= 0:
                 return
             primary = entry.record.primary
@@ -241,7 +245,7 @@ class Moves:
     def movable(self, broker: str) -> int:
         """How many sets it leads that somebody else who is in sync could lead, now or in a moment."""
         ctx = self._ctx
-        led = [entry for entry in ctx.draft.sets.values() if entry.record.primary == broker]
+        led = [entry for entry in self._with_primary().values() if entry.record.primary == broker]
         return sum(
             any(name != broker and ctx.is_up(name) and ctx.may_lead(name) for name in entry.record.members)
             for entry in led
@@ -253,8 +257,9 @@ class Moves:
         """What rebalancing would do now."""
         ctx = self._ctx
         open_brokers = [name for name in ctx.draft.brokers if ctx.is_up(name) and ctx.may_lead(name)]
-        in_sync = {name: self.targets(entry) for name, entry in ctx.draft.sets.items() if self._leadership.leads(entry)}
-        return plan_balance(ctx.draft.sets, tuple(open_brokers), in_sync)
+        sets = self._with_primary()
+        in_sync = {name: self.targets(entry) for name, entry in sets.items() if self._leadership.leads(entry)}
+        return plan_balance(sets, tuple(open_brokers), in_sync)
 
     def balance(self, request: int) -> str:
         """Do what is planned, one at a time; why not."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from qpid_ha_broker.cluster.context import LEAVING_S, ControllerContext
+from qpid_ha_broker.cluster.group_standing import why_no_primary
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.messages import (
@@ -42,7 +43,7 @@ from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster.overview import ClusterOverview
 from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, QueueDirectory
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
-from qpid_ha_broker.cluster_map import SetEntry
+from qpid_ha_broker.cluster_map import GROUP, STRATEGIES, SetEntry
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import REASONS
 
@@ -146,11 +147,14 @@ class Operators:
             ctx.write(ev.BrokerRegistered(name, uuid, address, clients_url, zone, version))
             ctx.write(ev.BrokerChanged(name, True, False, ctx.message_time_ms))
 
-    def _entry(self, name: str) -> SetEntry:
+    def _entry(self, name: str, *, has_primary: bool = False) -> SetEntry:
+        """Raises ClusterRefusal; with `has_primary` for a group, too."""
         entry = self._ctx.draft.sets.get(name)
         if entry is None:
             others = ", ".join(sorted(self._ctx.draft.sets)[:10]) or "none but `default`, which is driven from outside"
             raise ClusterRefusal(f"there is no resource set {name}; there are {others}")
+        if has_primary and entry.is_group:
+            raise ClusterRefusal(why_no_primary(self._ctx, entry, is_led=self._leadership.leads(entry)))
         return entry
 
     def _check_broker(self, name: str) -> None:
@@ -163,9 +167,13 @@ class Operators:
     # --- sets
 
     def _create_set(self, number: int, asked: CreateSet) -> None:
+        if asked.strategy not in STRATEGIES:
+            raise ClusterRefusal(f"there is no strategy {asked.strategy!r:.80}: a set has {' or '.join(STRATEGIES)}")
         self._check_parted(asked.name, asked.replicas)
         self._have_map()
-        entry = SetEntry(asked.name, asked.replicas, (), asked.preferred, asked.min_replicas, asked.min_in_sync)
+        name, replicas, preferred, min_replicas, min_in_sync, strategy = asked
+        is_group = strategy == GROUP
+        entry = SetEntry(name, replicas, (), preferred, min_replicas, min_in_sync, is_group=is_group)
         try:
             self._queues.make(entry)
         except ClusterRefusal:
@@ -178,7 +186,8 @@ class Operators:
         entry = self._entry(asked.name)
         queues = sorted(self._ctx.map.queues_of(asked.name).values(), key=lambda queue: queue.name)
         if asked.lost and self._leadership.leads(entry):
-            raise ClusterRefusal(f"set {asked.name} is not lost: {entry.record.primary} leads it; delete its queues")
+            who = "its brokers serve" if entry.is_group else f"{entry.record.primary} leads"
+            raise ClusterRefusal(f"set {asked.name} is not lost: {who} it; delete its queues")
         if queues and not asked.lost:
             some = ", ".join(queue.name for queue in queues[:3]) + (", ..." if len(queues) > 3 else "")
             lost = "" if self._leadership.leads(entry) else "; nobody leads it, so `--lost` gives them up with it"
@@ -192,7 +201,7 @@ class Operators:
         self._done(number, f"set {asked.name} is deleted")
 
     def _transfer(self, number: int, asked: TransferPrimary) -> None:
-        entry = self._entry(asked.set)
+        entry = self._entry(asked.set, has_primary=True)
         primary = entry.record.primary
         if asked.to:
             self._check_broker(asked.to)
@@ -212,7 +221,7 @@ class Operators:
             self._ctx.place(entry._replace(preferred=asked.to))
 
     def _promote(self, number: int, asked: PromoteReplica) -> None:
-        entry = self._entry(asked.set)
+        entry = self._entry(asked.set, has_primary=True)
         self._check_broker(asked.broker)
         primary = entry.record.primary
         if self._leadership.leads(entry):
@@ -264,7 +273,10 @@ class Operators:
                 f"{asked.set} wants {wanted.number} replicas ({wanted.why}), and {len(rest)} would be left: add one"
                 " first, or use --force"
             )
-        if not in_sync or (asked.force and len(rest) < wanted.number and name == entry.record.primary):
+        if not in_sync and entry.is_group:
+            raise ClusterRefusal(f"nobody else who is up is in sync in {asked.set}: start or add another one first")
+        leads = not entry.is_group and name == entry.record.primary
+        if not in_sync or (asked.force and len(rest) < wanted.number and leads):
             raise ClusterRefusal(f"{name} leads {asked.set}, or nobody else is in sync: transfer it first")
         if len(rest) < wanted.number:
             replicas = tuple(each for each in entry.replicas if each != name)
@@ -298,7 +310,7 @@ class Operators:
         if not entry.draining:
             ctx.write(ev.BrokerChanged(name, entry.up, True, entry.since_ms))
         self._keeper.trigger([each.name for each in sets])
-        primaries = sum(each.record.primary == name for each in sets)
+        primaries = sum(each.record.primary == name and not each.is_group for each in sets)
         text = f"{name} is being drained: {primaries} primaries move, {len(sets)} replicas are replaced"
         self._done(number, text, primaries=primaries, replicas=len(sets))
 
@@ -341,10 +353,11 @@ class Operators:
             others = [each for each in entry.record.members if each != name and ctx.is_up(each)]
             if (entry.record.generation and not others) or entry.replicas == (name,):
                 able = ", or ".join([name, *(each for each in entry.record.members if each != name)])
+                some = f"`qpid-ha set promote {entry.name} BROKER --force` goes on with what BROKER has, "
                 raise ClusterRefusal(
                     f"nobody else who is up holds all of {entry.name}: start {able}. If none of them will ever come"
-                    f" back, what only they had is lost: `qpid-ha set promote {entry.name} BROKER --force` goes on with"
-                    f" what BROKER has, `qpid-ha set delete --lost {entry.name}` with nothing; then try again"
+                    f" back, what only they had is lost: {'' if entry.is_group else some}`qpid-ha set delete --lost"
+                    f" {entry.name}`{' goes on' if entry.is_group else ''} with nothing; then try again"
                 )
         for entry in sets:
             replicas = tuple(each for each in entry.replicas if each != name)

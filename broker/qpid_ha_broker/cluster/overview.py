@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
@@ -14,13 +16,14 @@ def map_facts(known: ClusterMap, broker: str) -> dict[str, object]:
     own = known.brokers.get(broker)
     if own is None:
         return {}
-    brokers = known.brokers
-    without_primary = [
-        entry.name
-        for entry in known.sets.values()
-        if entry.record.primary not in brokers or not brokers[entry.record.primary].up
-    ]
+    without_primary = [entry.name for entry in known.sets.values() if not _may_be_led(entry, known.brokers)]
     return {"sets": len(known.sets), "sets_without_primary": sorted(without_primary), "draining": own.draining}
+
+
+def _may_be_led(entry: SetEntry, brokers: Mapping[str, BrokerEntry]) -> bool:
+    """A group goes on with any of those in sync, and has another one recorded in a moment."""
+    leaders = entry.record.members if entry.is_group else (entry.record.primary,)
+    return any(name in brokers and brokers[name].up for name in leaders)
 
 
 def _policy(policy: tuple[str, int], origin: str) -> dict[str, object]:
@@ -53,7 +56,7 @@ class ClusterOverview:
     def why_not_to_stop(self, name: str) -> list[str]:
         """What a broker still has; empty: it is safe to stop it."""
         sets = self._ctx.draft.sets.values()
-        primaries = [entry.name for entry in sets if entry.record.primary == name]
+        primaries = [entry.name for entry in sets if entry.record.primary == name and not entry.is_group]
         replicas = [entry.name for entry in sets if name in entry.replicas]
         reasons = []
         if primaries:
@@ -74,7 +77,7 @@ class ClusterOverview:
         return {
             **broker._asdict(),
             "up": ctx.is_up(name),
-            "primaries": sum(entry.record.primary == name for entry in sets),
+            "primaries": sum(entry.record.primary == name and not entry.is_group for entry in sets),
             "replicas": sum(name in entry.replicas for entry in sets),
             "room_bytes": 0 if reported is None else reported.room_bytes,
             "safe_to_stop": broker.draining and not reasons,
@@ -95,6 +98,7 @@ class ClusterOverview:
         move = self._moves.under_way.get(entry.name)
         return {
             "name": entry.name,
+            "strategy": entry.strategy,
             "primary": record.primary if leading is not None else "",
             "generation": record.generation,
             "in_sync": list(record.members),

@@ -245,10 +245,12 @@ class QueueDirectory:
         ctx, name = self._ctx, entry.name
         brokers = ctx.draft.brokers
         if name == DEFAULT or name in ctx.draft.sets:
-            raise ClusterRefusal(f"there is a resource set {name} already")
+            raise ClusterRefusal(f"there is a resource set {name} already{self._why_not_turned(entry)}")
         problem = set_name_problem(name)
         if problem is not None:
             raise ClusterRefusal(problem)
+        if entry.is_group and entry.preferred:
+            raise ClusterRefusal(f"{name} is to be a group: each of its brokers serves it, so none is preferred")
         for broker in dict.fromkeys([*entry.replicas, *([entry.preferred] if entry.preferred else [])]):
             self.check_open(broker)
         if entry.replicas and entry.preferred and entry.preferred not in entry.replicas:
@@ -268,6 +270,16 @@ class QueueDirectory:
         ctx.make_set(entry)
         self._keeper.trigger([name])
         return name
+
+    def _why_not_turned(self, wanted: SetEntry) -> str:
+        """Of a set that is there; empty: it is what was wanted."""
+        there = self._ctx.draft.sets.get(wanted.name)
+        if there is None or there.is_group == wanted.is_group:
+            return ""
+        return (
+            f", with the strategy {there.strategy}, and that never changes: make another set with `--strategy"
+            f" {wanted.strategy}`, and queues in that; `qpid-ha queue export` and `queue import` take messages there"
+        )
 
     def check_open(self, broker: str) -> None:
         """Whether it can have another replica. Raises ClusterRefusal."""

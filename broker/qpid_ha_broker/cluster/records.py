@@ -9,6 +9,7 @@ What happens to a request, the first that applies:
 | the map has what is wanted | written | the answer to the first try was lost |
 | the map has something else than expected | what it has | somebody was faster |
 | the asker has no replica | what the map has | it was removed, and must not lead, nor decide who is in sync |
+| it is a group's, and of another log | what the map has | its log keeps the UUID that it was made with |
 | else | written, once that is committed | |
 """
 
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.messages import AnswerRecord, RecordRequested
+from qpid_ha_broker.cluster_map import SetEntry
+from qpid_ha_broker.events.types import SetRecorded
 
 
 class SetRecords:
@@ -47,12 +50,21 @@ class SetRecords:
         elif broker not in entry.replicas:
             text = f"{broker} has no replica of {name} any more"
             self._ctx.answer(AnswerRecord(broker, number, False, record, text))
+        elif entry.is_group and record.cluster not in ("", wanted.cluster):
+            text = f"the log of {name} is {record.cluster}, and not {wanted.cluster}"
+            self._ctx.answer(AnswerRecord(broker, number, False, record, text))
         else:
             self._ctx.write(wanted)
             self._ctx.dirty.add(name)
             if (wanted.generation, wanted.primary) != (record.generation, record.primary):
                 self.changed_s[name] = self._ctx.now_s
-                was = f" instead of {record.primary}" if record.primary not in ("", wanted.primary) else ""
-                text = f"{wanted.primary} leads{was} from generation {wanted.generation}: {self._ctx.cause(name)}"
-                self._ctx.remember(name, text)
+                self._ctx.remember(name, self._history_text(entry, wanted))
             self._ctx.answer(AnswerRecord(broker, number, True, wanted))
+
+    def _history_text(self, entry: SetEntry, wanted: SetRecorded) -> str:
+        if entry.is_group:
+            members = ", ".join(wanted.members)
+            return f"the group is {members} from generation {wanted.generation}: {wanted.primary} had that recorded"
+        before = entry.record.primary
+        was = f" instead of {before}" if before not in ("", wanted.primary) else ""
+        return f"{wanted.primary} leads{was} from generation {wanted.generation}: {self._ctx.cause(entry.name)}"

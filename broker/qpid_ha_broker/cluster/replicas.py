@@ -16,6 +16,7 @@ What follows from a check of one set (`check`); all that apply, in this order:
 | one has failed where it is, and enough are in sync | it is to leave | it was made up for |
 | one is on a broker that is away for too long, and enough are in sync | it is to leave | it was made up for |
 | one is to leave, another one leads, and the rest in sync is enough | it is removed | nothing that counts is lost |
+| one of a group is to leave, and the rest in sync is enough | it is removed | the others have themselves recorded |
 | more count than wanted | shown; with `auto_trim` the worst are to leave | what an operator adds stays |
 
 A replica *counts* unless it is to leave, its broker is draining, is away for longer than the recovery interval, or
@@ -25,7 +26,7 @@ set that nobody has led yet, a replica on a broker that is away does not count: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -143,8 +144,8 @@ class _Check:
                 return
 
     def _add(self, placement: Placement, size_bytes: int) -> bool:
-        counted, record = self.counted(), self.entry.record
-        primary = self.entry.preferred or record.primary or (counted[0] if counted else "")
+        counted = self.counted()
+        primary = first_replica(self.entry, counted)
         outside = {
             name: broker for name, broker in self.brokers.items() if name in counted or name not in self.replicas
         }
@@ -216,7 +217,7 @@ class _Check:
             rest = self.in_sync_without(name)
             if not record.generation and len(self.replicas) > 1 and name != record.primary:
                 why = "nobody has led the set yet"
-            elif self.is_led and name != record.primary and len(rest) >= enough:
+            elif self.is_led and (self.entry.is_group or name != record.primary) and len(rest) >= enough:
                 why = f"in sync without it are {', '.join(rest)}"
             else:
                 continue
@@ -225,13 +226,20 @@ class _Check:
             self.act(ReplicaStep.REMOVE, name, why)
 
 
+def first_replica(entry: SetEntry, placed: Sequence[str]) -> str:
+    """Where the placement begins: the replica that leads, or should; of a group, of which none does, the first that is
+    placed, so that nothing is to be moved because another one wrote the record. Empty: there is none yet."""
+    primary = "" if entry.is_group else entry.preferred or entry.record.primary
+    return primary or (placed[0] if placed else "")
+
+
 def extra_replicas(
     entry: SetEntry, brokers: Mapping[str, PlacementBroker], counted: list[str], wanted: int
 ) -> tuple[str, ...]:
     """Of those that count, the ones beyond the wanted number, worst first.
 
-    Neither who leads nor who should; first who is not in sync, then who shares its zone with most, then who has most
-    replicas.
+    Neither who leads nor who should, unless it is a group; first who is not in sync, then who shares its zone with
+    most, then who has most replicas.
     """
     record = entry.record
     staying, extras = list(counted), []
@@ -242,7 +250,7 @@ def extra_replicas(
             broker = brokers[name]
             return name not in record.members, zones.count(broker.zone), broker.replicas, name
 
-        may_go = [name for name in staying if name not in (record.primary, entry.preferred)]
+        may_go = [name for name in staying if entry.is_group or name not in (record.primary, entry.preferred)]
         if not may_go:
             break
         worst = max(may_go, key=badness)

@@ -2,6 +2,9 @@
 
 A store that is marked is whole: any of a set's may lead when the cluster comes back, and `ha.dirty-store: refuse` lets
 it in. A set that cannot end so does not keep the cluster from ending: its stores are as after a crash.
+
+A group has nobody who could end it, and needs it not: each member in sync has on its disk all that was confirmed, and
+any of them begins again with that. It ends with its brokers, and confirms nothing once nobody keeps its record.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ class SetsShutdown:
         self._ctx, self._leadership = ctx, leadership
         self._waiting: set[str] = set()
         self._ended = 0
+        self._groups = 0
+        """They end with their brokers."""
         self._problems: dict[str, str] = {}
         """By set, why its stores are not whole."""
         self._request = 0
@@ -42,10 +47,12 @@ class SetsShutdown:
         """Have all of them end; a second request takes the place of a first."""
         if self._waiting:
             self._finish("another shutdown was asked for")
-        self._request, self._ended, self._problems = number, 0, {}
+        self._request, self._ended, self._groups, self._problems = number, 0, 0, {}
         self._until_s = self._ctx.now_s + LIMIT_S
         for name, entry in self._ctx.draft.sets.items():
-            if self._leadership.leads(entry):
+            if self._leadership.leads(entry) and entry.is_group:
+                self._groups += 1
+            elif self._leadership.leads(entry):
                 self._waiting.add(name)
                 cause = "the cluster is shut down"
                 self._ctx.order(entry.record.primary, name, OrderKind.SHUT_DOWN, asked.uuid, cause)
@@ -76,5 +83,6 @@ class SetsShutdown:
         self._waiting.clear()
         self._until_s = self._ctx.now_s + RESUME_S
         text = f"{self._ended} sets have ended"
+        text += f", and {self._groups} groups end with their brokers" if self._groups else ""
         result = {"ended": self._ended, "problems": self._problems}
         self._ctx.answer(AnswerRequest(self._request, True, text, result))

@@ -21,7 +21,8 @@ class GroupSettings:
 
     name: str
     instance: str
-    """Of this process; another one after each start. The first claim gives it to the set's log as its UUID."""
+    """Of this process; another one after each start. The first claim gives it to the set's log as its UUID,
+    where the record has none for it."""
     heartbeat_interval_s: float = 1.0
     backup_timeout_s: float = 10.0
     """A member that owes an acknowledgement for so long is dropped."""

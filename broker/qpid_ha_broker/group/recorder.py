@@ -95,6 +95,8 @@ class RecordWriter:
         self.is_known = True
         if self._said is not None and record.position > self._said.position:
             self._said = None
+        if not record.generation and not self.record.generation:
+            self.record = record  # nobody has begun, and the set's log has its UUID already: a claim is to keep that
         if record.position <= self.record.position:
             if not self.record.generation:  # nobody has begun, and it says which UUID the log is to have
                 self.record = record
@@ -110,7 +112,7 @@ class RecordWriter:
     # --- writing
 
     def claim(self) -> None:
-        """Begin the group with an empty log."""
+        """Begin the group with an empty log, under the UUID that the record has for it, if there is one."""
         name, generation, epoch = self._ctx.settings.name, self.record.generation + 1, self.record.epoch + 1
         cluster = self.record.cluster or self._ctx.settings.instance
         self._write(ClusterRecord(cluster, generation, name, epoch, (name,), True))
