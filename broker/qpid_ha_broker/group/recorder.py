@@ -98,8 +98,6 @@ class RecordWriter:
         if not record.generation and not self.record.generation:
             self.record = record  # nobody has begun, and the set's log has its UUID already: a claim is to keep that
         if record.position <= self.record.position:
-            if not self.record.generation:  # nobody has begun, and it says which UUID the log is to have
-                self.record = record
             return False
         self.record = record
         return True

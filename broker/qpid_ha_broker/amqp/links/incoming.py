@@ -58,7 +58,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     """Where messages are requests, which are read whole: no longer than that, for nobody else is served meanwhile."""
     is_paced = True
     """What comes counts for the rate of its user: requests do not."""
-    spans_sets = may_fail = True
+    spans_sets = True
     """What comes may be for any set."""
 
     def __init__(self, connection: Connection, link: proton.Link, credit: int, hosted: HostedSet | None = None) -> None:
@@ -141,7 +141,8 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             if count:
                 self._accept(waiting[:count])
                 del waiting[:count]
-            if waiting and self.may_fail and self.connection.container.spans_sets:
+            may_fail = self.spans_sets or self.hosted.resources.replication.counts_later
+            if waiting and may_fail and self.connection.container.spans_sets:
                 self._confirm_out_of_order()
         self.replenish()
         return bool(self._unconfirmed)
@@ -311,7 +312,6 @@ class IncomingLink(ReceivingLink):
         super().__init__(connection, link, credit if relay is None else min(credit, REFUSED_MOST), hosted)
         self.target = target
         self.spans_sets = target is None or isinstance(target.node, Exchange)
-        self.may_fail = self.spans_sets or hosted.resources.replication.counts_later
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
         self._publish = hosted.resources.publish
