@@ -116,9 +116,7 @@ class GroupDemo:
         at_s = victim.kill()
         self._wait_more("the others confirm and deliver", others)
         gaps_s = [traffic.gaps_s(at_s - STEP_S, time.monotonic()) for traffic in others]
-        self._wait(self._is_whole, "the group has all its members")
-        whole_s = time.monotonic() - at_s
-        self._wait_more("all confirm and deliver", self.traffic)
+        whole_s = self.wait_whole() - at_s
         loss = MemberLoss(victim.name, max(gap[0] for gap in gaps_s), max(gap[1] for gap in gaps_s), whole_s)
         self._stage.step(
             f"killed {victim.name}",
@@ -142,6 +140,13 @@ class GroupDemo:
         else:
             self._stage.announce("A PROMISE WAS BROKEN: see above")
         return is_good
+
+    def wait_whole(self) -> float:
+        """Until the group has all its members, which was at the second that this returns, and all clients go on."""
+        self._wait(self._is_whole, "the group has all its members")
+        whole_s = time.monotonic()
+        self._wait_more("all confirm and deliver", self.traffic)
+        return whole_s
 
     def _is_whole(self) -> bool:
         row = self._row()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from one_corosync import corosync
 from polling import wait_until
 from qpid_ha_broker.server.peers.cpg_order import OrderedView
 from qpid_ha_broker.server.peers.cpg_transport import CpgTransport
@@ -94,10 +95,8 @@ class CpgProcess:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[CorosyncDaemon]:
-    daemon = CorosyncDaemon(tmp_path)
-    daemon.start()
-    yield daemon
-    daemon.kill()
+    with corosync(tmp_path) as daemon:
+        yield daemon
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import pytest
 from child_process import child_process
 from failover_load import FailoverLoad
 from limits import LIMIT_S
+from one_corosync import our_turn
+from qpid_ha_demo.corosync_daemon import what_is_missing
 from qpid_ha_demo.ledger import Arrival, Ledger, LedgerAudit
 from qpid_ha_demo.zookeeper_ensemble import why_not_here
 from running_agent import wait_until
@@ -78,6 +80,17 @@ def test_clients_of_proxies_are_told_of_no_error_while_the_primary_and_a_proxy_d
     shown = play_demo("--proxy", "--once", PYTHONIOENCODING="ascii")
     assert (shown.returncode, shown.stderr) == (0, ""), shown.stdout
     for part in ("the primary: ", "a proxy: ", "orders-3", "no client was told of an error"):
+        assert part in shown.stdout
+
+
+@pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
+def test_clients_of_the_other_members_of_a_group_see_a_short_gap_and_nothing_is_lost() -> None:
+    with our_turn(), tempfile.TemporaryDirectory(prefix="demo-") as directory:
+        shown = play_demo("--group", "--once", PYTHONIOENCODING="ascii", TMPDIR=directory)
+        assert list(Path(directory).iterdir()) == []
+        assert processes_with(directory) == []
+    assert (shown.returncode, shown.stderr) == (0, ""), shown.stdout
+    for part in ("killed broker1", "killed broker3", "what clients at the others saw", "invoices-3", "nothing lost"):
         assert part in shown.stdout
 
 

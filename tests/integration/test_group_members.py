@@ -13,8 +13,8 @@ from group_bus import GroupBus
 from hosted_sets import RecordsInOnePlace
 from model_support import message
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.model.errors import BeingMade
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 
@@ -69,8 +69,18 @@ class Groups:
         await eventually(lambda: token.is_committed)
 
     async def declare(self, broker: str, queue: str) -> None:
-        written = self.hosted(broker).resources.replicated.submit([ev.QueueDeclared(queue, {})])
-        await self.commit(broker, written)
+        """Ask until it is there, as the directory does."""
+        hosted = self.hosted(broker)
+
+        def is_there() -> bool:
+            try:
+                hosted.configuration.declare_queue(queue, {})
+            except BeingMade:
+                hosted.touch()
+                return False
+            return True
+
+        await eventually(is_there)
 
     async def publish(self, broker: str, queue: str, *texts: str) -> None:
         resources = self.hosted(broker).resources

@@ -31,6 +31,10 @@ class AlreadyExists(ModelError):
     """The name is taken by something else, or by the same kind of object with other arguments."""
 
 
+class BeingMade(ModelError):
+    """It was written, and counts once others have it in its place: ask again."""
+
+
 class InvalidArgument(ModelError):
     """An argument's name or value makes no sense."""
 

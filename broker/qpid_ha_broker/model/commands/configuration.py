@@ -11,10 +11,11 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
+from qpid_ha_broker.model.commands.pending_queues import PendingQueues
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
 from qpid_ha_broker.model.exchanges.exchange import SELECTOR_ARGUMENT, Binding, Exchange, make_exchange, selector_of
 from qpid_ha_broker.model.exchanges.notices import DURABLE_SUBSCRIPTION, NOTICE_EXCHANGE, is_for_notices
-from qpid_ha_broker.model.logs.log import DEFAULT_SET
+from qpid_ha_broker.model.logs.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import DeathReason
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
@@ -61,6 +62,7 @@ class Configuration:
         self._catalog = resources.catalog
         self._replication, self._sets = resources.replication, resources.sets
         self._changes: list[ConfigurationChange] = []
+        self._pending = PendingQueues(resources.catalog.queues)
         self._deletions: dict[Queue, Deletion] = {}
         """Those that go on."""
         self._levels = LevelChange(resources.sets, log_acquisitions=resources.log_acquisitions)
@@ -146,9 +148,10 @@ class Configuration:
         """Make a queue, or find it there with the same arguments.
 
         `by_rule`: it belongs to the set that the rules say; else here, whatever they say. Raises AlreadyExists,
-        InvalidArgument, LimitReached, NotFound, OtherSet.
+        BeingMade (in a group, until all have it), InvalidArgument, LimitReached, NotFound, OtherSet.
         """
         self._replication.check_writable()
+        self._pending.check(name)
         parsed = QueueArguments.parse(arguments)
         if name in self._catalog.queues:
             there = self._catalog.queues[name]
@@ -171,10 +174,9 @@ class Configuration:
             self._check_dead_letters(self.exchange(_alternate(parsed.alternate_exchange)))
         _check_outside(self.remote, parsed)
         level = self._level_of(name, parsed)
-        self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)
-        queue = self._catalog.queues[name]
-        self._note(queue, f"queue {name} created{_shown(arguments)}")
-        return queue
+        written = self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)
+        self._note(self._catalog.queues.get(name), f"queue {name} created{_shown(arguments)}")
+        return self._pending.made(name, written)
 
     def update_queue(self, name: str, changes: Arguments, most_moved: int | None = None) -> Queue:
         """Change the given arguments; a None takes one away. What fixes the order of messages cannot change.
@@ -433,17 +435,16 @@ class Configuration:
     def _note(self, queue: Queue | None, text: str) -> None:
         self._changes.append(ConfigurationChange(text, transient=queue is not None and queue.arguments.auto_delete))
 
-    def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> None:
+    def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> CommitToken:
         if level is not Replicate.CONFIGURATION:
-            self._write(event, local=level is Replicate.NONE)
-            return
+            return self._write(event, local=level is Replicate.NONE)
         self._check_record(event)
         replicated = self._sets.replicated
-        replicated.submit((event, ev.ReplicationChanged(replicated.log.last_lsn + 1, False)))
+        return replicated.submit((event, ev.ReplicationChanged(replicated.log.last_lsn + 1, False)))
 
-    def _write(self, event: ev.Event, *, local: bool = False) -> None:
+    def _write(self, event: ev.Event, *, local: bool = False) -> CommitToken:
         self._check_record(event)
-        (self._sets.local if local else self._sets.replicated).submit((event,))
+        return (self._sets.local if local else self._sets.replicated).submit((event,))
 
     @staticmethod
     def _check_record(event: ev.Event) -> None:

@@ -12,7 +12,7 @@ from qpid_ha_broker.cluster.messages import DeclaredQueues, KeptQueue, OrderDele
 from qpid_ha_broker.cluster_map import Changes, ClusterMap, PlacedQueue
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.member import Member
-from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.errors import BeingMade, ModelError
 from qpid_ha_broker.server.peers.replica_reports import QueueReport
 from qpid_ha_broker.server.sets.hosted_member import HostedMember
 
@@ -212,6 +212,8 @@ class PlacedQueues:
     def _try(self, name: str, act: Callable[[], object]) -> None:
         try:
             act()
+        except BeingMade:
+            return
         except ModelError as error:
             self._complain(name, error)
         else:

@@ -1,0 +1,59 @@
+"""Groups as clients have them: three brokers, one Corosync, and what breaks all of them at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from one_corosync import corosync
+from qpid_ha_demo.cluster import LocalCluster
+from qpid_ha_demo.corosync_daemon import CorosyncDaemon, what_is_missing
+from qpid_ha_demo.groups import BROKERS, GroupDemo
+from qpid_ha_demo.stage import Stage
+
+pytestmark = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
+DAEMON_AWAY_S = 1.0
+STOPPED_S = 4.0
+"""Longer than others wait for an acknowledgement."""
+
+
+def kill_all(cluster: LocalCluster, _: CorosyncDaemon) -> None:
+    for broker in cluster.brokers:
+        broker.kill()
+
+
+def restart_corosync(_: LocalCluster, daemon: CorosyncDaemon) -> None:
+    daemon.kill()
+    time.sleep(DAEMON_AWAY_S)
+    daemon.start()
+
+
+def stop_one(cluster: LocalCluster, _: CorosyncDaemon) -> None:
+    pid = cluster.brokers[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(STOPPED_S)
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_nothing_is_lost_when_all_members_die_corosync_is_restarted_or_one_is_stopped() -> None:
+    faults: tuple[Callable[[LocalCluster, CorosyncDaemon], None], ...] = (kill_all, restart_corosync, stop_one)
+    with ExitStack() as stack:
+        # Shorter than tmp_path: sockets lie in it.
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="group-")))
+        daemon = stack.enter_context(corosync(directory))
+        settings = {"ha": {"failure-timeout": "1s", "backup-timeout": "2s"}}
+        cluster = LocalCluster(directory, BROKERS, settings=settings, stores=directory / "stores")
+        demo = GroupDemo(Stage(), stack.enter_context(cluster))
+        stack.callback(demo.stop)
+        demo.start()
+        for fault in faults:
+            fault(cluster, daemon)
+            demo.wait_whole()
+        assert demo.settle()
