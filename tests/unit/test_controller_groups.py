@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_bench import SETTINGS, Bench
+from controller_bench import SETTINGS, Bench, report
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.overview import map_facts
 from qpid_ha_broker.cluster.placement import ring
@@ -115,6 +115,20 @@ def test_a_set_with_a_primary_is_not_turned_into_a_group() -> None:
     assert "with the strategy primary" in answer.text
     assert "another set with `--strategy group`" in answer.text
     assert not entry(bench).is_group
+
+
+def test_no_group_is_made_while_a_broker_is_of_another_release_which_may_not_know_groups() -> None:
+    bench = Bench("a", "b")
+    older = report("old")
+    bench.feed(ms.ReportReceived(older._replace(broker=older.broker._replace(version="0.9"))))
+    answer = create(bench)
+    assert not answer.done
+    assert "an older release may not know groups" in answer.text
+    assert "(now a 1.0, b 1.0, old 0.9)" in answer.text
+    assert bench.ask(ms.CreateSet("orders")).done
+    assert create(bench).done is False
+    bench.hosts("old")
+    assert bench.ask(ms.CreateSet("audit", strategy="group")).done
 
 
 # --- its record

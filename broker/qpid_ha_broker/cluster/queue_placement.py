@@ -249,8 +249,8 @@ class QueueDirectory:
         problem = set_name_problem(name)
         if problem is not None:
             raise ClusterRefusal(problem)
-        if entry.is_group and entry.preferred:
-            raise ClusterRefusal(f"{name} is to be a group: each of its brokers serves it, so none is preferred")
+        if entry.is_group:
+            self._check_group(entry)
         for broker in dict.fromkeys([*entry.replicas, *([entry.preferred] if entry.preferred else [])]):
             self.check_open(broker)
         if entry.replicas and entry.preferred and entry.preferred not in entry.replicas:
@@ -270,6 +270,15 @@ class QueueDirectory:
         ctx.make_set(entry)
         self._keeper.trigger([name])
         return name
+
+    def _check_group(self, entry: SetEntry) -> None:
+        """Raises ClusterRefusal. A broker of a release that knows no groups could not read the log any more."""
+        if entry.preferred:
+            raise ClusterRefusal(f"{entry.name} is to be a group: each of its brokers serves it, so none is preferred")
+        releases = {broker.name: broker.version for broker in self._ctx.draft.brokers.values()}
+        if len(set(releases.values())) > 1:
+            each = ", ".join(f"{name} {version}" for name, version in sorted(releases.items()))
+            raise ClusterRefusal(f"an older release may not know groups: have all brokers on one first (now {each})")
 
     def _why_not_turned(self, wanted: SetEntry) -> str:
         """Of a set that is there; empty: it is what was wanted."""
