@@ -7,9 +7,12 @@ import pytest
 from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.errors import NotFound, NotPrimary
+from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.commands.configuration import Configuration
+from qpid_ha_broker.model.errors import AlreadyExists, BeingMade, InvalidArgument, NotFound, NotPrimary, QueueLocked
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
+from session_support import SessionTaker
 
 
 @pytest.fixture
@@ -217,3 +220,78 @@ def test_browsers_need_no_turn(group: LittleGroup) -> None:
     group.b.core.give_credit(group.b.queue(), looking)
     group.settle()
     assert bodies(group.b.core.inbox(looking)) == ["x"]
+
+
+# --- queues
+
+
+def test_a_queue_is_about_to_be_there_until_all_have_it_and_is_written_once(group: LittleGroup) -> None:
+    configuration = Configuration(group.a.resources)
+    for _ in range(2):
+        with pytest.raises(BeingMade):
+            configuration.declare_queue("new", {})
+    group.settle()
+    assert configuration.declare_queue("new", {}).name == "new"
+    last = group.a.core.log.last_lsn
+    assert [member.resources.catalog.queues["new"].id for member in group.members] == [last] * 3, "the last event"
+
+
+def test_of_two_members_that_make_a_queue_with_other_arguments_one_is_told_that_the_name_is_taken(
+    group: LittleGroup,
+) -> None:
+    asked: tuple[tuple[Configuration, dict[str, Scalar]], ...] = (
+        (Configuration(group.a.resources), {}),
+        (Configuration(group.b.resources), {"qpid.max_count": 5}),
+    )
+    for configuration, arguments in asked:
+        with pytest.raises(BeingMade):
+            configuration.declare_queue("new", arguments)
+    group.settle()
+    refused = 0
+    for configuration, arguments in asked:
+        try:
+            configuration.declare_queue("new", arguments)
+        except AlreadyExists:
+            refused += 1
+    assert refused == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"qpid.exclusive": True},
+        {"qpid.auto_delete": True},
+        {"qpid.policy_type": "ring", "qpid.max_count": 5},
+        {"qpid.last_value_queue_key": "symbol"},
+    ],
+    ids=str,
+)
+def test_what_one_broker_alone_could_decide_is_refused(group: LittleGroup, arguments: dict[str, Scalar]) -> None:
+    configuration = Configuration(group.a.resources)
+    with pytest.raises(InvalidArgument, match="is not for queues of a group"):
+        configuration.declare_queue("new", arguments)
+    with pytest.raises(InvalidArgument, match="is not for queues of a group"):
+        configuration.update_queue(group.a.queue().name, arguments)
+
+
+def test_a_purge_is_for_who_hands_out(group: LittleGroup) -> None:
+    publish(group, group.a, "x", "y")
+    with pytest.raises(QueueLocked, match="does not hand out"):
+        group.a.resources.purges.begin(group.a.queue())
+    consumer(group.a, 1)
+    group.settle()
+    purge = group.a.resources.purges.begin(group.a.queue())
+    group.settle()
+    assert (purge.count, [len(held(member)) for member in group.members]) == (1, [1, 1, 1]), "one is out"
+
+
+def test_all_messages_are_kept_on_disk(group: LittleGroup) -> None:
+    group.a.resources.publish(group.a.queue(), message("x", durable=False), NOW_MS)
+    group.settle()
+    assert [entry.header.durable for member in group.members for entry in member.queue().messages] == [True] * 3
+
+
+def test_no_session_of_a_client_holds_what_is_of_a_group(group: LittleGroup) -> None:
+    of_session = SessionTaker()
+    with pytest.raises(InvalidArgument, match="is a group"):
+        group.a.resources.subscribe(group.a.queue(), of_session, of_session)

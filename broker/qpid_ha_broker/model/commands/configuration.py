@@ -10,6 +10,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH, Deletion
+from qpid_ha_broker.model.commands.group_arguments import check_for_group
 from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
 from qpid_ha_broker.model.commands.pending_queues import PendingQueues
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
@@ -411,6 +412,8 @@ class Configuration:
         if arguments.alternate_exchange:
             text = f"qpid.alternate_exchange is for queues of the set {DEFAULT_SET}, which has the exchanges"
             raise InvalidArgument(f"{text}: declare the queue there, not in {set_name}, or leave it out")
+        if self._replication.counts_later:
+            check_for_group(arguments, set_name)
 
     def _check_new_name(self, name: str, *, is_subscription: bool = False) -> None:
         if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():

@@ -69,12 +69,16 @@ class Purges:
         """Those that go on."""
 
     def begin(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> Purge:
-        """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
+        """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked, also where another
+        broker hands out from it.
 
         More than a portion takes its time; consumers that take some of it meanwhile have it.
         """
         self._sets.replication.check_writable()
         check_unlocked(queue)
+        if not self._sets.hands_out(queue):
+            where = "purge it at the broker that does (`qpid-ha queue show` names it), or have a consumer here first"
+            raise QueueLocked(f"this broker does not hand out from queue {queue.name} now: {where}")
         purge = Purge(queue, up_to, reason)
         self._tasks[purge] = task = self._run(purge)
         if queue.messages.count <= PURGED_LENGTH:

@@ -13,7 +13,7 @@ from operator import attrgetter, not_
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.errors import ModelError, QueueFull
+from qpid_ha_broker.model.errors import InvalidArgument, ModelError, QueueFull
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
@@ -196,6 +196,9 @@ class Resources:
         if not consumer.browsing:
             self.replication.check_writable()
             check_unlocked(queue)
+            if consumer.session_owner is not None and self.replication.counts_later:
+                text = "no session of a client holds messages of its queues: consume without one"
+                raise InvalidArgument(f"the resource set {self.name} is a group: {text}")
         name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
