@@ -20,6 +20,7 @@ from bench import (
     durable_sets,
     failover,
     full_disks,
+    groups,
     idle_stores,
     journals,
     latency,
@@ -92,6 +93,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "sets-kill-controller": set_failover.measure_kill_controller,
     "full-disk": full_disks.measure_full_disks,
     "proxy": proxies.measure_proxy,
+    "groups": groups.measure_groups,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,
 }
