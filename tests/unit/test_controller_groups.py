@@ -259,6 +259,14 @@ def test_replicas_on_a_ring_stay_when_another_member_has_the_record_written() ->
     assert (entry(bench).replicas, entry(bench).leaving) == (NAMES, ())
 
 
+def test_what_no_queue_of_a_group_can_be_is_refused_before_it_is_in_the_directory() -> None:
+    bench = group(*NAMES)
+    answer = bench.ask(ms.SettleQueue("invoices", {"qpid.exclusive": True}, "orders"))
+    assert (answer.done, "not for queues of a group" in answer.text) == (False, True), answer
+    assert not bench.map.queues
+    assert bench.ask(ms.SettleQueue("invoices", {}, "orders")).done
+
+
 # --- what is shown, and the end
 
 

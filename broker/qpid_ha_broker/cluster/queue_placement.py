@@ -26,6 +26,7 @@ from qpid_ha_broker.model.errors import (
     NotFound,
     Unavailable,
 )
+from qpid_ha_broker.model.queues.group_arguments import check_for_group
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
 
 PENDING_LIMIT_S = 5.0
@@ -93,6 +94,7 @@ class QueueDirectory:
         there = self._ctx.map.queues.get(asked.name)
         if there is None:
             name = self._make_missing(asked)
+            _check_strategy(self._ctx.draft.sets[name], asked.arguments)
             self._ctx.write(ev.QueuePlaced(asked.name, name, asked.arguments, False))
         else:
             name = there.set
@@ -300,6 +302,15 @@ class QueueDirectory:
             raise ClusterRefusal(f"{broker} is being drained: `qpid-ha undrain {broker}` lets it have replicas again")
         if not self._ctx.is_up(broker):
             raise ClusterRefusal(f"{broker} is away: start it, or choose another one")
+
+
+def _check_strategy(entry: SetEntry, asked: Arguments) -> None:
+    """Raises ClusterRefusal where the members of a group could not have such a queue."""
+    if entry.is_group:
+        try:
+            check_for_group(QueueArguments.parse(asked), entry.name)
+        except InvalidArgument as error:
+            raise ClusterRefusal(str(error), InvalidArgument) from None
 
 
 def _check_same(there: PlacedQueue, asked: Arguments) -> None:

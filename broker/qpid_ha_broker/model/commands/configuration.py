@@ -10,7 +10,6 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH, Deletion
-from qpid_ha_broker.model.commands.group_arguments import check_for_group
 from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
 from qpid_ha_broker.model.commands.pending_queues import PendingQueues
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
@@ -18,6 +17,7 @@ from qpid_ha_broker.model.exchanges.exchange import SELECTOR_ARGUMENT, Binding, 
 from qpid_ha_broker.model.exchanges.notices import DURABLE_SUBSCRIPTION, NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import DeathReason
+from qpid_ha_broker.model.queues.group_arguments import check_for_group
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.replication import (
