@@ -31,11 +31,6 @@ class BrokerEntry(NamedTuple):
     since_ms: int = 0
 
 
-STRATEGIES: Final = ("primary", "group")
-"""How a set is replicated: one of its brokers writes it and the others are its backups, or each of them does."""
-GROUP: Final = STRATEGIES[True]
-
-
 class SetEntry(NamedTuple):
     """A resource set other than `default`; the fields are those of SetPlaced, its record, and its strategy."""
 
@@ -51,8 +46,8 @@ class SetEntry(NamedTuple):
 
     @property
     def strategy(self) -> str:
-        """One of STRATEGIES."""
-        return STRATEGIES[self.is_group]
+        """One of `STRATEGIES`."""
+        return ev.STRATEGIES[self.is_group]
 
     @property
     def placed(self) -> ev.SetPlaced:

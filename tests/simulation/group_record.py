@@ -8,6 +8,8 @@ from collections.abc import Callable
 from qpid_ha_broker.ha.effects import ClusterRecord
 from simulation.virtual_time import Schedule
 
+CLUSTER = "a-set"
+"""The UUID of the set's log, which a new set has, and keeps."""
 Answer = Callable[[bool, ClusterRecord | None], None]
 
 
@@ -15,7 +17,7 @@ class RecordKeeperModel:
     def __init__(self, schedule: Schedule, seed: int) -> None:
         self._schedule = schedule
         self._draw = random.Random(f"{seed}/record")
-        self.record = ClusterRecord()
+        self.record = ClusterRecord(CLUSTER)
         self.away_for: set[str] = set()
         """Nodes that do not reach it."""
         self.is_late = False
@@ -56,7 +58,7 @@ class RecordKeeperModel:
         self._schedule.after(delay_s, replace)
 
     def _replace(self, expected: ClusterRecord, wanted: ClusterRecord) -> bool:
-        if self.record == expected and not self.empty.issuperset(wanted.members):
+        if self.record == expected and wanted.cluster == CLUSTER and not self.empty.issuperset(wanted.members):
             self.record = wanted
             self.changes += 1
         return self.record == wanted

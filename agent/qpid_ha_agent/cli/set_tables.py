@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from qpid_ha_agent.cli.output import cell, print_rows
-from qpid_ha_broker.cluster_map import GROUP
+from qpid_ha_broker.events.types import GROUP
 
 SET_COLUMNS: Final = ("set", "primary", "in-sync", "state", "queues", "messages")
 BROKER_COLUMNS: Final = ("name", "state", "zone", "primaries", "replicas", "address")

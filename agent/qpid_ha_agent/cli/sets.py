@@ -18,7 +18,7 @@ from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_ou
 from qpid_ha_agent.cli.parameters import duration, policy
 from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, WHOLE, print_problems, print_sets, set_rows
 from qpid_ha_agent.cli.settings import set_settings
-from qpid_ha_broker.cluster_map import STRATEGIES
+from qpid_ha_broker.events.types import STRATEGIES
 
 PLAN_COLUMNS = ("set", "step", "broker", "why")
 MOVE_COLUMNS = ("set", "source", "to", "why")

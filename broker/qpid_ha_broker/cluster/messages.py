@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.cluster_map import STRATEGIES, ClusterMap
-from qpid_ha_broker.events.types import Arguments, MapEvent, SetRecorded
+from qpid_ha_broker.cluster_map import ClusterMap
+from qpid_ha_broker.events.types import STRATEGIES, Arguments, MapEvent, SetRecorded
 
 # --- what a broker reports
 

@@ -43,7 +43,7 @@ from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster.overview import ClusterOverview
 from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, QueueDirectory
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
-from qpid_ha_broker.cluster_map import GROUP, STRATEGIES, SetEntry
+from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import REASONS
 
@@ -167,12 +167,12 @@ class Operators:
     # --- sets
 
     def _create_set(self, number: int, asked: CreateSet) -> None:
-        if asked.strategy not in STRATEGIES:
-            raise ClusterRefusal(f"there is no strategy {asked.strategy!r:.80}: a set has {' or '.join(STRATEGIES)}")
+        if asked.strategy not in ev.STRATEGIES:
+            raise ClusterRefusal(f"there is no strategy {asked.strategy!r:.80}: a set has {' or '.join(ev.STRATEGIES)}")
         self._check_parted(asked.name, asked.replicas)
         self._have_map()
         name, replicas, preferred, min_replicas, min_in_sync, strategy = asked
-        is_group = strategy == GROUP
+        is_group = strategy == ev.GROUP
         entry = SetEntry(name, replicas, (), preferred, min_replicas, min_in_sync, is_group=is_group)
         try:
             self._queues.make(entry)

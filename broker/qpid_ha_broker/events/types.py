@@ -296,6 +296,11 @@ class SetRecorded(NamedTuple):
     """The primary was named, and has not had it written yet that its generation has begun."""
 
 
+STRATEGIES: Final = ("primary", "group")
+"""How a set is replicated: one of its brokers writes it and the others are its backups, or each of them does."""
+GROUP: Final = STRATEGIES[True]
+
+
 class SetGrouped(NamedTuple):
     """Each broker that has a replica of the set writes it: a group. In the log of `default` only.
 
