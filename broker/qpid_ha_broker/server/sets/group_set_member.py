@@ -21,7 +21,7 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GroupFrame, decode_batch
 from qpid_ha_broker.group.serving import GroupServing
-from qpid_ha_broker.ha.effects import Answered
+from qpid_ha_broker.ha.effects import Answered, ClusterRecord
 from qpid_ha_broker.ha.frames import FrameError, Question
 from qpid_ha_broker.ha.replica import LogHistory
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -90,6 +90,8 @@ class GroupSetMember:
         self._owner, self._broker = owner, broker
         self._transport: GroupTransport = self.make_transport(settings.cluster, settings.name, self)
         self._store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
+        self._told: ClusterRecord | None = None
+        """The record of which the controller was told last; None: it is to be told all the same."""
         self._is_stored = False
         """The store has answered within a turn: what follows from that is for the same turn."""
         self._is_over = False
@@ -192,6 +194,10 @@ class GroupSetMember:
         self.feed(fx.GroupTurnEnded())
         if self._is_stored:
             self.feed(fx.GroupTurnEnded())
+        if self.member.record != self._told:
+            self._told = self.member.record
+            self._describe()
+            self._owner.changed(self)
         if self.hosted.resources.has_work:
             self._turn_again()
 
@@ -271,8 +277,7 @@ class GroupSetMember:
         if after is GroupRole.CATCHING_UP:
             self.discarded.begin()
         self._look_at_clients()
-        self._describe()
-        self._owner.changed(self)
+        self._told = None
 
     def _look_at_clients(self) -> None:
         """Who must not be served any more goes at once: the next turn could tell of what others decide."""

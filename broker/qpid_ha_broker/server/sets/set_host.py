@@ -192,7 +192,8 @@ class SetHost:
                 reading = StoreReading()
                 loaded = await reading.run(partial(kept.read, settings, reading.show, apply_all=is_group))
             try:
-                check_dirty(self._broker.current(), loaded.restored.store, name)
+                if not is_group:  # whose stores are never closed in order: the record says who may go on with it
+                    check_dirty(self._broker.current(), loaded.restored.store, name)
             except StoreError:
                 kept.store.abandon()
                 raise
