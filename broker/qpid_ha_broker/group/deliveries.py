@@ -68,6 +68,8 @@ class Deliveries:
             getattr(self, FRAMES[type(frame)].of(self._parts.role))(happened.sender, frame)
             if self._parts.leveling is not None:
                 self._parts.leveling.ask_others()
+            elif type(frame) is fr.Submitted:
+                continue  # of a copy that is level nothing follows from it but what it says: not commitment, nor a role
             self._parts.settle()
 
     def be_let_in(self, read: fx.RecordRead) -> None:

@@ -133,6 +133,8 @@ class GroupMember:
         self._ctx.now_s = max(self._ctx.now_s, now_s)
         self._ctx.effects = []
         getattr(self, INPUTS[type(happened)].of(self._parts.role))(happened)
+        if type(happened) is fx.SubmitAsked:
+            return self._ctx.effects  # nothing follows from it before it comes back
         self._parts.settle()
         if self._parts.leveling is not None and self._parts.is_whole and not self._parts.durable.is_kept:
             self._parts.durable.write_checkpoint()  # of all that this input has brought
