@@ -8,6 +8,7 @@ from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.errors import AlreadyExists, BeingMade, InvalidArgument, NotFound, NotPrimary, QueueLocked
 from qpid_ha_broker.model.queues.dispatcher import Consumer
@@ -209,7 +210,7 @@ def test_who_waits_alone_keeps_the_queue(group: LittleGroup) -> None:
         group.pass_time(group.slice_s + 0.1)
         publish(group, group.b, "x")
     assert bodies(group.a.core.inbox(here)) == ["x"] * 3
-    assert group.b.serving.member.owner(group.b.queue().id) == "a"
+    assert group.b.serving.member.users(group.b.queue().id)[0] == "a"
 
 
 def test_browsers_need_no_turn(group: LittleGroup) -> None:
@@ -295,3 +296,19 @@ def test_no_session_of_a_client_holds_what_is_of_a_group(group: LittleGroup) -> 
     of_session = SessionTaker()
     with pytest.raises(InvalidArgument, match="is a group"):
         group.a.resources.subscribe(group.a.queue(), of_session, of_session)
+
+
+def test_who_hands_out_and_who_waits_is_told_at_each_member(group: LittleGroup) -> None:
+    administration = Administration(group.b.resources, Configuration(group.b.resources))
+    name = group.b.queue().name
+
+    def told() -> tuple[object, object]:
+        facts = administration.queue(name)
+        return facts["owner"], facts["waiting"]
+
+    assert told() == ("", [])
+    consumer(group.a, 1)
+    group.settle()
+    consumer(group.c, 1)
+    group.settle()
+    assert told() == ("a", ["c"])

@@ -108,9 +108,12 @@ class GroupMember:
         """Whether another member waits for the queue."""
         return self._parts.log is not None and bool(self._parts.log.lineage.ownership.wanting(queue))
 
-    def owner(self, queue: int) -> str:
-        """Who owns the queue, as far as this member was delivered; empty: nobody."""
-        return self._parts.log.lineage.ownership.owner(queue)[0] if self._parts.log is not None else ""
+    def users(self, queue: int) -> tuple[str, tuple[str, ...]]:
+        """Who owns the queue, as far as this member was delivered, empty: nobody; and who waits for it, in order."""
+        if self._parts.log is None:
+            return "", ()
+        ownership = self._parts.log.lineage.ownership
+        return ownership.owner(queue)[0], ownership.wanting(queue)
 
     def lags(self) -> Iterator[tuple[str, int]]:
         """Of the others whom the record names, how many LSNs each has not acknowledged."""

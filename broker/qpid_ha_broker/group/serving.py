@@ -36,7 +36,7 @@ class GroupServing:
         self._feed = feed
         self._slices = Slices(resources.catalog, slice_s)
         replication.multicast = self._multicast
-        replication.owns = self.member.may_hand_out
+        replication.owns, replication.users = self.member.may_hand_out, self.member.users
         replication.read_only = f"{settings.name} has not come to its group yet"
 
     def _multicast(self, number: int, events: Sequence[Event]) -> None:

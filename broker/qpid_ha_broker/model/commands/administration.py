@@ -286,6 +286,7 @@ class Administration:
             "log_position": readable_lsn,
             "arguments": dict(queue.arguments.given),
             **taking_over(self.resources),
+            **self.resources.replication.facts_of(queue),
         }
 
 

@@ -8,7 +8,7 @@ fails here. Messages that are to leave, or to come back, are held meanwhile, so 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
@@ -89,6 +89,8 @@ class Grouped(HotStandby):
         """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
         self.owns: Callable[[int], bool] = lambda queue: False
         """Whether this member hands out from the queue with that id."""
+        self.users: Callable[[int], tuple[str, Sequence[str]]] = lambda queue: ("", ())
+        """Which member hands out from the queue with that id, empty: none, and which ones wait for it."""
         self._units: dict[int, Unit] = {}
         """Those without a place, by their numbers."""
         self._placed: deque[Unit] = deque()
@@ -145,6 +147,11 @@ class Grouped(HotStandby):
     def hands_out(self, queue: Queue) -> bool:
         """As `QueueStrategy.hands_out`: the owner does."""
         return not self.read_only and self.owns(queue.id)
+
+    def facts_of(self, queue: Queue) -> Mapping[str, object]:
+        """As `HotStandby.facts_of`."""
+        owner, waiting = self.users(queue.id)
+        return {"owner": owner, "waiting": list(waiting)}
 
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is

@@ -21,7 +21,7 @@ has a `HotStandby` that is read-only: what it applies was delivered to it, and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from qpid_ha_broker.events.types import Event
@@ -121,6 +121,10 @@ class HotStandby:
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""
         return False
+
+    def facts_of(self, queue: Queue) -> Mapping[str, object]:
+        """What operators are told of `queue` because of how it is shared."""
+        return {}
 
     def check_writable(self) -> None:
         """Raises NotPrimary, or what `not_primary` makes."""
