@@ -127,7 +127,7 @@ class HostedSet:
 
     @read_only.setter
     def read_only(self, read_only: bool) -> None:
-        begins_to_lead = self._read_only and not read_only
+        begins_to_lead = self._read_only and not (read_only or self.resources.replication.counts_later)
         self._read_only = read_only
         if begins_to_lead and len(self.resources.replicated.state.generations) > 1:
             self._host.led(self)
