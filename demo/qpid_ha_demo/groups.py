@@ -1,7 +1,8 @@
 """`./dev demo --group`: one Corosync on loopback, three brokers that all write one resource set, clients at each.
 
-In each round each broker is killed in turn, with kill -9. Shown is what the clients at the *others* noticed: for how
-long nothing was confirmed to a publisher, and nothing came to a consumer.
+In each round two brokers are killed with kill -9: one that does not lead `default`, then the one that does; another one
+has to lead `default` then before the others can record that they go on. Shown is what the clients at the *others*
+noticed: for how long nothing was confirmed to a publisher, and nothing came to a consumer.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class MemberLoss(NamedTuple):
     """Of one killed member, what clients of the others saw; in seconds."""
 
     killed: str
+    led_default: bool
     publishers_s: float
     consumers_s: float
     whole_s: float
@@ -104,22 +106,28 @@ class GroupDemo:
             traffic.stop()
 
     def play(self, rounds: int) -> list[MemberLoss]:
-        """That many rounds: each broker once."""
-        losses = [self._kill(at) for _ in range(rounds) for at in range(BROKERS)]
+        """That many rounds."""
+        losses = [self._kill(led_default=leads) for _ in range(rounds) for leads in (False, True)]
         self._stage.console.print(_table(losses))
         return losses
 
-    def _kill(self, at: int) -> MemberLoss:
+    def _kill(self, *, led_default: bool) -> MemberLoss:
+        self._wait(self._cluster.is_whole, "all brokers are ready")
         time.sleep(CALM_S)
-        victim = self._cluster.brokers[at]
-        others = [traffic for number, traffic in enumerate(self.traffic) if number != at]
+        leader = self._leader()
+        victim = leader if led_default else next(each for each in self._cluster.brokers if each is not leader)
+        others = [
+            traffic for traffic, broker in zip(self.traffic, self._cluster.brokers, strict=True) if broker is not victim
+        ]
         at_s = victim.kill()
         self._wait_more("the others confirm and deliver", others)
         gaps_s = [traffic.gaps_s(at_s - STEP_S, time.monotonic()) for traffic in others]
         whole_s = self.wait_whole() - at_s
-        loss = MemberLoss(victim.name, max(gap[0] for gap in gaps_s), max(gap[1] for gap in gaps_s), whole_s)
+        loss = MemberLoss(
+            victim.name, led_default, max(gap[0] for gap in gaps_s), max(gap[1] for gap in gaps_s), whole_s
+        )
         self._stage.step(
-            f"killed {victim.name}",
+            f"killed {victim.name}{', which led default' if led_default else ''}",
             f"at the others nothing was confirmed for {loss.publishers_s * 1000:.0f} ms, nothing came for"
             f" {loss.consumers_s * 1000:.0f} ms; it is back after {whole_s:.1f} s",
         )
@@ -196,15 +204,19 @@ def show_groups(stage: Stage, directory: Path, rounds: int) -> bool:
 
 def _table(losses: Sequence[MemberLoss]) -> RenderableType:
     table = Table(title="what clients at the others saw")
-    for name in ("killed", "nothing confirmed, ms", "nothing came, ms", "back after, s"):
-        table.add_column(name, justify="left" if name == "killed" else "right")
+    for name in ("killed", "led default", "nothing confirmed, ms", "nothing came, ms", "back after, s"):
+        table.add_column(name, justify="left" if name in ("killed", "led default") else "right")
     for loss in losses:
-        table.add_row(
-            loss.killed, f"{loss.publishers_s * 1000:.0f}", f"{loss.consumers_s * 1000:.0f}", f"{loss.whole_s:.1f}"
-        )
-    publishers, consumers = [loss.publishers_s for loss in losses], [loss.consumers_s for loss in losses]
-    for word, of in (("median", median), ("worst", max)):
-        table.add_row(word, f"{of(publishers) * 1000:.0f}", f"{of(consumers) * 1000:.0f}", "", style="bold")
+        gaps = f"{loss.publishers_s * 1000:.0f}", f"{loss.consumers_s * 1000:.0f}"
+        table.add_row(loss.killed, "yes" if loss.led_default else "", *gaps, f"{loss.whole_s:.1f}")
+    for led_default in (False, True):
+        of_these = [loss for loss in losses if loss.led_default is led_default]
+        for word, of in (("median", median), ("worst", max)):
+            gaps = tuple(
+                f"{of(getattr(loss, field) for loss in of_these) * 1000:.0f}"
+                for field in ("publishers_s", "consumers_s")
+            )
+            table.add_row(word, "yes" if led_default else "", *gaps, "", style="bold")
     return table
 
 

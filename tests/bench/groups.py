@@ -98,13 +98,17 @@ def _measure_kills(scenario: Scenario) -> Iterator[Measurement]:
         demo = GroupDemo(Stage(), stack.enter_context(LocalCluster(directory, BROKERS, settings=settings)))
         stack.callback(demo.stop)
         demo.start()
-        losses = demo.play(-(-scenario.kills // BROKERS))
+        losses = demo.play(scenario.kills)
         if not demo.settle():
             raise BenchError("a promise was broken: see the account")
-    for what, gaps_s in (
-        ("publishers", [loss.publishers_s for loss in losses]),
-        ("consumers", [loss.consumers_s for loss in losses]),
-    ):
-        for word, value_s in (("median", median(gaps_s)), ("worst", max(gaps_s))):
-            label = f"kill -9 of a member: longest gap of {what} at the others, {word} of {len(losses)}"
-            yield Measurement(f"group_kill_{what}_{word}", label, value_s * 1000, "ms")
+    for led_default in (False, True):
+        of_these = [loss for loss in losses if loss.led_default is led_default]
+        victim = "the member that leads default" if led_default else "another member"
+        for what, gaps_s in (
+            ("publishers", [loss.publishers_s for loss in of_these]),
+            ("consumers", [loss.consumers_s for loss in of_these]),
+        ):
+            for word, value_s in (("median", median(gaps_s)), ("worst", max(gaps_s))):
+                key = f"group_kill_{'leader_' if led_default else ''}{what}_{word}"
+                label = f"kill -9 of {victim}: longest gap of {what} at the others, {word} of {len(of_these)}"
+                yield Measurement(key, label, value_s * 1000, "ms")

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster_map import Changes, SetEntry
+from qpid_ha_broker.server.sets.member_facts import PrimarySetFacts
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from simulation.node import Node, Violation
 from simulation.sets_plan import FAULTS_END_S, SetsPlan
@@ -41,7 +42,7 @@ DOWN_S = 1.0
 
 
 class _Hosted:
-    """A replica as `PlacedQueues` sees it: see `set_member.SetMember`, and `HostedSet`."""
+    """A replica as `PlacedQueues` sees it: see `hosted_member.HostedMember`, and `HostedSet`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -55,8 +56,8 @@ class _Hosted:
         return self._node.is_serving
 
     @property
-    def member(self) -> object:
-        return self._node.member
+    def facts(self) -> PrimarySetFacts:
+        return PrimarySetFacts(self._node.member, self._node.resources.replicated.log)
 
     @property
     def configuration(self) -> object:
