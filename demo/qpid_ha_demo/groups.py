@@ -207,17 +207,19 @@ def _table(losses: Sequence[MemberLoss]) -> RenderableType:
     for name in ("killed", "led default", "nothing confirmed, ms", "nothing came, ms", "back after, s"):
         table.add_column(name, justify="left" if name in ("killed", "led default") else "right")
     for loss in losses:
-        gaps = f"{loss.publishers_s * 1000:.0f}", f"{loss.consumers_s * 1000:.0f}"
-        table.add_row(loss.killed, "yes" if loss.led_default else "", *gaps, f"{loss.whole_s:.1f}")
+        table.add_row(
+            loss.killed, *_cells(loss.led_default, loss.publishers_s, loss.consumers_s), f"{loss.whole_s:.1f}"
+        )
     for led_default in (False, True):
         of_these = [loss for loss in losses if loss.led_default is led_default]
         for word, of in (("median", median), ("worst", max)):
-            gaps = tuple(
-                f"{of(getattr(loss, field) for loss in of_these) * 1000:.0f}"
-                for field in ("publishers_s", "consumers_s")
-            )
-            table.add_row(word, "yes" if led_default else "", *gaps, "", style="bold")
+            longest_s = of(loss.publishers_s for loss in of_these), of(loss.consumers_s for loss in of_these)
+            table.add_row(word, *_cells(led_default, *longest_s), "", style="bold")
     return table
+
+
+def _cells(led_default: bool, publishers_s: float, consumers_s: float) -> tuple[str, str, str]:
+    return "yes" if led_default else "", f"{publishers_s * 1000:.0f}", f"{consumers_s * 1000:.0f}"
 
 
 def _account(traffic: Sequence[MemberTraffic], audits: Sequence[LedgerAudit]) -> RenderableType:
