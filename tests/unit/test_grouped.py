@@ -312,3 +312,38 @@ def test_who_hands_out_and_who_waits_is_told_at_each_member(group: LittleGroup) 
     consumer(group.c, 1)
     group.settle()
     assert told() == ("a", ["c"])
+
+
+# --- what a turn publishes
+
+
+def test_what_a_turn_publishes_to_a_queue_is_one_unit(group: LittleGroup) -> None:
+    before = group.a.core.log.last_lsn
+    tokens = [group.a.resources.publish(group.a.queue(), message(text), NOW_MS) for text in "xyz"]
+    group.settle()
+    assert group.a.core.log.last_lsn == before + 4, "three messages, and what closes the unit"
+    assert all(token.is_committed for token in tokens)
+    assert [held(member) for member in group.members] == [["x", "y", "z"]] * 3
+
+
+def test_all_of_it_is_skipped_where_the_queue_has_gone(group: LittleGroup) -> None:
+    group.b.write(ev.QueueDeleted(group.b.queue().id))
+    group.b.turn()
+    tokens = [group.a.resources.publish(group.a.queue(), message(text), NOW_MS) for text in "xyz"]
+    group.settle()
+    assert [type(token.failure) for token in tokens] == [NotFound] * 3
+
+
+def test_what_is_written_after_messages_comes_after_them(group: LittleGroup) -> None:
+    queue = group.a.queue()
+    token = group.a.resources.publish(queue, message("x"), NOW_MS)
+    group.a.write(ev.QueueDeleted(queue.id))
+    group.settle()
+    assert token.is_committed, "it was there before its queue went"
+
+
+def test_what_was_gathered_fails_where_the_group_goes_on_without_this_member(group: LittleGroup) -> None:
+    token = group.a.resources.publish(group.a.queue(), message("x"), NOW_MS)
+    group.a.replication.left_behind("the others go on")
+    assert isinstance(token.failure, NotPrimary)
+    assert group.a.resources.written.is_committed

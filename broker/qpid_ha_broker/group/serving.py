@@ -67,7 +67,8 @@ class GroupServing:
         return False
 
     def turn_ends(self, now_s: float) -> None:
-        """Ask for queues, and hand them on; before the core ends its turn."""
+        """Submit what was gathered, ask for queues, and hand them on; before the core ends its turn."""
+        self._replication.flush()
         if self.member.role is GroupRole.SERVING:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)

@@ -614,10 +614,11 @@ def _token(unconfirmed: Unconfirmed) -> CommitToken:
 def _count_committed(unconfirmed: list[Unconfirmed]) -> int:
     """How many are committed, up to the first that is not: asked in every turn until a sync."""
     latest: Log | None = None
-    committed_lsn = 0
+    committed_lsn, counted = 0, None
     for at, (log, lsn, also, _) in enumerate(unconfirmed):
         if log is not latest:
             latest, committed_lsn = log, log.committed_lsn
-        if lsn > committed_lsn or not (also is None or also.is_committed):
+        if lsn > committed_lsn or not (also is counted or also is None or also.is_committed):
             return at
+        counted = also  # in a group, hundreds of messages have one
     return len(unconfirmed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import ModelError, NotPrimary
@@ -18,6 +19,10 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
+
+GATHERED_LENGTH: Final = 500
+GATHERED_BYTES: Final = 64 * 1024
+"""What becomes one unit, at most; at least one message does."""
 
 
 class Unit:
@@ -97,6 +102,9 @@ class Grouped(HotStandby):
         """Those that have one and may not be committed yet, in the order of their places."""
         self._newest: Unit | None = None
         self._number = 0
+        self._gathered: list[ev.Enqueued] = []
+        """Messages of this turn for the same queues, which become one unit: it costs hardly more than a message."""
+        self._gathered_bytes = 0
 
     @property
     def unplaced(self) -> Commitment | None:
@@ -109,15 +117,39 @@ class Grouped(HotStandby):
 
         All messages are durable: a member that comes back from its disk has what the others have.
         """
-        events = [_kept(event) for event in events]
+        first = events[0]
+        if len(events) == 1 and type(first) is ev.Enqueued:
+            return CommitToken(copy.log, 0, self._gather(copy.log, _kept(first)))
+        self.flush()
         unit = self._newest = Unit(copy.log)
-        self._number += 1
-        self._units[self._number] = unit
         for event in events:
             if isinstance(event, ev.Dequeued | ev.Released):
                 _hold(copy.catalog, event)
-        self.multicast(self._number, events)
+        self._multicast([_kept(event) if isinstance(event, ev.Enqueued) else event for event in events], unit)
         return CommitToken(copy.log, 0, unit)
+
+    def _gather(self, log: Log, event: ev.Enqueued) -> Unit:
+        """The unit of a message; it is multicast with the end of the turn, or when another one has to come after it."""
+        gathered, unit = self._gathered, self._newest
+        is_full = len(gathered) >= GATHERED_LENGTH or self._gathered_bytes >= GATHERED_BYTES
+        if unit is None or not gathered or gathered[0].queues != event.queues or is_full:
+            self.flush()
+            unit = self._newest = Unit(log)
+        self._gathered.append(event)
+        self._gathered_bytes += len(event.payload)
+        return unit
+
+    def flush(self) -> None:
+        """The end of a turn: what was gathered is a unit. All of it counts, or is skipped, for the same reason."""
+        gathered, unit = self._gathered, self._newest
+        if gathered and unit is not None:
+            self._gathered, self._gathered_bytes = [], 0
+            self._multicast(gathered, unit)
+
+    def _multicast(self, events: Sequence[ev.Event], unit: Unit) -> None:
+        self._number += 1
+        self._units[self._number] = unit
+        self.multicast(self._number, events)
 
     def placed(self, number: int, lsn: int) -> None:
         """The unit ends at `lsn`, and counts; of a duplicate: the original lies before that."""
@@ -138,6 +170,9 @@ class Grouped(HotStandby):
         """The group goes on without this member: whether what was under way counts is known to the others. What comes
         to the same places of the log is not what was there."""
         units = [*self._units.values(), *[unit for unit in self._placed if not unit.is_settled]]
+        if self._gathered and self._newest is not None:
+            units.append(self._newest)
+        self._gathered, self._gathered_bytes = [], 0
         self._units.clear()
         self._placed.clear()
         for unit in units:
@@ -159,8 +194,8 @@ class Grouped(HotStandby):
         return was_seen or not self.hands_out(queue)
 
 
-def _kept(event: ev.Event) -> ev.Event:
-    return event._replace(durable=True) if isinstance(event, ev.Enqueued) and not event.durable else event
+def _kept(event: ev.Enqueued) -> ev.Enqueued:
+    return event if event.durable else event._replace(durable=True)
 
 
 def _hold(catalog: Catalog, event: ev.Dequeued | ev.Released) -> None:
