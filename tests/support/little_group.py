@@ -123,6 +123,14 @@ class LittleGroup:
                 return
         raise RuntimeError("the group does not come to rest")
 
+    def lose(self, gone: LittleMember) -> None:
+        """A member ends; the others go on."""
+        self.members.remove(gone)
+        names = tuple(member.name for member in self.members)
+        for member in self.members:
+            member.feed(fx.ViewChanged(names, (), (gone.name,), (gone.name,)))
+        self.pass_time(0.2)
+
     def deliver_next(self) -> None:
         """The next batch of the order, to all."""
         sender, data = self._order.popleft()

@@ -7,9 +7,10 @@ import pytest
 from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.errors import NotFound, NotPrimary
-from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotPrimary, RefusedBefore
+from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
+from qpid_ha_broker.model.transactions.transaction import Publish, Transaction
 
 
 @pytest.fixture
@@ -108,7 +109,89 @@ def test_a_number_that_comes_at_two_members_at_once_is_queued_once(group: Little
     assert held(group.c) == ["x"]
 
 
+def test_what_an_earlier_number_of_a_producer_was_refused_for_is_told_with_the_next_that_is_accepted(
+    group: LittleGroup,
+) -> None:
+    group.a.resources.deduplication.note_refused(b"p", 1)
+    numbered = message("x", durable=True)._replace(producer=b"p", sequence=2)
+    token = group.a.resources.publish(group.a.queue(), numbered, NOW_MS)
+    group.settle()
+    assert (token.is_committed, held(group.b)) == (True, ["x"])
+    with pytest.raises(RefusedBefore):
+        group.b.resources.publish(group.b.queue(), numbered._replace(sequence=1), NOW_MS)
+
+
+def test_a_new_producer_is_no_duplicate_where_another_one_is_forgotten_for_it(group: LittleGroup) -> None:
+    for member in group.members:
+        member.resources.deduplication.producers = 2
+        member.resources.deduplication.is_live = lambda producer: producer == b"0"
+    for name in (b"0", b"1", b"2"):
+        numbered = message(name.decode(), durable=True)._replace(producer=name, sequence=1)
+        group.a.resources.publish(group.a.queue(), numbered, NOW_MS)
+        group.settle()
+    assert [held(member) for member in group.members] == [["0", "1", "2"]] * 3
+
+
 # --- what consumers have
+
+
+@pytest.mark.parametrize("is_duplicate", [False, True])
+def test_what_a_transaction_had_accepted_that_does_not_count_comes_back_marked(
+    group: LittleGroup, is_duplicate: bool
+) -> None:
+    group.a.write(ev.QueueDeclared("other", {}))
+    publish(group, group.b, "x")
+    mine = consumer(group.a, 1)
+    group.settle()
+    (entry,) = group.a.core.inbox(mine)
+    numbered = message("y", durable=True)._replace(producer=b"p", sequence=1)
+    if is_duplicate:
+        group.b.resources.publish(group.b.queue("other"), numbered, NOW_MS)
+    else:
+        group.b.write(ev.QueueDeleted(group.b.queue("other").id))
+    group.b.turn()
+    transaction = Transaction()
+    transaction.publish(Publish(group.a.queue("other"), numbered, ""))
+    transaction.accept(group.a.queue(), entry, mine)
+    token = group.a.resources.commit(transaction, NOW_MS)
+    group.settle()
+    assert (token.is_committed, token.failure is None) == (is_duplicate, is_duplicate)
+    group.a.core.leave(group.a.queue(), mine)
+    second = consumer(group.b, 1)
+    group.settle()
+    (again,) = group.b.core.inbox(second)
+    assert bodies([again]) == ["x"]
+    assert group.b.queue().is_redelivered(again)
+
+
+def test_what_another_member_has_to_decide_about_is_nobodys_again_when_that_was_skipped(group: LittleGroup) -> None:
+    publish(group, group.b, "x")
+    mine = consumer(group.a, 0)
+    queue = group.b.queue()
+    token = group.b.resources.purges.begin(queue).written
+    group.settle()
+    assert token is not None
+    assert queue.messages.acquired == 0
+    group.a.core.give_credit(group.a.queue(), mine, 1)
+    group.settle()
+    assert bodies(group.a.core.inbox(mine)) == ["x"]
+
+
+def test_a_session_is_refused(group: LittleGroup) -> None:
+    class OfSession(Consumer):
+        session_owner = SessionOwner(1, "session", "link")
+
+    with pytest.raises(InvalidArgument):
+        group.a.core.add_consumer(group.a.queue(), OfSession())
+
+
+def test_acquisitions_are_not_written(group: LittleGroup) -> None:
+    group.a.resources.log_acquisitions = True
+    publish(group, group.a, "x")
+    before = group.a.core.log.last_lsn
+    mine = consumer(group.a, 1)
+    group.settle()
+    assert (bodies(group.a.core.inbox(mine)), group.a.core.log.last_lsn) == (["x"], before)
 
 
 def test_what_is_accepted_is_nobodys_until_that_has_its_place(group: LittleGroup) -> None:
@@ -197,6 +280,21 @@ def test_who_takes_nothing_any_more_hands_on_at_once(group: LittleGroup) -> None
     group.a.core.leave(group.a.queue(), here)
     group.settle()
     assert bodies(group.b.core.inbox(there)) == ["x"]
+
+
+def test_what_a_member_held_that_has_gone_wakes_the_owner(group: LittleGroup) -> None:
+    publish(group, group.c, *"ab")
+    theirs = consumer(group.b, 2)
+    group.settle()
+    mine = consumer(group.a, 2)
+    group.settle()
+    assert bodies(group.b.core.inbox(theirs)) == ["a", "b"]
+    group.pass_time(group.slice_s + 0.1)
+    assert group.a.serving.member.owner(group.a.queue().id) == "a"
+    group.lose(group.b)
+    again = group.a.core.inbox(mine)
+    assert bodies(again) == ["a", "b"]
+    assert all(group.a.queue().is_redelivered(entry) for entry in again)
 
 
 def test_who_waits_alone_keeps_the_queue(group: LittleGroup) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from little_group import LittleGroup
+from model_support import qpid
 from qpid_ha_broker.cluster_map import TOMBSTONE_OF
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.commands.administration import Administration
-from qpid_ha_broker.model.errors import AlreadyExists, BeingMade, InUse, ModelError, NotFound
+from qpid_ha_broker.model.errors import AlreadyExists, BeingMade, InUse, InvalidArgument, ModelError, NotFound
 
 
 @pytest.fixture
@@ -114,6 +115,23 @@ def test_an_exchange_and_its_bindings_are_there_once_all_have_them(group: Little
     group.settle()
     assert gone.is_committed
     assert [list(member.core.catalog.exchanges) for member in group.members] == [[]] * 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"auto_delete": True},
+        {"exclusive": True},
+        {"last_value_queue_key": "k"},
+        {"policy_type": "ring", "max_count": 5},
+        {"policy_type": "self-destruct", "max_count": 5},
+    ],
+)
+def test_what_one_member_cannot_decide_is_refused(group: LittleGroup, arguments: dict[str, str | int | bool]) -> None:
+    with pytest.raises(InvalidArgument, match="group"):
+        group.a.core.queue("new", **arguments)
+    with pytest.raises(InvalidArgument):
+        group.a.core.configuration.update_queue("q", qpid(arguments))
 
 
 # --- what is changed and deleted

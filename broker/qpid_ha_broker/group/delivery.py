@@ -160,6 +160,7 @@ class DeliveredLog:
         for entry in queue.messages.find_all(returned.held):
             queue.messages.give_back(entry, failed=False)
             entry.acquired_before = True
+        self._ctx.resource_set.catalog.note_arrival(queue)
 
     def release_all(self) -> None:
         """Nobody holds anything, as far as this copy knows: this member is outside."""

@@ -28,6 +28,7 @@ the third follows from both, because an acceptance is an event that is confirmed
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from qpid_ha_broker.events.codec import LogRecord, encode_all
@@ -94,9 +95,31 @@ class GroupMember:
         owner, since = lineage.ownership.owner(queue)
         return owner == self._ctx.settings.name and since <= lineage.stable_position
 
+    def may_take(self, queue: int, ids: Collection[int]) -> bool:
+        """Whether these messages are this member's: to remove, or to give back."""
+        log = self._parts.log
+        return log is not None and log.lineage.ownership.may_take(queue, self.name, ids)
+
+    def held(self, queue: int) -> Mapping[int, str]:
+        """Ids of messages that were out when their holders yielded, with these."""
+        return self._parts.log.lineage.ownership.held(queue) if self._parts.log is not None else {}
+
     def others_want(self, queue: int) -> bool:
         """Whether another member waits for the queue."""
         return self._parts.log is not None and bool(self._parts.log.lineage.ownership.wanting(queue))
+
+    def take_moved(self) -> Iterable[int]:
+        """Queues of which others became the owner, or wait, since the last call."""
+        if self._parts.log is None:
+            return ()
+        ownership = self._parts.log.lineage.ownership
+        moved, ownership.moved = ownership.moved, {}
+        return moved
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it does what one member has to do for all."""
+        return self._parts.is_first()
 
     def owner(self, queue: int) -> str:
         """Who owns the queue, as far as this member was delivered; empty: nobody."""

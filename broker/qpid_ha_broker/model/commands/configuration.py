@@ -18,7 +18,7 @@ from qpid_ha_broker.model.exchanges.notices import DURABLE_SUBSCRIPTION, NOTICE_
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import DeathReason
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate, check_in_group
 from qpid_ha_broker.model.replication import (
     STANDARD_EXCHANGES,
     Rules,
@@ -448,8 +448,11 @@ class Configuration:
                     )
 
     def _check_set(self, arguments: QueueArguments) -> None:
-        """Refuse what only queues of `default` can have: exchanges are there, and others are replicated whole."""
+        """Refuse what queues of a group cannot have, and what only those of `default` can: exchanges are there, and
+        others are replicated whole."""
         set_name = self._resources.name
+        if self._replication.counts_later:
+            check_in_group(arguments)
         if set_name == DEFAULT_SET:
             return
         if arguments.replicate not in (None, Replicate.MESSAGES):

@@ -64,6 +64,9 @@ class Replication(QueueStrategy, Protocol):
         """Whether it has to be written that messages come back to `queue` that did not fail; `was_seen`: a client may
         have seen them."""
 
+    def note_due(self, queue: Queue) -> None:
+        """Messages of `queue`, which this broker does not hand out, have expired."""
+
 
 class HotStandby:
     """One broker writes, the others follow. Nothing is refused unless somebody says why."""
@@ -122,6 +125,9 @@ class HotStandby:
         """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""
         return False
 
+    def note_due(self, queue: Queue) -> None:
+        """As `Replication.note_due`: whoever hands out sees it itself."""
+
     def check_writable(self) -> None:
         """Raises NotPrimary, or what `not_primary` makes."""
         if self._read_only:
@@ -160,6 +166,9 @@ class Alone:
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`."""
         return False
+
+    def note_due(self, queue: Queue) -> None:
+        """As `Replication.note_due`: whoever hands out sees it itself."""
 
 
 class Copied:
