@@ -10,6 +10,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotPrimary, RefusedBefore
 from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
+from qpid_ha_broker.model.sets.resources import publish_numbered
 from qpid_ha_broker.model.transactions.transaction import Publish, Transaction
 
 
@@ -107,6 +108,26 @@ def test_a_number_that_comes_at_two_members_at_once_is_queued_once(group: Little
     group.settle()
     assert all(token.is_committed for token in tokens)
     assert held(group.c) == ["x"]
+
+
+def test_what_comes_in_other_units_at_another_member_is_queued_once(group: LittleGroup) -> None:
+    numbered = [message(str(n), durable=True)._replace(producer=b"p", sequence=n) for n in range(1, 5)]
+    tokens = []
+    for member, part in ((group.b, numbered[:2]), (group.a, numbered), (group.b, numbered[2:])):
+        tokens.append(publish_numbered(member.resources, member.queue(), part, NOW_MS))
+        member.turn()
+    group.settle()
+    assert all(token.is_committed for token in tokens)
+    assert [held(member) for member in group.members] == [["1", "2", "3", "4"]] * 3
+
+
+def test_numbered_messages_fail_together_where_their_queue_is_gone(group: LittleGroup) -> None:
+    numbered = [message(str(n), durable=True)._replace(producer=b"p", sequence=n) for n in range(1, 3)]
+    group.b.write(ev.QueueDeleted(group.b.queue().id))
+    group.b.turn()
+    token = publish_numbered(group.a.resources, group.a.queue(), numbered, NOW_MS)
+    group.settle()
+    assert (type(token.failure), token.is_committed) == (NotFound, False)
 
 
 def test_what_an_earlier_number_of_a_producer_was_refused_for_is_told_with_the_next_that_is_accepted(

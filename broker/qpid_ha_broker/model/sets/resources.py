@@ -15,7 +15,7 @@ from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, QueueFull
 from qpid_ha_broker.model.exchanges.exchange import Exchange
-from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
+from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, AllOf, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning, SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
@@ -530,7 +530,8 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
 
 
 def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
-    """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
+    """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log,
+    or in a group one for each."""
     resources.replication.check_writable()
     deduplication = resources.deduplication
     new = messages
@@ -547,7 +548,12 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
     plan = resources.plan((queue,), new[0], now_ms, routed=False)
     for message in new[1:]:
         plan.add((queue,), message, now_ms, routed=False)
-    return resources.carry_out(plan, [])
+    if not resources.replication.counts_later:
+        return resources.carry_out(plan, [])
+    # Some of them may come at another member, too, and not in the same units: each is known for itself.
+    plan.abandon()
+    plans = (resources.plan((queue,), message, now_ms, routed=False) for message in new)
+    return CommitToken(queue.log, 0, AllOf([resources.carry_out(each, []) for each in plans]))
 
 
 def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[Entry]:
