@@ -277,6 +277,7 @@ class GroupNode:
         if not process.is_paused:
             process.serving.turn_ends(self._schedule.now_s)
             self._hand_out(process)
+            self._tell_clients()
         self.feed(process, fx.GroupTurnEnded())
 
     def _hand_out(self, process: GroupProcess) -> None:
