@@ -52,6 +52,7 @@ class LittleMember:
         self.serving.turn_ends(self._group.now_s)
         if not self.replication.read_only:
             self.core.hand_out()
+        self.resources.work.run()
         self.feed(fx.GroupTurnEnded())
 
     def queue(self, name: str = "q") -> Queue:

@@ -7,7 +7,8 @@ import pytest
 from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotPrimary, RefusedBefore
+from qpid_ha_broker.model.commands.moving import begin_move
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotPrimary, QueueFull, RefusedBefore
 from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
 from qpid_ha_broker.model.sets.resources import publish_numbered
@@ -189,13 +190,69 @@ def test_what_another_member_has_to_decide_about_is_nobodys_again_when_that_was_
     publish(group, group.b, "x")
     mine = consumer(group.a, 0)
     queue = group.b.queue()
-    token = group.b.resources.purges.begin(queue).written
+    token = group.b.resources.accept(queue, list(queue.messages))
     group.settle()
-    assert token is not None
+    assert isinstance(token.failure, NotFound)
     assert queue.messages.acquired == 0
     group.a.core.give_credit(group.a.queue(), mine, 1)
     group.settle()
     assert bodies(group.a.core.inbox(mine)) == ["x"]
+
+
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_a_purge_waits_until_its_member_owns_the_queue_and_takes_what_nobody_has(
+    group: LittleGroup, is_owned: bool
+) -> None:
+    if is_owned:
+        taking = consumer(group.a, 1)
+        group.settle()
+    publish(group, group.c, *"xyz")
+    purge = group.b.resources.purges.begin(group.b.queue())
+    assert (purge.written, purge.failure) == (None, None)
+    group.settle()
+    group.pass_time(group.slice_s + 0.1)
+    assert (purge.count, purge.written is not None and purge.written.is_committed) == (2 if is_owned else 3, True)
+    assert [held(member) for member in group.members] == [["x"] if is_owned else []] * 3
+    if is_owned:
+        assert bodies(group.a.core.inbox(taking)) == ["x"]
+    group.settle()
+    assert group.b.serving.member.owner(group.b.queue().id) != "b"
+
+
+def test_a_purge_of_a_queue_that_is_deleted_meanwhile_is_given_up(group: LittleGroup) -> None:
+    publish(group, group.c, "x")
+    purge = group.b.resources.purges.begin(group.b.queue())
+    group.c.write(ev.QueueDeleted(group.c.queue().id))
+    group.c.turn()
+    group.settle()
+    assert isinstance(purge.failure, NotFound)
+
+
+def test_a_purge_at_a_member_that_is_left_behind_is_given_up(group: LittleGroup) -> None:
+    publish(group, group.c, "x")
+    purge = group.b.resources.purges.begin(group.b.queue())
+    group.b.replication.read_only = "the others went on"
+    assert isinstance(purge.failure, NotPrimary)
+
+
+def test_messages_are_not_moved_by_a_command(group: LittleGroup) -> None:
+    group.a.write(ev.QueueDeclared("other", {}))
+    group.settle()
+    with pytest.raises(InvalidArgument):
+        begin_move(group.a.resources, group.a.queue(), group.a.queue("other"))
+
+
+def test_a_full_queue_refuses_at_each_member_what_comes_after_it_was_told(group: LittleGroup) -> None:
+    """What is on its way is not counted: two members go over the limit by what each of them takes meanwhile."""
+    group.a.write(ev.QueueDeclared("small", {"qpid.max_count": 2}))
+    group.settle()
+    for member in (group.a, group.b):
+        member.core.publish(member.queue("small"), "x", "y")
+    group.settle()
+    assert [member.queue("small").messages.count for member in group.members] == [4] * 3
+    for member in group.members:
+        with pytest.raises(QueueFull):
+            member.core.publish(member.queue("small"), "z")
 
 
 def test_a_session_is_refused(group: LittleGroup) -> None:

@@ -39,7 +39,7 @@ class GroupServing:
         self.member = GroupMember(settings, resources.replicated, committed_lsn)
         self._replication = replication
         self._feed = feed
-        self._slices = Slices(resources.catalog, replication.due, slice_s)
+        self._slices = Slices(resources.catalog, replication.due, resources.purges, slice_s)
         replication.multicast = self._multicast
         replication.owns = self.member.may_hand_out
         replication.read_only = f"{settings.name} has not come to its group yet"
@@ -106,3 +106,4 @@ class GroupServing:
         if self.member.role is GroupRole.SERVING:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)
+        self.resources.purges.resume()

@@ -2,7 +2,7 @@
 
 | a queue of which | this member | |
 | --- | --- | --- |
-| a consumer here has credit | does not have it, and has not asked | asks |
+| a consumer here has credit, or a purge goes on | does not have it, and has not asked | asks |
 | messages have expired | is the first member, and nobody has it | asks |
 | nobody here takes anything any more, and nothing has expired | has it, or has asked | yields |
 | somebody here takes something | has it, others wait, and the slice is over | yields, and asks again |
@@ -21,6 +21,7 @@ from qpid_ha_broker.group.ownership import ranges_of
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
 from qpid_ha_broker.model.sets.catalog import Catalog
+from qpid_ha_broker.model.sets.purge import Purges
 
 
 @dataclass(slots=True)
@@ -41,10 +42,11 @@ class Slices:
     this member is about to have it, or about to yield it: queues at rest cost nothing.
     """
 
-    def __init__(self, catalog: Catalog, due: dict[Queue, None], slice_s: float) -> None:
+    def __init__(self, catalog: Catalog, due: dict[Queue, None], purges: Purges, slice_s: float) -> None:
         """`due`: see `Grouped.due`."""
         self._catalog = catalog
         self._due = due
+        self._purges = purges
         self._slice_s = slice_s
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
@@ -81,7 +83,8 @@ class Slices:
 
     def look_at(self, member: GroupMember, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said of one queue."""
-        asked, wants = self._asked.get(queue.id), queue.dispatcher.has_takers_with_credit
+        asked, is_purged = self._asked.get(queue.id), self._purges.wants(queue)
+        wants = is_purged or queue.dispatcher.has_takers_with_credit
         is_due = queue.messages.has_expired(self._catalog.now_ms)
         if asked is None:
             is_nobodys = is_due and member.is_first and not member.owner(queue.id)
@@ -89,12 +92,14 @@ class Slices:
         if member.may_hand_out(queue.id) and not asked.is_serving:
             asked.since_s = now_s
             self._catalog.awake[queue] = None
-        has_takers, others_want = queue.dispatcher.has_takers, member.others_want(queue.id)
+        has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.others_want(queue.id)
         is_over = asked.is_serving and others_want and now_s - asked.since_s >= self._slice_s
         if is_over or not (has_takers or is_due):
             del self._asked[queue.id]
             return [YieldAsked(queue.id, ranges_of(held_here(queue))), *(self._ask(queue) if wants else ())]
-        if member.owner(queue.id) == member.name and (others_want or not (asked.is_serving and has_takers)):
+        if member.owner(queue.id) == member.name and (
+            others_want or not (asked.is_serving and queue.dispatcher.has_takers)
+        ):
             self._watched[queue.id] = None
         return []
 

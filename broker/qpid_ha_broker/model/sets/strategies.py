@@ -65,7 +65,7 @@ class Replication(QueueStrategy, Protocol):
         have seen them."""
 
     def note_due(self, queue: Queue) -> None:
-        """Messages of `queue`, which this broker does not hand out, have expired."""
+        """Messages of `queue`, which this broker does not hand out, have expired, or are to be purged."""
 
 
 class HotStandby:
