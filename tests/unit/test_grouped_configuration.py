@@ -122,6 +122,7 @@ def test_an_exchange_and_its_bindings_are_there_once_all_have_them(group: Little
     [
         {"auto_delete": True},
         {"exclusive": True},
+        {"cluster.source": "amqp://elsewhere/q"},
         {"last_value_queue_key": "k"},
         {"policy_type": "ring", "max_count": 5},
         {"policy_type": "self-destruct", "max_count": 5},
@@ -130,7 +131,7 @@ def test_an_exchange_and_its_bindings_are_there_once_all_have_them(group: Little
 def test_what_one_member_cannot_decide_is_refused(group: LittleGroup, arguments: dict[str, str | int | bool]) -> None:
     with pytest.raises(InvalidArgument, match="group"):
         group.a.core.queue("new", **arguments)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match="group"):
         group.a.core.configuration.update_queue("q", qpid(arguments))
 
 
@@ -179,6 +180,22 @@ def test_a_queue_is_deleted_once_all_know_and_is_not_declared_meanwhile(group: L
     assert deletion.is_committed
     assert [list(member.core.catalog.queues) for member in group.members] == [[]] * 3
     declared(group, "q")
+
+
+def test_a_queue_that_another_member_hands_out_or_waits_for_is_used(group: LittleGroup) -> None:
+    taking = [member.core.consumer(member.queue()) for member in (group.b, group.c)]
+    for member, each in zip((group.b, group.c), taking, strict=True):
+        member.core.give_credit(member.queue(), each, 1)
+    group.settle()
+    for member in group.members:
+        with pytest.raises(InUse):
+            member.core.configuration.delete_queue("q", if_unused=True)
+    for member, each in zip((group.b, group.c), taking, strict=True):
+        member.core.leave(member.queue(), each)
+    group.settle()
+    deletion = group.a.core.configuration.delete_queue("q", if_unused=True)
+    group.settle()
+    assert deletion.is_committed
 
 
 def test_consumers_at_all_members_are_told_of_a_tombstone(group: LittleGroup) -> None:

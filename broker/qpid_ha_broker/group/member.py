@@ -104,6 +104,13 @@ class GroupMember:
         """Ids of messages that were out when their holders yielded, with these."""
         return self._parts.log.lineage.ownership.held(queue) if self._parts.log is not None else {}
 
+    def is_wanted_elsewhere(self, queue: int) -> bool:
+        """Whether another member owns the queue, or waits for it."""
+        if self._parts.log is None:
+            return False
+        ownership = self._parts.log.lineage.ownership
+        return bool({ownership.owner(queue)[0], *ownership.wanting(queue)} - {"", self.name})
+
     def others_want(self, queue: int) -> bool:
         """Whether another member waits for the queue."""
         return self._parts.log is not None and bool(self._parts.log.lineage.ownership.wanting(queue))

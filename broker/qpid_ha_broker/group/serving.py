@@ -42,6 +42,7 @@ class GroupServing:
         self._slices = Slices(resources.catalog, replication.due, resources.purges, slice_s)
         replication.multicast = self._multicast
         replication.owns = self.member.may_hand_out
+        replication.is_wanted_elsewhere = self.member.is_wanted_elsewhere
         replication.read_only = f"{settings.name} has not come to its group yet"
 
     def _multicast(self, number: int, events: Sequence[Event]) -> None:

@@ -268,6 +268,9 @@ class Configuration:
             raise InUse(
                 f"queue {name} has {len(queue.dispatcher.consumers)} consumers: stop them, or do not ask for if-unused"
             )
+        if if_unused and self._replication.is_used_elsewhere(queue):
+            text = "stop its consumers, or do not ask for if-unused"
+            raise InUse(f"queue {name} has consumers at another member of the group: {text}")
         going_on = self._deletion_of(queue)
         if going_on is not None:
             return going_on

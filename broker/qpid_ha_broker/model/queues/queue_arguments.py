@@ -143,7 +143,9 @@ class QueueArguments:
 def check_in_group(arguments: QueueArguments) -> None:
     """Whether a queue of a group can have these. Raises InvalidArgument for what needs somebody who decides alone, or
     knows of the clients of all members."""
+    bridge, _ = arguments.bridge or (f"{PREFIX}cluster.source", "")
     refused = {
+        bridge.removeprefix(PREFIX): (arguments.bridge, "each member would have a link of its own to that node"),
         "auto_delete": (arguments.auto_delete, "no member knows whether clients of another one still use the queue"),
         "exclusive": (arguments.exclusive, "clients of several members may come for the queue at the same time"),
         "last_value_queue_key": (arguments.last_value_queue_key, "newer values come at several members at once"),

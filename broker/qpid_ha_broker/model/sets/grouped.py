@@ -96,6 +96,8 @@ class Grouped(HotStandby):
         """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
         self.owns: Callable[[int], bool] = lambda queue: False
         """Whether this member hands out from the queue with that id."""
+        self.is_wanted_elsewhere: Callable[[int], bool] = lambda queue: False
+        """Whether another member hands out from the queue with that id, or waits to."""
         self.due: dict[Queue, None] = {}
         """Queues that are not this member's, of which something has to leave, whoever does it."""
         self._units: dict[int, Unit] = {}
@@ -133,7 +135,8 @@ class Grouped(HotStandby):
         while self._placed and self._placed[0].is_settled:
             self._placed.popleft()
         self._placed.append(unit)
-        return unit.held if unit.is_numbered else ()
+        held, unit.held = unit.held, ()
+        return held if unit.is_numbered else ()
 
     def skipped(self, number: int, end_lsn: int, failure: ModelError) -> Sequence[Taken]:
         """The unit counts nowhere; the log ended at `end_lsn` then. Returns as `placed`."""
@@ -156,6 +159,10 @@ class Grouped(HotStandby):
     def hands_out(self, queue: Queue) -> bool:
         """As `QueueStrategy.hands_out`: the owner does."""
         return not self.read_only and self.owns(queue.id)
+
+    def is_used_elsewhere(self, queue: Queue) -> bool:
+        """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows."""
+        return self.is_wanted_elsewhere(queue.id)
 
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is

@@ -121,6 +121,10 @@ class HotStandby:
         """As `QueueStrategy.hands_out`."""
         return not self._read_only
 
+    def is_used_elsewhere(self, queue: Queue) -> bool:
+        """Whether clients of another broker consume from `queue`, as far as that is known here."""
+        return False
+
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""
         return False
