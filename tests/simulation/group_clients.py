@@ -48,6 +48,8 @@ class Connections:
         self, node: GroupNode, token: CommitToken, committed: Callable[[], None], refused: Callable[[ModelError], None]
     ) -> None:
         self._waiting.setdefault(node.name, []).append(Waiting(token, committed, refused))
+        if token.is_committed:
+            node.turn_soon()  # a duplicate of what all have: nothing more may ever be committed here
 
     def write(self, node: GroupNode, event: ev.Event) -> None:
         """Nobody waits for what becomes of it."""

@@ -278,6 +278,7 @@ class GroupNode:
             process.serving.look("its part of the group has changed")
             process.serving.turn_ends(self._schedule.now_s)
             self._hand_out(process)
+            self._tell_clients()
         self.feed(process, fx.GroupTurnEnded())
 
     def _hand_out(self, process: GroupProcess) -> None:

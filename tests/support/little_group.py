@@ -52,6 +52,7 @@ class LittleMember:
         self.serving.turn_ends(self._group.now_s)
         if not self.replication.read_only:
             self.core.hand_out()
+        self.resources.work.run()
         self.feed(fx.GroupTurnEnded())
 
     def queue(self, name: str = "q") -> Queue:
@@ -123,6 +124,14 @@ class LittleGroup:
             else:
                 return
         raise RuntimeError("the group does not come to rest")
+
+    def lose(self, gone: LittleMember) -> None:
+        """A member ends; the others go on."""
+        self.members.remove(gone)
+        names = tuple(member.name for member in self.members)
+        for member in self.members:
+            member.feed(fx.ViewChanged(names, (), (gone.name,), (gone.name,)))
+        self.pass_time(0.2)
 
     def deliver_next(self) -> None:
         """The next batch of the order, to all."""

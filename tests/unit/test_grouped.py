@@ -7,13 +7,14 @@ import pytest
 from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
-from qpid_ha_broker.model.errors import AlreadyExists, BeingMade, InvalidArgument, NotFound, NotPrimary, QueueLocked
-from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.commands.moving import begin_move
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotPrimary, QueueFull, RefusedBefore
+from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
-from session_support import SessionTaker
+from qpid_ha_broker.model.sets.resources import publish_numbered
+from qpid_ha_broker.model.transactions.transaction import Publish, Transaction
 
 
 @pytest.fixture
@@ -112,7 +113,165 @@ def test_a_number_that_comes_at_two_members_at_once_is_queued_once(group: Little
     assert held(group.c) == ["x"]
 
 
+def test_what_comes_in_other_units_at_another_member_is_queued_once(group: LittleGroup) -> None:
+    numbered = [message(str(n), durable=True)._replace(producer=b"p", sequence=n) for n in range(1, 5)]
+    tokens = []
+    for member, part in ((group.b, numbered[:2]), (group.a, numbered), (group.b, numbered[2:])):
+        tokens.append(publish_numbered(member.resources, member.queue(), part, NOW_MS))
+        member.turn()
+    group.settle()
+    assert all(token.is_committed for token in tokens)
+    assert [held(member) for member in group.members] == [["1", "2", "3", "4"]] * 3
+
+
+def test_numbered_messages_fail_together_where_their_queue_is_gone(group: LittleGroup) -> None:
+    numbered = [message(str(n), durable=True)._replace(producer=b"p", sequence=n) for n in range(1, 3)]
+    group.b.write(ev.QueueDeleted(group.b.queue().id))
+    group.b.turn()
+    token = publish_numbered(group.a.resources, group.a.queue(), numbered, NOW_MS)
+    group.settle()
+    assert (type(token.failure), token.is_committed) == (NotFound, False)
+
+
+def test_what_an_earlier_number_of_a_producer_was_refused_for_is_told_with_the_next_that_is_accepted(
+    group: LittleGroup,
+) -> None:
+    group.a.resources.deduplication.note_refused(b"p", 1)
+    numbered = message("x", durable=True)._replace(producer=b"p", sequence=2)
+    token = group.a.resources.publish(group.a.queue(), numbered, NOW_MS)
+    group.settle()
+    assert (token.is_committed, held(group.b)) == (True, ["x"])
+    with pytest.raises(RefusedBefore):
+        group.b.resources.publish(group.b.queue(), numbered._replace(sequence=1), NOW_MS)
+
+
+def test_a_new_producer_is_no_duplicate_where_another_one_is_forgotten_for_it(group: LittleGroup) -> None:
+    for member in group.members:
+        member.resources.deduplication.producers = 2
+        member.resources.deduplication.is_live = lambda producer: producer == b"0"
+    for name in (b"0", b"1", b"2"):
+        numbered = message(name.decode(), durable=True)._replace(producer=name, sequence=1)
+        group.a.resources.publish(group.a.queue(), numbered, NOW_MS)
+        group.settle()
+    assert [held(member) for member in group.members] == [["0", "1", "2"]] * 3
+
+
 # --- what consumers have
+
+
+@pytest.mark.parametrize("is_duplicate", [False, True])
+def test_what_a_transaction_had_accepted_that_does_not_count_comes_back_marked(
+    group: LittleGroup, is_duplicate: bool
+) -> None:
+    group.a.write(ev.QueueDeclared("other", {}))
+    publish(group, group.b, "x")
+    mine = consumer(group.a, 1)
+    group.settle()
+    (entry,) = group.a.core.inbox(mine)
+    numbered = message("y", durable=True)._replace(producer=b"p", sequence=1)
+    if is_duplicate:
+        group.b.resources.publish(group.b.queue("other"), numbered, NOW_MS)
+    else:
+        group.b.write(ev.QueueDeleted(group.b.queue("other").id))
+    group.b.turn()
+    transaction = Transaction()
+    transaction.publish(Publish(group.a.queue("other"), numbered, ""))
+    transaction.accept(group.a.queue(), entry, mine)
+    token = group.a.resources.commit(transaction, NOW_MS)
+    group.settle()
+    assert (token.is_committed, token.failure is None) == (is_duplicate, is_duplicate)
+    group.a.core.leave(group.a.queue(), mine)
+    second = consumer(group.b, 1)
+    group.settle()
+    (again,) = group.b.core.inbox(second)
+    assert bodies([again]) == ["x"]
+    assert group.b.queue().is_redelivered(again)
+
+
+def test_what_another_member_has_to_decide_about_is_nobodys_again_when_that_was_skipped(group: LittleGroup) -> None:
+    publish(group, group.b, "x")
+    mine = consumer(group.a, 0)
+    queue = group.b.queue()
+    token = group.b.resources.accept(queue, list(queue.messages))
+    group.settle()
+    assert isinstance(token.failure, NotFound)
+    assert queue.messages.acquired == 0
+    group.a.core.give_credit(group.a.queue(), mine, 1)
+    group.settle()
+    assert bodies(group.a.core.inbox(mine)) == ["x"]
+
+
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_a_purge_waits_until_its_member_owns_the_queue_and_takes_what_nobody_has(
+    group: LittleGroup, is_owned: bool
+) -> None:
+    if is_owned:
+        taking = consumer(group.a, 1)
+        group.settle()
+    publish(group, group.c, *"xyz")
+    purge = group.b.resources.purges.begin(group.b.queue())
+    assert (purge.written, purge.failure) == (None, None)
+    group.settle()
+    group.pass_time(group.slice_s + 0.1)
+    assert (purge.count, purge.written is not None and purge.written.is_committed) == (2 if is_owned else 3, True)
+    assert [held(member) for member in group.members] == [["x"] if is_owned else []] * 3
+    if is_owned:
+        assert bodies(group.a.core.inbox(taking)) == ["x"]
+    group.settle()
+    assert group.b.serving.member.owner(group.b.queue().id) != "b"
+
+
+def test_a_purge_of_a_queue_that_is_deleted_meanwhile_is_given_up(group: LittleGroup) -> None:
+    publish(group, group.c, "x")
+    purge = group.b.resources.purges.begin(group.b.queue())
+    group.c.write(ev.QueueDeleted(group.c.queue().id))
+    group.c.turn()
+    group.settle()
+    assert isinstance(purge.failure, NotFound)
+
+
+def test_a_purge_at_a_member_that_is_left_behind_is_given_up(group: LittleGroup) -> None:
+    publish(group, group.c, "x")
+    purge = group.b.resources.purges.begin(group.b.queue())
+    group.b.replication.read_only = "the others went on"
+    assert isinstance(purge.failure, NotPrimary)
+
+
+def test_messages_are_not_moved_by_a_command(group: LittleGroup) -> None:
+    group.a.write(ev.QueueDeclared("other", {}))
+    group.settle()
+    with pytest.raises(InvalidArgument):
+        begin_move(group.a.resources, group.a.queue(), group.a.queue("other"))
+
+
+def test_a_full_queue_refuses_at_each_member_what_comes_after_it_was_told(group: LittleGroup) -> None:
+    """What is on its way is not counted: two members go over the limit by what each of them takes meanwhile."""
+    group.a.write(ev.QueueDeclared("small", {"qpid.max_count": 2}))
+    group.settle()
+    for member in (group.a, group.b):
+        member.core.publish(member.queue("small"), "x", "y")
+    group.settle()
+    assert [member.queue("small").messages.count for member in group.members] == [4] * 3
+    for member in group.members:
+        with pytest.raises(QueueFull):
+            member.core.publish(member.queue("small"), "z")
+
+
+def test_a_session_is_refused(group: LittleGroup) -> None:
+    class OfSession(Consumer):
+        session_owner = SessionOwner(1, "session", "link")
+
+    with pytest.raises(InvalidArgument):
+        group.a.core.add_consumer(group.a.queue(), OfSession())
+
+
+def test_acquisitions_are_not_written(group: LittleGroup) -> None:
+    group.a.resources.log_acquisitions = True
+    publish(group, group.a, "x")
+    before = group.a.core.log.last_lsn
+    mine = consumer(group.a, 1)
+    group.settle()
+    assert (bodies(group.a.core.inbox(mine)), group.a.core.log.last_lsn) == (["x"], before)
 
 
 def test_what_is_accepted_is_nobodys_until_that_has_its_place(group: LittleGroup) -> None:
@@ -203,6 +362,21 @@ def test_who_takes_nothing_any_more_hands_on_at_once(group: LittleGroup) -> None
     assert bodies(group.b.core.inbox(there)) == ["x"]
 
 
+def test_what_a_member_held_that_has_gone_wakes_the_owner(group: LittleGroup) -> None:
+    publish(group, group.c, *"ab")
+    theirs = consumer(group.b, 2)
+    group.settle()
+    mine = consumer(group.a, 2)
+    group.settle()
+    assert bodies(group.b.core.inbox(theirs)) == ["a", "b"]
+    group.pass_time(group.slice_s + 0.1)
+    assert group.a.serving.member.owner(group.a.queue().id) == "a"
+    group.lose(group.b)
+    again = group.a.core.inbox(mine)
+    assert bodies(again) == ["a", "b"]
+    assert all(group.a.queue().is_redelivered(entry) for entry in again)
+
+
 def test_who_waits_alone_keeps_the_queue(group: LittleGroup) -> None:
     here = consumer(group.a, 100)
     group.settle()
@@ -210,7 +384,7 @@ def test_who_waits_alone_keeps_the_queue(group: LittleGroup) -> None:
         group.pass_time(group.slice_s + 0.1)
         publish(group, group.b, "x")
     assert bodies(group.a.core.inbox(here)) == ["x"] * 3
-    assert group.b.serving.member.users(group.b.queue().id)[0] == "a"
+    assert group.b.serving.member.owner(group.b.queue().id) == "a"
 
 
 def test_browsers_need_no_turn(group: LittleGroup) -> None:
@@ -223,79 +397,13 @@ def test_browsers_need_no_turn(group: LittleGroup) -> None:
     assert bodies(group.b.core.inbox(looking)) == ["x"]
 
 
-# --- queues
-
-
-def test_a_queue_is_about_to_be_there_until_all_have_it_and_is_written_once(group: LittleGroup) -> None:
-    configuration = Configuration(group.a.resources)
-    for _ in range(2):
-        with pytest.raises(BeingMade):
-            configuration.declare_queue("new", {})
-    group.settle()
-    assert configuration.declare_queue("new", {}).name == "new"
-    last = group.a.core.log.last_lsn
-    assert [member.resources.catalog.queues["new"].id for member in group.members] == [last] * 3, "the last event"
-
-
-def test_of_two_members_that_make_a_queue_with_other_arguments_one_is_told_that_the_name_is_taken(
-    group: LittleGroup,
-) -> None:
-    asked: tuple[tuple[Configuration, dict[str, Scalar]], ...] = (
-        (Configuration(group.a.resources), {}),
-        (Configuration(group.b.resources), {"qpid.max_count": 5}),
-    )
-    for configuration, arguments in asked:
-        with pytest.raises(BeingMade):
-            configuration.declare_queue("new", arguments)
-    group.settle()
-    refused = 0
-    for configuration, arguments in asked:
-        try:
-            configuration.declare_queue("new", arguments)
-        except AlreadyExists:
-            refused += 1
-    assert refused == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"qpid.exclusive": True},
-        {"qpid.auto_delete": True},
-        {"qpid.policy_type": "ring", "qpid.max_count": 5},
-        {"qpid.last_value_queue_key": "symbol"},
-    ],
-    ids=str,
-)
-def test_what_one_broker_alone_could_decide_is_refused(group: LittleGroup, arguments: dict[str, Scalar]) -> None:
-    configuration = Configuration(group.a.resources)
-    with pytest.raises(InvalidArgument, match="is not for queues of a group"):
-        configuration.declare_queue("new", arguments)
-    with pytest.raises(InvalidArgument, match="is not for queues of a group"):
-        configuration.update_queue(group.a.queue().name, arguments)
-
-
-def test_a_purge_is_for_who_hands_out(group: LittleGroup) -> None:
-    publish(group, group.a, "x", "y")
-    with pytest.raises(QueueLocked, match="does not hand out"):
-        group.a.resources.purges.begin(group.a.queue())
-    consumer(group.a, 1)
-    group.settle()
-    purge = group.a.resources.purges.begin(group.a.queue())
-    group.settle()
-    assert (purge.count, [len(held(member)) for member in group.members]) == (1, [1, 1, 1]), "one is out"
+# --- what a turn publishes, and what is told of a queue
 
 
 def test_all_messages_are_kept_on_disk(group: LittleGroup) -> None:
     group.a.resources.publish(group.a.queue(), message("x", durable=False), NOW_MS)
     group.settle()
     assert [entry.header.durable for member in group.members for entry in member.queue().messages] == [True] * 3
-
-
-def test_no_session_of_a_client_holds_what_is_of_a_group(group: LittleGroup) -> None:
-    of_session = SessionTaker()
-    with pytest.raises(InvalidArgument, match="is a group"):
-        group.a.resources.subscribe(group.a.queue(), of_session, of_session)
 
 
 def test_who_hands_out_and_who_waits_is_told_at_each_member(group: LittleGroup) -> None:
@@ -312,9 +420,6 @@ def test_who_hands_out_and_who_waits_is_told_at_each_member(group: LittleGroup) 
     consumer(group.c, 1)
     group.settle()
     assert told() == ("a", ["c"])
-
-
-# --- what a turn publishes
 
 
 def test_what_a_turn_publishes_to_a_queue_is_one_unit(group: LittleGroup) -> None:

@@ -26,8 +26,7 @@ from qpid_ha_broker.model.errors import (
     NotFound,
     Unavailable,
 )
-from qpid_ha_broker.model.queues.group_arguments import check_for_group
-from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, check_in_group
 
 PENDING_LIMIT_S = 5.0
 """So long an answer waits for the primary of the set."""
@@ -308,7 +307,7 @@ def _check_strategy(entry: SetEntry, asked: Arguments) -> None:
     """Raises ClusterRefusal where the members of a group could not have such a queue."""
     if entry.is_group:
         try:
-            check_for_group(QueueArguments.parse(asked), entry.name)
+            check_in_group(QueueArguments.parse(asked))
         except InvalidArgument as error:
             raise ClusterRefusal(str(error), InvalidArgument) from None
 

@@ -11,6 +11,7 @@ member that catches up may lack, not from a clock, not from who asks.
 | QueueUpdated, QueueDeleted, Bound, Unbound, ExchangeDeleted | what it is about is gone |
 | QueueUsed | somebody else has the queue alone |
 | ProducerAdvanced | its producer has come as far before: it is a duplicate |
+| NumbersRefused | never: it comes with a message that is accepted |
 
 Other events are not submitted to a group (`SUBMITTED_TYPES`).
 """
@@ -89,6 +90,10 @@ def _number_is_new(state: SetState, _: Ownership, __: str, event: ev.ProducerAdv
     return Skip(RefusedBefore(text), is_duplicate=True)
 
 
+def _counts(_: SetState, __: Ownership, ___: str, ____: ev.NumbersRefused) -> Skip | None:
+    return None
+
+
 CHECKS: Final[Mapping[type[ev.Event], Check]] = {
     ev.Enqueued: _queues_are_there,
     ev.Dequeued: _messages_are_theirs,
@@ -102,6 +107,7 @@ CHECKS: Final[Mapping[type[ev.Event], Check]] = {
     ev.Unbound: _both_are_there,
     ev.QueueUsed: _user_may_have_it,
     ev.ProducerAdvanced: _number_is_new,
+    ev.NumbersRefused: _counts,
 }
 SUBMITTED_TYPES: Final = frozenset(CHECKS)
 

@@ -77,9 +77,13 @@ class DeliveredLog:
                 ownership.answered(event.queue, event.ids)
 
     def _wake(self, events: Iterable[ev.Event]) -> None:
-        """Consumers may find something."""
+        """Consumers may find something, or have to be told that their queue is but a tombstone."""
         catalog = self._ctx.resource_set.catalog
         for event in events:
+            if isinstance(event, ev.QueueUpdated):
+                updated = catalog.queues_by_id.get(event.queue)
+                if updated is not None and updated.deleted:
+                    catalog.deleted_queues.append(updated)
             if isinstance(event, ev.Enqueued | ev.Released):
                 for queue_id in event.queues if isinstance(event, ev.Enqueued) else (event.queue,):
                     queue = catalog.queues_by_id.get(queue_id)
@@ -156,6 +160,7 @@ class DeliveredLog:
         for entry in queue.messages.find_all(returned.held):
             queue.messages.give_back(entry, failed=False)
             entry.acquired_before = True
+        self._ctx.resource_set.catalog.note_arrival(queue)
 
     def release_all(self) -> None:
         """Nobody holds anything, as far as this copy knows: this member is outside."""

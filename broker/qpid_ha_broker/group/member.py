@@ -28,7 +28,7 @@ the third follows from both, because an acceptance is an event that is confirmed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from qpid_ha_broker.events.codec import LogRecord, encode_all
@@ -104,12 +104,32 @@ class GroupMember:
         owner, since = lineage.ownership.owner(queue)
         return owner == self._ctx.settings.name and since <= lineage.stable_position
 
+    def may_take(self, queue: int, ids: Collection[int]) -> bool:
+        """Whether these messages are this member's: to remove, or to give back."""
+        log = self._parts.log
+        return log is not None and log.lineage.ownership.may_take(queue, self.name, ids)
+
+    def held(self, queue: int) -> Mapping[int, str]:
+        """Ids of messages that were out when their holders yielded, with these."""
+        return self._parts.log.lineage.ownership.held(queue) if self._parts.log is not None else {}
+
+    def is_wanted_elsewhere(self, queue: int) -> bool:
+        """Whether another member owns the queue, or waits for it."""
+        if self._parts.log is None:
+            return False
+        ownership = self._parts.log.lineage.ownership
+        return bool({ownership.owner(queue)[0], *ownership.wanting(queue)} - {"", self.name})
+
     def others_want(self, queue: int) -> bool:
         """Whether another member waits for the queue."""
         return self._parts.log is not None and bool(self._parts.log.lineage.ownership.wanting(queue))
 
+    def owner(self, queue: int) -> str:
+        """Who owns the queue, as far as this member was delivered; empty: nobody."""
+        return self.users(queue)[0]
+
     def users(self, queue: int) -> tuple[str, tuple[str, ...]]:
-        """Who owns the queue, as far as this member was delivered, empty: nobody; and who waits for it, in order."""
+        """The owner of the queue, and who waits for it, in order."""
         if self._parts.log is None:
             return "", ()
         ownership = self._parts.log.lineage.ownership
@@ -123,6 +143,19 @@ class GroupMember:
                 if name != self.name:
                     lsn, _ = acknowledged.get(name, NOTHING_ACKNOWLEDGED)
                     yield name, max(0, self._ctx.last_lsn - lsn)
+
+    def take_moved(self) -> Iterable[int]:
+        """Queues of which others became the owner, or wait, since the last call."""
+        if self._parts.log is None:
+            return ()
+        ownership = self._parts.log.lineage.ownership
+        moved, ownership.moved = ownership.moved, {}
+        return moved
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it does what one member has to do for all."""
+        return self._parts.is_first()
 
     def check_invariants(self) -> None:
         """Raise AssertionError where what is here cannot be; slow, for tests."""

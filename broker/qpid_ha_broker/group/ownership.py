@@ -53,6 +53,8 @@ class Ownership:
         for share in shares:
             held = {number: member for member, ranges in share.held for number in ids_of(ranges)}
             self._shares[share.queue] = _Share(share.owner, share.since, list(share.wanting), held)
+        self.moved: dict[int, None] = {}
+        """Queues that somebody else may own by now, or wait for; whoever looks at them takes them out."""
 
     def shares(self) -> tuple[QueueShare, ...]:
         """All of it, for a member that joins."""
@@ -78,6 +80,7 @@ class Ownership:
 
     def want(self, queue: int, member: str, position: int) -> None:
         """By the table above."""
+        self.moved[queue] = None
         share = self._shares.setdefault(queue, _Share())
         if member != share.owner and member not in share.wanting:
             share.wanting.append(member)
@@ -86,6 +89,7 @@ class Ownership:
 
     def give_up(self, queue: int, member: str, held: Iterable[int], position: int) -> bool:
         """QueueYielded, by the table above; whether it was the owner's."""
+        self.moved[queue] = None
         share = self._shares.get(queue)
         if share is None or share.owner != member:
             if share is not None and member in share.wanting:
@@ -112,11 +116,13 @@ class Ownership:
 
     def forget(self, queue: int) -> None:
         """The queue is deleted."""
+        self.moved[queue] = None
         self._shares.pop(queue, None)
 
     def leave(self, gone: Collection[str], position: int) -> list[Returned]:
         """Members left the group."""
         returned = []
+        self.moved |= dict.fromkeys(self._shares)
         for queue, share in self._shares.items():
             share.wanting = [member for member in share.wanting if member not in gone]
             held = tuple(sorted(number for number, member in share.held.items() if member in gone))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from qpid_ha_broker.events.types import Event
+from qpid_ha_broker.events.types import Dequeued, Event
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.slices import Slices
-from qpid_ha_broker.model.sets.grouped import Grouped
+from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
+from qpid_ha_broker.model.sets.grouped import Grouped, Taken
 from qpid_ha_broker.model.sets.resources import Resources
 
 
@@ -34,9 +35,12 @@ class GroupServing:
         self.member = GroupMember(settings, resources.replicated, committed_lsn)
         self._replication = replication
         self._feed = feed
-        self._slices = Slices(resources.catalog, slice_s)
+        self._hands_out = False
+        """It serves, as `look` found it last."""
+        self._slices = Slices(resources.catalog, replication.due, resources.purges, slice_s)
         replication.multicast = self._multicast
         replication.owns, replication.users = self.member.may_hand_out, self.member.users
+        replication.is_wanted_elsewhere = self.member.is_wanted_elsewhere
         replication.read_only = f"{settings.name} has not come to its group yet"
 
     def _multicast(self, number: int, events: Sequence[Event]) -> None:
@@ -44,11 +48,38 @@ class GroupServing:
 
     def placed(self, effect: fx.Placed) -> None:
         """A unit of ours has come to its place."""
-        self._replication.placed(effect.request, effect.lsn)
+        for event in self._replication.placed(effect.request, effect.lsn):
+            self._give_back(event)
 
     def refused(self, effect: fx.SubmitRefused) -> None:
         """A unit of ours counts nowhere."""
-        self._replication.skipped(effect.request, self.resources.replicated.log.last_lsn, effect.failure)
+        for event in self._replication.skipped(effect.request, self.resources.replicated.log.last_lsn, effect.failure):
+            self._give_back(event)
+
+    def _give_back(self, event: Taken) -> None:
+        """What was to leave a queue stays there.
+
+        1. The queue has gone: nothing.
+        2. The message is this member's, and a client may have had it: all are told that it comes back, marked.
+        3. It is another's to decide about, or it was to come back anyway: nobody holds it here any more.
+        """
+        queue = self.resources.catalog.queues_by_id.get(event.queue)
+        if queue is None:
+            return
+        entries = [entry for entry in queue.messages.find_all(event.ids) if entry.holder is SUBMITTED]
+        if not entries:
+            return
+        ids = [entry.id for entry in entries]
+        if isinstance(event, Dequeued) and self.member.may_take(queue.id, ids):
+            self.resources.replicated.release(queue, entries, failed=False)
+            return
+        own, holders = self.member.name, self.member.held(queue.id)
+        for entry in entries:
+            if holders.get(entry.id, own) == own:
+                queue.messages.give_back(entry, failed=False)
+            else:
+                queue.messages.hold(entry, ELSEWHERE)
+        self.resources.catalog.note_arrival(queue)
 
     def look(self, reason: str) -> bool:
         """Whether commands are taken now, which may have changed because of `reason`. Where they were and are no more,
@@ -58,7 +89,11 @@ class GroupServing:
         if member.takes_units:
             if replication.read_only:
                 replication.read_only = ""
+            if not self._hands_out and member.role is GroupRole.SERVING:
+                self._begin()
+            self._hands_out = member.role is GroupRole.SERVING
             return True
+        self._hands_out = False
         if not replication.read_only:
             why = f"{member.name} is {member.role} ({reason}): ask another member of the group"
             replication.left_behind(why)
@@ -66,9 +101,17 @@ class GroupServing:
             self._slices.forget()
         return False
 
+    def _begin(self) -> None:
+        """What came while this member did not hand out has woken nobody, or was shown to it."""
+        self._slices.begin()
+        for queue in self.resources.catalog.queues.values():
+            if queue.messages.next_expiry_ms() is not None:
+                self.resources.timers.watch(queue)
+
     def turn_ends(self, now_s: float) -> None:
         """Submit what was gathered, ask for queues, and hand them on; before the core ends its turn."""
         self._replication.flush()
         if self.member.role is GroupRole.SERVING:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)
+        self.resources.purges.resume()

@@ -2,8 +2,9 @@
 
 | a queue of which | this member | |
 | --- | --- | --- |
-| a consumer here has credit | does not have it, and has not asked | asks |
-| nobody here takes anything any more | has it, or has asked | yields |
+| a consumer here has credit, or a purge goes on | does not have it, and has not asked | asks |
+| messages have expired | is the first member, and nobody has it | asks |
+| nobody here takes anything any more, and nothing has expired | has it, or has asked | yields |
 | somebody here takes something | has it, others wait, and the slice is over | yields, and asks again |
 | the same | has it, and nobody waits | goes on |
 
@@ -12,7 +13,6 @@ With what it yields it tells which messages its consumers still have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qpid_ha_broker.group.effects import WantAsked, YieldAsked
@@ -21,6 +21,7 @@ from qpid_ha_broker.group.ownership import ranges_of
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
 from qpid_ha_broker.model.sets.catalog import Catalog
+from qpid_ha_broker.model.sets.purge import Purges
 
 
 @dataclass(slots=True)
@@ -35,45 +36,76 @@ class _WantedQueue:
 
 
 class Slices:
-    """The promise: whoever waits for a queue waits one slice of each member before it, and the time to tell."""
+    """The promise: whoever waits for a queue waits one slice of each member before it, and the time to tell.
 
-    def __init__(self, catalog: Catalog, slice_s: float) -> None:
+    A queue is looked at when its consumers, its owner or who waits for it have changed, and at each turn only while
+    this member is about to have it, or about to yield it: queues at rest cost nothing.
+    """
+
+    def __init__(self, catalog: Catalog, due: dict[Queue, None], purges: Purges, slice_s: float) -> None:
+        """`due`: see `Grouped.due`."""
         self._catalog = catalog
+        self._due = due
+        self._purges = purges
         self._slice_s = slice_s
         self._asked: dict[int, _WantedQueue] = {}
+        self._watched: dict[int, None] = {}
+        """Queues to look at in the next turn, whatever happens."""
+        catalog.used_otherwise = {}
 
     def forget(self) -> None:
         """This member has no part in the group: nobody knows any more what it asked for."""
         self._asked.clear()
 
+    def begin(self) -> None:
+        """This member takes part from now on: all is to be looked at that somebody may want."""
+        self._watched |= dict.fromkeys(self._asked)
+        for queue in self._catalog.queues.values():
+            if queue.dispatcher.consumers:
+                self._catalog.wake(queue)
+
     def turn(self, member: GroupMember, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said at the end of a turn. Consumers of a queue that has come are woken."""
+        changed, self._catalog.used_otherwise = self._catalog.used_otherwise or {}, {}
+        watched, self._watched = self._watched, {}
+        looked_at = {**watched, **dict.fromkeys(member.take_moved())}
+        for queue in (*changed, *self._due):
+            looked_at[queue.id] = None
+        self._due.clear()
         said: list[WantAsked | YieldAsked] = []
-        queues = self._catalog.queues_by_id
-        for queue_id in [queue_id for queue_id in self._asked if queue_id not in queues]:
-            del self._asked[queue_id]
-        for queue_id, queue in queues.items():
-            if queue.dispatcher.consumers or queue_id in self._asked:
-                said += self._of_queue(member, queue, now_s)
+        for queue_id in looked_at:
+            there = self._catalog.queues_by_id.get(queue_id)
+            if there is None:
+                self._asked.pop(queue_id, None)
+            else:
+                said += self.look_at(member, there, now_s)
         return said
 
-    def _of_queue(self, member: GroupMember, queue: Queue, now_s: float) -> Iterable[WantAsked | YieldAsked]:
-        asked, wants = self._asked.get(queue.id), queue.dispatcher.has_takers_with_credit
+    def look_at(self, member: GroupMember, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
+        """What is to be said of one queue."""
+        asked, is_purged = self._asked.get(queue.id), self._purges.wants(queue)
+        wants = is_purged or queue.dispatcher.has_takers_with_credit
+        is_due = queue.messages.has_expired(self._catalog.now_ms)
         if asked is None:
-            if wants:
-                self._asked[queue.id] = _WantedQueue()
-                yield WantAsked(queue.id)
-            return
+            is_nobodys = is_due and member.is_first and not member.owner(queue.id)
+            return self._ask(queue) if wants or is_nobodys else []
         if member.may_hand_out(queue.id) and not asked.is_serving:
             asked.since_s = now_s
-            self._catalog.wake(queue)
-        is_over = asked.is_serving and member.others_want(queue.id) and now_s - asked.since_s >= self._slice_s
-        if is_over or not queue.dispatcher.has_takers:
+            self._catalog.awake[queue] = None
+        has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.others_want(queue.id)
+        is_over = asked.is_serving and others_want and now_s - asked.since_s >= self._slice_s
+        if is_over or not (has_takers or is_due):
             del self._asked[queue.id]
-            yield YieldAsked(queue.id, ranges_of(held_here(queue)))
-            if wants:
-                self._asked[queue.id] = _WantedQueue()
-                yield WantAsked(queue.id)
+            return [YieldAsked(queue.id, ranges_of(held_here(queue))), *(self._ask(queue) if wants else ())]
+        if member.owner(queue.id) == member.name and (
+            others_want or not (asked.is_serving and queue.dispatcher.has_takers)
+        ):
+            self._watched[queue.id] = None
+        return []
+
+    def _ask(self, queue: Queue) -> list[WantAsked | YieldAsked]:
+        self._asked[queue.id] = _WantedQueue()
+        return [WantAsked(queue.id)]
 
 
 def held_here(queue: Queue) -> list[int]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:  # the log raises these
+    from qpid_ha_broker.model.logs.log import Commitment
 
 Kept = TypeVar("Kept", bound=Exception)
 
@@ -29,10 +32,6 @@ class NotFound(ModelError):
 
 class AlreadyExists(ModelError):
     """The name is taken by something else, or by the same kind of object with other arguments."""
-
-
-class BeingMade(ModelError):
-    """It was written, and counts once others have it in its place: ask again."""
 
 
 class InvalidArgument(ModelError):
@@ -75,12 +74,21 @@ class LimitReached(ModelError):
     """The request would take so long that all others had to wait, or there is as much of something as there may be."""
 
 
-class ControllerRefusal(ModelError):
-    """The controller of the cluster does not do it; the text says why."""
-
-
 class Unavailable(ModelError):
     """Whoever decides about it could not be asked, or gave no answer: whether it is done is not known. Ask again."""
+
+
+class BeingMade(Unavailable):
+    """A queue or exchange was asked for, of a group, and does not count yet: ask again once `written` is committed, or
+    has failed."""
+
+    def __init__(self, text: str, written: Commitment) -> None:
+        super().__init__(text)
+        self.written = written
+
+
+class ControllerRefusal(ModelError):
+    """The controller of the cluster does not do it; the text says why."""
 
 
 REASONS: Final[Mapping[type[ModelError], str]] = {

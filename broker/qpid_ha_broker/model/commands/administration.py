@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from qpid_ha_broker.events.fields import write_arguments
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.commands.configuration import MAX_NAME_BYTES, Configuration
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError, fresh
+from qpid_ha_broker.model.errors import BeingMade, InvalidArgument, ModelError, fresh
 from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
@@ -39,7 +39,10 @@ class Done(NamedTuple, Generic[Result]):
     written: CommitToken
 
     def done(self) -> Done[Result]:
-        """Itself: see `Pending`."""
+        """Itself: see `Pending`. Raises the ModelError for which the others do not have it, in a group."""
+        failure = self.written.failure
+        if failure is not None:
+            raise fresh(failure)
         return self
 
     def then(self, change: Callable[[Result], Other]) -> Done[Other]:
@@ -90,7 +93,10 @@ class Pending(Generic[Result]):
         """What came of it; None while it goes on. Raises the ModelError for which it was given up."""
         if self._work.failure is not None:
             raise fresh(self._work.failure)
-        return None if self._work.written is None else Done(self._result(), self._work.written)
+        written = self._work.written
+        if written is not None and written.failure is not None:
+            raise fresh(written.failure)
+        return None if written is None else Done(self._result(), written)
 
     def then(self, change: Callable[[Result], Other]) -> Pending[Other]:
         """The same command with another form of its result."""
@@ -104,6 +110,39 @@ class Pending(Generic[Result]):
     def is_elsewhere(self) -> bool:
         """Whether the command is for other brokers to do: what comes after it does not wait for it."""
         return self._log is None
+
+
+class Making:
+    """Work: `ask`, which raises BeingMade, until what it asks for is there. It is asked when it may have come."""
+
+    def __init__(self, ask: Callable[[], CommitToken], being_made: BeingMade) -> None:
+        self._ask = ask
+        self._awaited = being_made.written
+        self._written: CommitToken | None = None
+        self._failure: ModelError | None = None
+
+    @property
+    def written(self) -> CommitToken | None:
+        """See `Work`."""
+        self._look()
+        return self._written
+
+    @property
+    def failure(self) -> ModelError | None:
+        """See `Work`."""
+        self._look()
+        return self._failure
+
+    def _look(self) -> None:
+        is_over = self._awaited.is_committed or self._awaited.failure is not None
+        if not is_over or self._written is not None or self._failure is not None:
+            return
+        try:
+            self._written = self._ask()
+        except BeingMade as again:
+            self._awaited = again.written
+        except ModelError as error:
+            self._failure = fresh(error)
 
 
 Outcome = Done[Result] | Pending[Result]
@@ -171,9 +210,20 @@ class Administration:
 
         `created_by`: the user for whom it is made, if that is counted.
         """
-        given = with_creator(checked_arguments(arguments), created_by)
-        queue = self.configuration.declare_queue(checked_name(name, "name"), given)
-        return self._done(self._queue_facts(queue))
+        given, checked = with_creator(checked_arguments(arguments), created_by), checked_name(name, "name")
+
+        def ask() -> CommitToken:
+            self.configuration.declare_queue(checked, given)
+            return self.configuration.written
+
+        def look() -> Facts:
+            return self._queue_facts(self.configuration.queue(checked))
+
+        try:
+            written = ask()
+        except BeingMade as being_made:
+            return Pending(Making(ask, being_made), self.resources.replicated.log, look)
+        return Done(look(), written)
 
     def update_queue(self, name: object, arguments: object = None, most_moved: int | None = None) -> Done[Facts]:
         """Change these arguments; a None among them takes one away. Raises NotFound, InvalidArgument, InUse.
@@ -182,8 +232,13 @@ class Administration:
         """
         if arguments is None:
             raise InvalidArgument("arguments are missing: give those that change, with nothing for one that goes away")
-        queue = self.configuration.update_queue(checked_name(name, "name"), checked_arguments(arguments), most_moved)
-        return self._done(self._queue_facts(queue))
+        given = checked_arguments(arguments)
+        queue = self.configuration.update_queue(checked_name(name, "name"), given, most_moved)
+        facts = self._queue_facts(queue)
+        if self.resources.replication.counts_later:
+            asked = {**queue.arguments.given, **given}
+            facts["arguments"] = {key: value for key, value in asked.items() if value is not None}
+        return self._done(facts)
 
     def delete_queue(self, name: object, if_empty: object = False, if_unused: object = False) -> Pending[Facts]:
         """Delete a queue; its messages go to its alternate exchange, or away. Raises NotFound, InUse."""
@@ -268,7 +323,7 @@ class Administration:
         return self._done({"exchange": source, "queue": target, "key": checked_key})
 
     def _done(self, result: Result) -> Done[Result]:
-        return Done(result, self.resources.written)
+        return Done(result, self.configuration.written)
 
     def _queue_facts(self, queue: Queue) -> Facts:
         readable_lsn = committed_lsn(self.resources, queue)

@@ -11,15 +11,14 @@ from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
-from qpid_ha_broker.model.commands.pending_queues import PendingQueues
+from qpid_ha_broker.model.commands.unplaced import UnplacedNames
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
 from qpid_ha_broker.model.exchanges.exchange import SELECTOR_ARGUMENT, Binding, Exchange, make_exchange, selector_of
 from qpid_ha_broker.model.exchanges.notices import DURABLE_SUBSCRIPTION, NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import DeathReason
-from qpid_ha_broker.model.queues.group_arguments import check_for_group
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate, check_in_group
 from qpid_ha_broker.model.replication import (
     STANDARD_EXCHANGES,
     Rules,
@@ -55,7 +54,10 @@ class RemoteNames:
 
 
 class Configuration:
-    """Commands on the objects of `resources`: each is refused with a reason, or written and done."""
+    """Commands on the objects of `resources`: each is refused with a reason, or written and done.
+
+    In a group it is submitted, and counts or is skipped when it is delivered: `written` has the outcome.
+    """
 
     def __init__(self, resources: Resources) -> None:
         self._is_default = resources.name == DEFAULT_SET
@@ -63,9 +65,12 @@ class Configuration:
         self._catalog = resources.catalog
         self._replication, self._sets = resources.replication, resources.sets
         self._changes: list[ConfigurationChange] = []
-        self._pending = PendingQueues(resources.catalog.queues)
+        self._submitted: list[tuple[CommitToken, ConfigurationChange]] = []
+        """To a group: those that may not count, yet or ever."""
         self._deletions: dict[Queue, Deletion] = {}
         """Those that go on."""
+        self._unplaced = UnplacedNames()
+        self._unit: CommitToken | None = None
         self._levels = LevelChange(resources.sets, log_acquisitions=resources.log_acquisitions)
         self.rules: Rules = ()
         self.default_replication = Replicate.MESSAGES
@@ -114,8 +119,28 @@ class Configuration:
 
     def take_changes(self) -> list[ConfigurationChange]:
         """What was done since the last call, for the operator's log."""
+        if self._submitted:
+            waiting, self._submitted = self._submitted, []
+            for written, change in waiting:
+                if written.is_committed:
+                    self._changes.append(change)
+                elif written.failure is None:
+                    self._submitted.append((written, change))
+        if self._deletions and self._replication.counts_later:
+            self._deletions = {queue: deletion for queue, deletion in self._deletions.items() if not deletion.is_over}
         changes, self._changes = self._changes, []
         return changes
+
+    @property
+    def written(self) -> CommitToken:
+        """What to wait for so that what the last command came to, or has found, is committed. In a group it may fail:
+        others were faster."""
+        return self._resources.written if self._unit is None else self._unit
+
+    def _begin(self) -> None:
+        """Raises NotPrimary."""
+        self._replication.check_writable()
+        self._unit = None
 
     def queue(self, name: str) -> Queue:
         """Raises NotFound, also for a tombstone."""
@@ -149,20 +174,20 @@ class Configuration:
         """Make a queue, or find it there with the same arguments.
 
         `by_rule`: it belongs to the set that the rules say; else here, whatever they say. Raises AlreadyExists,
-        BeingMade (in a group, until all have it), InvalidArgument, LimitReached, NotFound, OtherSet.
+        InvalidArgument, LimitReached, NotFound, OtherSet; in a group BeingMade.
         """
-        self._replication.check_writable()
-        self._pending.check(name)
+        self._begin()
         parsed = QueueArguments.parse(arguments)
         if name in self._catalog.queues:
             there = self._catalog.queues[name]
-            if there in self._deletions:
+            if self._deletion_of(there) is not None and there.locked:
                 raise InUse(there.locked)
-            if there.deleted:
+            if there.deleted or there in self._deletions:
                 raise InUse(f"queue {name} is being deleted: try again")
             if not parsed.means_the_same_as(there.arguments):
                 raise AlreadyExists(f"queue {name} exists with other arguments: {dict(there.arguments.given)}")
             return there
+        self._unplaced.check(name)
         self._check_new_name(name, is_subscription=bool(parsed.subscription))
         self._check_set(parsed)
         if parsed.created_by:
@@ -176,8 +201,10 @@ class Configuration:
         _check_outside(self.remote, parsed)
         level = self._level_of(name, parsed)
         written = self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)
-        self._note(self._catalog.queues.get(name), f"queue {name} created{_shown(arguments)}")
-        return self._pending.made(name, written)
+        self._note(parsed, f"queue {name} created{_shown(arguments)}")
+        if self._replication.counts_later:
+            raise self._unplaced.submitted(name, written)
+        return self._catalog.queues[name]
 
     def update_queue(self, name: str, changes: Arguments, most_moved: int | None = None) -> Queue:
         """Change the given arguments; a None takes one away. What fixes the order of messages cannot change.
@@ -185,7 +212,7 @@ class Configuration:
         `most_moved`: messages and bindings that may get another level; None: all. Raises NotFound, InvalidArgument,
         InUse.
         """
-        self._replication.check_writable()
+        self._begin()
         queue = self.queue(name)
         merged = {**queue.arguments.given, **changes}
         arguments = {key: value for key, value in merged.items() if value is not None}
@@ -218,7 +245,7 @@ class Configuration:
         if level is not queue.replication:
             self._move_queue(queue, level)
         self._write(ev.QueueUpdated(queue.id, arguments), local=is_local(queue))
-        self._note(queue, f"queue {name} changed:{_shown(arguments)}")
+        self._note(queue.arguments, f"queue {name} changed:{_shown(arguments)}")
         if after.auto_delete:
             self._resources.timers.watch(queue)
         return queue
@@ -231,7 +258,7 @@ class Configuration:
         If these are more than a portion, its consumers lose it at once, nobody publishes to it, and the queue goes with
         the last message. `tombstone_of`: of that entry of the directory it is a tombstone from now on.
         """
-        self._replication.check_writable()
+        self._begin()
         queue = self.queue(name)
         if if_empty and queue.messages.count:
             raise InUse(
@@ -241,17 +268,22 @@ class Configuration:
             raise InUse(
                 f"queue {name} has {len(queue.dispatcher.consumers)} consumers: stop them, or do not ask for if-unused"
             )
-        if queue in self._deletions:
-            return self._deletions[queue]
-        self._note(queue, f"queue {name} deleted; messages in it: {queue.messages.count}")
+        if if_unused and self._replication.is_used_elsewhere(queue):
+            text = "stop its consumers, or do not ask for if-unused"
+            raise InUse(f"queue {name} has consumers at another member of the group: {text}")
+        going_on = self._deletion_of(queue)
+        if going_on is not None:
+            return going_on
+        note = f"queue {name} deleted; messages in it: {queue.messages.count}"
         queue.use_strategy(None)  # whose copy it was, who deletes it here decides about its messages
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
         moves = self._catalog.alternate(alternate) is not None
         if tombstone_of:
             self._write(ev.QueueUpdated(queue.id, {**queue.arguments.given, TOMBSTONE_OF: tombstone_of}))
-            self._catalog.deleted_queues.append(queue)
-            deletion.written = self._resources.written
+            if not self._replication.counts_later:
+                self._catalog.deleted_queues.append(queue)
+            self._written(deletion)
         elif not moves or queue.messages.count <= MOVED_LENGTH:
             self._resources.reject(queue, list(queue.messages) if moves else [], DeathReason.QUEUE_DELETED)
             self._finish(deletion)
@@ -260,6 +292,7 @@ class Configuration:
             self._catalog.deleted_queues.append(queue)
             self._deletions[queue] = deletion
             self._resources.work.add(self._move_and_delete(deletion))
+        self._note(queue.arguments, note)
         return deletion
 
     def _move_and_delete(self, deletion: Deletion) -> Task:
@@ -282,16 +315,31 @@ class Configuration:
     def _finish(self, deletion: Deletion) -> None:
         queue = deletion.queue
         self._write(ev.QueueDeleted(queue.id), local=is_local(queue))
-        deletion.written = self._resources.written
+        self._written(deletion)
+
+    def _written(self, deletion: Deletion) -> None:
+        deletion.written = self.written
+        if self._replication.counts_later:
+            self._deletions[deletion.queue] = deletion
+
+    def _deletion_of(self, queue: Queue) -> Deletion | None:
+        """What goes on; what has come to its end in a group is forgotten."""
+        deletion = self._deletions.get(queue)
+        if deletion is not None and deletion.is_over:
+            del self._deletions[queue]
+            return None
+        return deletion
 
     def declare_exchange(self, name: str, kind: str, arguments: Arguments) -> Exchange:
-        """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound."""
-        self._replication.check_writable()
+        """Make an exchange, or find the same one there. Raises AlreadyExists, InvalidArgument, NotFound; in a group
+        BeingMade."""
+        self._begin()
         there = self._catalog.exchanges.get(name)
         if there is not None:
             if (there.kind, dict(there.arguments)) != (kind, dict(arguments)):
                 raise AlreadyExists(f"exchange {name} exists as {there.kind} with {dict(there.arguments)}")
             return there
+        self._unplaced.check(name)
         self._check_new_name(name)
         if arguments.get("qpid.alternate_exchange"):
             alternate = self.exchange(_alternate(str(arguments["qpid.alternate_exchange"])))
@@ -302,14 +350,15 @@ class Configuration:
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         local = exchange_level(name, arguments, self.replication_for(name)) is Replicate.NONE
-        self._write(ev.ExchangeDeclared(name, kind, dict(arguments)), local=local)
-        exchange = self._catalog.exchanges[name]
+        written = self._write(ev.ExchangeDeclared(name, kind, dict(arguments)), local=local)
         self._note(None, f"{kind} exchange {name} created{_shown(arguments)}")
-        return exchange
+        if self._replication.counts_later:
+            raise self._unplaced.submitted(name, written)
+        return self._catalog.exchanges[name]
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Raises NotFound, InUse (standard exchanges, alternates in use, bindings where it had to be unused)."""
-        self._replication.check_writable()
+        self._begin()
         exchange = self.exchange(name)
         if name in STANDARD_EXCHANGES:
             raise InUse(f"{name} is a standard exchange: it stays")
@@ -326,7 +375,7 @@ class Configuration:
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
         """Raises NotFound, InvalidArgument, LimitReached, InUse."""
-        self._replication.check_writable()
+        self._begin()
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
             self._check_placed(source, target)
@@ -352,7 +401,7 @@ class Configuration:
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
-        self._replication.check_writable()
+        self._begin()
         source, target = self.exchange(exchange), self._catalog.bindable_named(queue)
         there = source.binding(target.id, key)
         if there is None:
@@ -402,8 +451,11 @@ class Configuration:
                     )
 
     def _check_set(self, arguments: QueueArguments) -> None:
-        """Refuse what only queues of `default` can have: exchanges are there, and others are replicated whole."""
+        """Refuse what queues of a group cannot have, and what only those of `default` can: exchanges are there, and
+        others are replicated whole."""
         set_name = self._resources.name
+        if self._replication.counts_later:
+            check_in_group(arguments)
         if set_name == DEFAULT_SET:
             return
         if arguments.replicate not in (None, Replicate.MESSAGES):
@@ -412,8 +464,6 @@ class Configuration:
         if arguments.alternate_exchange:
             text = f"qpid.alternate_exchange is for queues of the set {DEFAULT_SET}, which has the exchanges"
             raise InvalidArgument(f"{text}: declare the queue there, not in {set_name}, or leave it out")
-        if self._replication.counts_later:
-            check_for_group(arguments, set_name)
 
     def _check_new_name(self, name: str, *, is_subscription: bool = False) -> None:
         if not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():
@@ -435,8 +485,13 @@ class Configuration:
             set_name = self._catalog.map.queues[name].set
             raise AlreadyExists(f"the name {name} is taken: a queue of resource set {set_name} has it")
 
-    def _note(self, queue: Queue | None, text: str) -> None:
-        self._changes.append(ConfigurationChange(text, transient=queue is not None and queue.arguments.auto_delete))
+    def _note(self, arguments: QueueArguments | None, text: str) -> None:
+        """`arguments`: of the queue that it is about."""
+        change = ConfigurationChange(text, transient=arguments is not None and arguments.auto_delete)
+        if self._unit is None:
+            self._changes.append(change)
+        else:
+            self._submitted.append((self._unit, change))
 
     def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> CommitToken:
         if level is not Replicate.CONFIGURATION:
@@ -447,7 +502,10 @@ class Configuration:
 
     def _write(self, event: ev.Event, *, local: bool = False) -> CommitToken:
         self._check_record(event)
-        return (self._sets.local if local else self._sets.replicated).submit((event,))
+        written = (self._sets.local if local else self._sets.replicated).submit((event,))
+        if self._replication.counts_later:
+            self._unit = written
+        return written
 
     @staticmethod
     def _check_record(event: ev.Event) -> None:
@@ -477,8 +535,8 @@ def _check_outside(remote: RemoteNames, arguments: QueueArguments) -> None:
         remote.check(*arguments.bridge)
 
 
-def _here(target: Queue | PlacedQueue) -> Queue | None:
-    return target if isinstance(target, Queue) else None
+def _here(target: Queue | PlacedQueue) -> QueueArguments | None:
+    return target.arguments if isinstance(target, Queue) else None
 
 
 def _shown(arguments: Arguments) -> str:

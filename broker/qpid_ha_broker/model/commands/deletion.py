@@ -17,15 +17,29 @@ MOVED_LENGTH: Final = 200
 class Deletion:
     """The deletion of a queue.
 
-    `written`: None while it goes on; then what to wait for until it is committed. `failure`: why it was given up.
+    `written`: None while it goes on; then what to wait for until it is committed.
     """
 
-    __slots__ = ("failure", "queue", "written")
+    __slots__ = ("_given_up", "queue", "written")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.written: CommitToken | None = None
-        self.failure: ModelError | None = None
+        self._given_up: ModelError | None = None
+
+    @property
+    def failure(self) -> ModelError | None:
+        """Why it was given up; None: it goes on, or is done."""
+        return self._given_up if self.written is None else self.written.failure
+
+    @failure.setter
+    def failure(self, failure: ModelError) -> None:
+        self._given_up = failure
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing becomes of it any more, one way or the other."""
+        return self.is_committed or self.failure is not None
 
     @property
     def is_committed(self) -> bool:

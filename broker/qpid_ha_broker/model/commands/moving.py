@@ -165,6 +165,9 @@ def begin_move(
     """
     resources.replication.check_writable()
     _check_queues(source, target)
+    if resources.replication.counts_later:
+        text = f"queue {source.name} is of a group, and what is free here may be out at another member"
+        raise InvalidArgument(f"{text}: consume it, and publish it to {target.name}")
     move = QueueMove(resources, source, target, most)
     if message_id is not None:
         _check_available(source, message_id)

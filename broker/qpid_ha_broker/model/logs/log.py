@@ -90,6 +90,29 @@ class CommitToken(NamedTuple):
         return not self.is_committed and (self.log is log or (self.also is not None and self.also.waits_for(log)))
 
 
+class AllOf:
+    """What waits for several."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Commitment]) -> None:
+        self._parts = parts
+
+    @property
+    def is_committed(self) -> bool:
+        """As `Commitment.is_committed`."""
+        return all(part.is_committed for part in self._parts)
+
+    @property
+    def failure(self) -> ModelError | None:
+        """As `Commitment.failure`: the first."""
+        return next((part.failure for part in self._parts if part.failure is not None), None)
+
+    def waits_for(self, log: Log) -> bool:
+        """As `Commitment.waits_for`."""
+        return any(part.waits_for(log) for part in self._parts)
+
+
 class Log:
     """The promise: `committed_lsn` never passes an event that a witness has not acknowledged."""
 

@@ -51,6 +51,17 @@ class Expiries:
             self.popped_ms = max(self.popped_ms, now_ms)
         return expired
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether `pop` would give something that is nobody's: for who leaves that to another broker."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            expires_at_ms, _, entry = heap[0]
+            if entry.body is not None and entry.holder is None:
+                return True
+            heapq.heappop(heap)
+            self.popped_ms = max(self.popped_ms, expires_at_ms)
+        return False
+
     def clear(self) -> None:
         """Forget all messages."""
         self._heap.clear()

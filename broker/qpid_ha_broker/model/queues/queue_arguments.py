@@ -140,6 +140,26 @@ class QueueArguments:
             raise InvalidArgument(f"qpid.cluster.source fills a queue that is there for itself: leave out {other}")
 
 
+def check_in_group(arguments: QueueArguments) -> None:
+    """Whether a queue of a group can have these. Raises InvalidArgument for what needs somebody who decides alone, or
+    knows of the clients of all members."""
+    bridge, _ = arguments.bridge or (f"{PREFIX}cluster.source", "")
+    refused = {
+        bridge.removeprefix(PREFIX): (arguments.bridge, "each member would have a link of its own to that node"),
+        "auto_delete": (arguments.auto_delete, "no member knows whether clients of another one still use the queue"),
+        "exclusive": (arguments.exclusive, "clients of several members may come for the queue at the same time"),
+        "last_value_queue_key": (arguments.last_value_queue_key, "newer values come at several members at once"),
+        f"policy_type={arguments.policy_type}": (
+            arguments.policy_type is not FullPolicy.REJECT,
+            "messages come at several members at once, and what has to go for them would go twice",
+        ),
+    }
+    for name, (is_asked, why) in refused.items():
+        if is_asked:
+            text = "leave it out, or declare the queue in a set that has a primary"
+            raise InvalidArgument(f"qpid.{name} is not for queues of a group: {why}; {text}")
+
+
 def check_settable(arguments: Iterable[str]) -> None:
     """Raises InvalidArgument for the name of one that clients and operators cannot set."""
     if SUBSCRIPTION in arguments:

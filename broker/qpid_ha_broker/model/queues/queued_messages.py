@@ -236,6 +236,10 @@ class QueuedMessages:
         """When the next message may expire; None when none will."""
         return self._expiries.next_ms
 
+    def has_expired(self, now_ms: int) -> bool:
+        """Whether `expired` would find something."""
+        return self._expiries.is_due(now_ms)
+
     def expired(self, now_ms: int, most: int = 1 << 62) -> list[Entry]:
         """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns.
 

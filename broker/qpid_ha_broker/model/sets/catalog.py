@@ -70,6 +70,9 @@ class Catalog:
         # Dictionaries, not sets: what is written in which order must follow from what was asked in which order.
         self.awake: dict[Queue, None] = {}
         """Queues that may have something for a consumer."""
+        self.used_otherwise: dict[Queue, None] | None = None
+        """Queues that have other consumers, or consumers with new credit, for who asks a group for them; None: nobody
+        does."""
         self.timed: dict[Queue, None] = {}
         """Queues that time will change."""
         self.bridged: dict[Queue, None] = {}
@@ -285,6 +288,12 @@ class Catalog:
     def wake(self, queue: Queue) -> None:
         """A consumer of `queue` has new credit or room."""
         self.awake[queue] = None
+        self.note_use(queue)
+
+    def note_use(self, queue: Queue) -> None:
+        """A consumer of `queue` has come, gone, or got credit."""
+        if self.used_otherwise is not None:
+            self.used_otherwise[queue] = None
 
     def note_arrival(self, queue: Queue) -> None:
         """A message came to `queue`, or went back there."""

@@ -23,15 +23,21 @@ from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
 GATHERED_LENGTH: Final = 500
 GATHERED_BYTES: Final = 64 * 1024
 """What becomes one unit, at most; at least one message does."""
+Taken = ev.Dequeued | ev.Released
+"""A member takes messages from a queue, or gives them back."""
 
 
 class Unit:
     """What one command has submitted. Where it was skipped it has a place all the same: the end of the log."""
 
-    __slots__ = ("_failure", "_log", "lsn")
+    __slots__ = ("_failure", "_log", "held", "is_numbered", "lsn")
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, held: Sequence[Taken] = (), *, is_numbered: bool = False) -> None:
         self._log = log
+        self.held = held
+        """What it takes from queues, or gives back to them: held until it has its place."""
+        self.is_numbered = is_numbered
+        """It may be a duplicate, and then count nowhere."""
         self._failure: ModelError | None = None
         self.lsn = 0
         """Of its last event; 0: it has no place yet."""
@@ -96,6 +102,10 @@ class Grouped(HotStandby):
         """Whether this member hands out from the queue with that id."""
         self.users: Callable[[int], tuple[str, Sequence[str]]] = lambda queue: ("", ())
         """Which member hands out from the queue with that id, empty: none, and which ones wait for it."""
+        self.is_wanted_elsewhere: Callable[[int], bool] = lambda queue: False
+        """Whether another member hands out from the queue with that id, or waits to."""
+        self.due: dict[Queue, None] = {}
+        """Queues that are not this member's, of which something has to leave, whoever does it."""
         self._units: dict[int, Unit] = {}
         """Those without a place, by their numbers."""
         self._placed: deque[Unit] = deque()
@@ -121,10 +131,11 @@ class Grouped(HotStandby):
         if len(events) == 1 and type(first) is ev.Enqueued:
             return CommitToken(copy.log, 0, self._gather(copy.log, _kept(first)))
         self.flush()
-        unit = self._newest = Unit(copy.log)
-        for event in events:
-            if isinstance(event, ev.Dequeued | ev.Released):
-                _hold(copy.catalog, event)
+        held = [event for event in events if isinstance(event, ev.Dequeued | ev.Released)]
+        is_numbered = any(isinstance(event, ev.ProducerAdvanced) for event in events)
+        unit = self._newest = Unit(copy.log, held, is_numbered=is_numbered)
+        for event in held:
+            _hold(copy.catalog, event)
         self._multicast([_kept(event) if isinstance(event, ev.Enqueued) else event for event in events], unit)
         return CommitToken(copy.log, 0, unit)
 
@@ -151,20 +162,26 @@ class Grouped(HotStandby):
         self._units[self._number] = unit
         self.multicast(self._number, events)
 
-    def placed(self, number: int, lsn: int) -> None:
-        """The unit ends at `lsn`, and counts; of a duplicate: the original lies before that."""
+    def placed(self, number: int, lsn: int) -> Sequence[Taken]:
+        """The unit ends at `lsn`, and counts; of a duplicate: the original lies before that. Returns what of it may
+        not count all the same, and what it holds for that has to be given back."""
         unit = self._units.pop(number, None)
-        if unit is not None:
-            unit.over(lsn, None)
-            while self._placed and self._placed[0].is_settled:
-                self._placed.popleft()
-            self._placed.append(unit)
+        if unit is None:
+            return ()
+        unit.over(lsn, None)
+        while self._placed and self._placed[0].is_settled:
+            self._placed.popleft()
+        self._placed.append(unit)
+        held, unit.held = unit.held, ()
+        return held if unit.is_numbered else ()
 
-    def skipped(self, number: int, end_lsn: int, failure: ModelError) -> None:
-        """The unit counts nowhere; the log ended at `end_lsn` then."""
+    def skipped(self, number: int, end_lsn: int, failure: ModelError) -> Sequence[Taken]:
+        """The unit counts nowhere; the log ended at `end_lsn` then. Returns as `placed`."""
         unit = self._units.pop(number, None)
-        if unit is not None:
-            unit.over(end_lsn, failure)
+        if unit is None:
+            return ()
+        unit.over(end_lsn, failure)
+        return unit.held
 
     def left_behind(self, why: str) -> None:
         """The group goes on without this member: whether what was under way counts is known to the others. What comes
@@ -188,10 +205,18 @@ class Grouped(HotStandby):
         owner, waiting = self.users(queue.id)
         return {"owner": owner, "waiting": list(waiting)}
 
+    def is_used_elsewhere(self, queue: Queue) -> bool:
+        """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows."""
+        return self.is_wanted_elsewhere(queue.id)
+
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is
         out before its queue is yielded."""
         return was_seen or not self.hands_out(queue)
+
+    def note_due(self, queue: Queue) -> None:
+        """As `Replication.note_due`: somebody has to become its owner."""
+        self.due[queue] = None
 
 
 def _kept(event: ev.Enqueued) -> ev.Enqueued:

@@ -60,25 +60,26 @@ class Purge:
 
 
 class Purges:
-    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions."""
+    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions.
+
+    In a group it goes on while this member owns the queue, and waits while it does not.
+    """
 
     def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
         self._sets = sets
         self._work = work
         self._tasks: dict[Purge, Task] = {}
         """Those that go on."""
+        self._waiting: dict[Purge, Task] = {}
+        """Those of them whose queue another member owns, or nobody."""
 
     def begin(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> Purge:
-        """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked, also where another
-        broker hands out from it.
+        """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
 
         More than a portion takes its time; consumers that take some of it meanwhile have it.
         """
         self._sets.replication.check_writable()
         check_unlocked(queue)
-        if not self._sets.hands_out(queue):
-            where = "purge it at the broker that does (`qpid-ha queue show` names it), or have a consumer here first"
-            raise QueueLocked(f"this broker does not hand out from queue {queue.name} now: {where}")
         purge = Purge(queue, up_to, reason)
         self._tasks[purge] = task = self._run(purge)
         if queue.messages.count <= PURGED_LENGTH:
@@ -93,9 +94,26 @@ class Purges:
             if purge.queue is queue:
                 finish(task)
 
+    def wants(self, queue: Queue) -> bool:
+        """Whether this member has to own `queue` for a purge."""
+        return any(purge.queue is queue for purge in self._tasks)
+
+    def resume(self) -> None:
+        """Go on with those that have waited for their queue, if it is there, or come to nothing."""
+        for purge in [purge for purge in self._waiting if not self._has_to_wait(purge.queue)]:
+            self._work.add(self._waiting.pop(purge))
+
+    def _has_to_wait(self, queue: Queue) -> bool:
+        is_writable = not queue.deleted and self._sets.may_write(queue)
+        return is_writable and self._sets.replication.counts_later and not self._sets.hands_out(queue)
+
     def _run(self, purge: Purge) -> Task:
         queue, sets = purge.queue, self._sets
         while not queue.deleted and sets.may_write(queue):
+            if self._has_to_wait(queue):
+                self._tasks[purge] = self._waiting[purge] = self._run(purge)
+                sets.replication.note_due(queue)
+                return
             entries = purge.next_portion()
             if entries:
                 purge.count += len(entries)

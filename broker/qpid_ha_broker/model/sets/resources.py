@@ -15,7 +15,7 @@ from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import InvalidArgument, ModelError, QueueFull
 from qpid_ha_broker.model.exchanges.exchange import Exchange
-from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
+from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, AllOf, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning, SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
@@ -169,7 +169,9 @@ class Resources:
             events: Sequence[ev.Enqueued | ev.ProducerAdvanced | ev.NumbersRefused] = plan.written_to(resource_set.log)
             advances = unit.advances
             if advances:
-                room = self.deduplication.room_for(advances, resource_set.state.producers)
+                producers = resource_set.state.producers
+                # In a group an event with a number that is there already is that of a duplicate.
+                room = [] if self.replication.counts_later else self.deduplication.room_for(advances, producers)
                 events = [*room, *events, *self.deduplication.take_refused(advances)]
             written, displaced = resource_set.commit(events, leaving)
             token = written if token is None else written.and_also(token)
@@ -191,14 +193,17 @@ class Resources:
     def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
         """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
 
-        `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
+        `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`. Raises
+        InvalidArgument for a session's consumer of a group.
         """
+        if consumer.session_owner is not None and self.replication.counts_later:
+            raise InvalidArgument(
+                f"queue {queue.name} is of a group, which holds no messages for a session: attach without the session,"
+                " or use a queue of a set that has a primary"
+            )
         if not consumer.browsing:
             self.replication.check_writable()
             check_unlocked(queue)
-            if consumer.session_owner is not None and self.replication.counts_later:
-                text = "no session of a client holds messages of its queues: consume without one"
-                raise InvalidArgument(f"the resource set {self.name} is a group: {text}")
         name = queue.owner
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
@@ -216,6 +221,7 @@ class Resources:
         `keep_until_ms`: until then the consumer may come back, and what it alone has and uses is kept for it.
         """
         queue.unsubscribe(consumer, now_ms)
+        self.catalog.note_use(queue)
         if not self.sets.may_write(queue):
             return
         if not (consumer.browsing or queue.dispatcher.has_takers or queue.deleted):
@@ -302,8 +308,8 @@ class Resources:
     def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> CommitToken:
         if consumer.session_owner is not None:
             return self.sets.holding(queue).hold(queue, entries, consumer.session_owner)
-        if consumer.browsing or not self.log_acquisitions:
-            return COMMITTED
+        if consumer.browsing or not self.log_acquisitions or self.replication.counts_later:
+            return COMMITTED  # of a group all that was out is marked when its member ends: nothing need be told
         return self.sets.holding(queue).acquire(queue, entries)
 
     def accept(self, queue: Queue, entries: list[Entry]) -> CommitToken:
@@ -390,6 +396,7 @@ class Resources:
     def _finish_work(self) -> None:
         """Let all work come to its end: each task finds that nothing may be written any more."""
         self.deduplication.forget_unwritten()
+        self.purges.resume()
         self.work.run()
 
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:
@@ -524,7 +531,8 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
 
 
 def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Message], now_ms: int) -> CommitToken:
-    """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log."""
+    """`Resources.publish`, all or none, for what one producer numbers, by ascending numbers: one unit of the log,
+    or in a group one for each."""
     resources.replication.check_writable()
     deduplication = resources.deduplication
     new = messages
@@ -541,7 +549,12 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
     plan = resources.plan((queue,), new[0], now_ms, routed=False)
     for message in new[1:]:
         plan.add((queue,), message, now_ms, routed=False)
-    return resources.carry_out(plan, [])
+    if not resources.replication.counts_later:
+        return resources.carry_out(plan, [])
+    # Some of them may come at another member, too, and not in the same units: each is known for itself.
+    plan.abandon()
+    plans = (resources.plan((queue,), message, now_ms, routed=False) for message in new)
+    return CommitToken(queue.log, 0, AllOf([resources.carry_out(each, []) for each in plans]))
 
 
 def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[Entry]:

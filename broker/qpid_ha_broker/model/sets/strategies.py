@@ -64,6 +64,9 @@ class Replication(QueueStrategy, Protocol):
         """Whether it has to be written that messages come back to `queue` that did not fail; `was_seen`: a client may
         have seen them."""
 
+    def note_due(self, queue: Queue) -> None:
+        """Messages of `queue`, which this broker does not hand out, have expired, or are to be purged."""
+
 
 class HotStandby:
     """One broker writes, the others follow. Nothing is refused unless somebody says why."""
@@ -118,6 +121,10 @@ class HotStandby:
         """As `QueueStrategy.hands_out`."""
         return not self._read_only
 
+    def is_used_elsewhere(self, queue: Queue) -> bool:
+        """Whether clients of another broker consume from `queue`, as far as that is known here."""
+        return False
+
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""
         return False
@@ -125,6 +132,9 @@ class HotStandby:
     def facts_of(self, queue: Queue) -> Mapping[str, object]:
         """What operators are told of `queue` because of how it is shared."""
         return {}
+
+    def note_due(self, queue: Queue) -> None:
+        """As `Replication.note_due`: whoever hands out sees it itself."""
 
     def check_writable(self) -> None:
         """Raises NotPrimary, or what `not_primary` makes."""
@@ -164,6 +174,9 @@ class Alone:
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`."""
         return False
+
+    def note_due(self, queue: Queue) -> None:
+        """As `Replication.note_due`: whoever hands out sees it itself."""
 
 
 class Copied:

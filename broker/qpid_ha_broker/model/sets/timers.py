@@ -38,7 +38,8 @@ class QueueTimers:
     def tick(self, now_ms: int, budget: Budget = UNLIMITED) -> list[Queue]:
         """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete.
 
-        When `budget` is spent there is more to do: see `is_behind`.
+        When `budget` is spent there is more to do: see `is_behind`. In a group the owner of a queue does it; that
+        somebody has to become the owner is noted.
         """
         self.is_behind = False
         if self._sets.replication.read_only:
@@ -50,6 +51,8 @@ class QueueTimers:
                 del timed[queue]
                 continue
             if not self._sets.hands_out(queue):
+                if self._sets.replication.counts_later:
+                    self._leave_to_owner(queue, now_ms)
                 continue
             if not self._expire(queue, now_ms, budget):
                 self.is_behind = True
@@ -61,6 +64,12 @@ class QueueTimers:
             elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
                 del timed[queue]
         return due
+
+    def _leave_to_owner(self, queue: Queue, now_ms: int) -> None:
+        if queue.messages.has_expired(now_ms):
+            self._sets.replication.note_due(queue)
+        elif queue.messages.next_expiry_ms() is None:
+            del self._catalog.timed[queue]  # what somebody has is noted when it comes back
 
     def _expire(self, queue: Queue, now_ms: int, budget: Budget) -> bool:
         """Whether all is gone whose time is over; False when `budget` was spent before."""
