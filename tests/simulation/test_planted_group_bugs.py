@@ -19,6 +19,7 @@ from qpid_ha_broker.group.joining import LevelingUp
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.ownership import Ownership
+from qpid_ha_broker.group.queue_use import QueueUse
 from qpid_ha_broker.model.errors import NotFound
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
@@ -136,10 +137,10 @@ def test_not_telling_what_a_consumer_gave_back_is_found(monkeypatch: pytest.Monk
 
 
 def test_handing_out_before_all_know_who_owns_the_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_delivered_here(self: GroupMember, queue: int) -> bool:
-        owns = self.users(queue)[0] == self.name
-        return self.role is GroupRole.SERVING and owns and queue not in self._parts.yielding
+    def as_delivered_here(self: QueueUse, queue: int) -> bool:
+        owns = self.owner(queue) == self._parts.ctx.settings.name
+        return self._parts.role is GroupRole.SERVING and owns and queue not in self._parts.yielding
 
-    monkeypatch.setattr(GroupMember, "may_hand_out", as_delivered_here)
+    monkeypatch.setattr(QueueUse, "may_hand_out", as_delivered_here)
 
     found_by(monkeypatch, seeds())

@@ -218,7 +218,7 @@ def test_a_purge_waits_until_its_member_owns_the_queue_and_takes_what_nobody_has
     if is_owned:
         assert bodies(group.a.core.inbox(taking)) == ["x"]
     group.settle()
-    assert group.b.serving.member.owner(group.b.queue().id) != "b"
+    assert group.b.serving.member.queues.owner(group.b.queue().id) != "b"
 
 
 def test_a_purge_of_a_queue_that_is_deleted_meanwhile_is_given_up(group: LittleGroup) -> None:
@@ -370,7 +370,7 @@ def test_what_a_member_held_that_has_gone_wakes_the_owner(group: LittleGroup) ->
     group.settle()
     assert bodies(group.b.core.inbox(theirs)) == ["a", "b"]
     group.pass_time(group.slice_s + 0.1)
-    assert group.a.serving.member.owner(group.a.queue().id) == "a"
+    assert group.a.serving.member.queues.owner(group.a.queue().id) == "a"
     group.lose(group.b)
     again = group.a.core.inbox(mine)
     assert bodies(again) == ["a", "b"]
@@ -384,7 +384,7 @@ def test_who_waits_alone_keeps_the_queue(group: LittleGroup) -> None:
         group.pass_time(group.slice_s + 0.1)
         publish(group, group.b, "x")
     assert bodies(group.a.core.inbox(here)) == ["x"] * 3
-    assert group.b.serving.member.owner(group.b.queue().id) == "a"
+    assert group.b.serving.member.queues.owner(group.b.queue().id) == "a"
 
 
 def test_browsers_need_no_turn(group: LittleGroup) -> None:

@@ -61,7 +61,7 @@ def test_what_expires_where_nobody_consumes_leaves_once_by_the_first_member_whic
     tick(group, NOW_MS + 1000)
     assert [held(member) for member in group.members] == [["new"]] * 3
     assert group.a.core.log.last_lsn == before + 1, "once, by one member"
-    assert [member.serving.member.owner(member.queue().id) for member in group.members] == [""] * 3
+    assert [member.serving.member.queues.owner(member.queue().id) for member in group.members] == [""] * 3
 
 
 def test_nobody_asks_for_a_queue_whose_expired_messages_have_gone(group: LittleGroup, looks: list[str]) -> None:
@@ -81,7 +81,7 @@ def test_what_expires_where_another_member_consumes_is_its_owners_to_remove(grou
     group.settle()
     tick(group, NOW_MS + 1000)
     assert [held(member) for member in group.members] == [[], [], []]
-    assert group.a.serving.member.owner(group.a.queue().id) == "b"
+    assert group.a.serving.member.queues.owner(group.a.queue().id) == "b"
 
 
 def test_what_a_consumer_has_does_not_expire_and_does_once_it_comes_back(group: LittleGroup) -> None:

@@ -31,8 +31,8 @@ class Primary:
         self.default = self.broker.container.default.resources.replicated
         self.map = self.default.state.map
         self.refusals: list[str] = []
-        status = SimpleNamespace(generation=3)
-        member = SimpleNamespace(hosted=self.set, is_serving=True, member=SimpleNamespace(status=status))
+        facts = SimpleNamespace(generation=3, keeps_directory=True)
+        member = SimpleNamespace(hosted=self.set, is_serving=True, facts=facts)
         self.committed = SimpleNamespace(committed_lsn=0, position=SimpleNamespace(lsn=0))
         members: dict[str, Any] = {"red": member}
         self.queues = PlacedQueues("alpha", self.map, cast("Any", self.committed), members, lambda: None)

@@ -366,7 +366,7 @@ def test_consumed_messages_with_a_long_life_are_not_remembered_for_it() -> None:
     for _ in range(50):
         core.publish(queue, *(str(n) for n in range(100)))
         core.consume(queue)
-    assert len(queue.messages._expiries) < 500
+    assert len(queue.messages.expiries) < 500
     core.publish(queue, "last")
     core.tick(after_ms=24 * 3600 * SECOND)
     assert queue.messages.count == 0

@@ -26,6 +26,7 @@ _SHOWN: Final = """
     ha.coordinator-loss ha.failback ha.priority ha.failback-delay ha.virtual-ip ha.hook-timeout
     ha.zone ha.min-replicas ha.default-replicas replica-policies ha.placement ha.failure-timeout
     ha.failure-recovery-interval ha.replica-check-interval ha.replica-additions ha.auto-trim
+    group.transport group.window group.ownership-slice
 """
 _WITHHELD: Final = """
     sasl.mechanisms sasl.users-db sasl.allow-anonymous sasl.allow-insecure-plain acl.rules acl.file tls.key admin.tokens

@@ -28,7 +28,7 @@ the third follows from both, because an acceptance is an event that is confirmed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from qpid_ha_broker.events.codec import LogRecord, encode_all
@@ -41,6 +41,7 @@ from qpid_ha_broker.group.deliveries import Deliveries, RoleCells
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.lineage import NOTHING_ACKNOWLEDGED
 from qpid_ha_broker.group.parts import GroupParts
+from qpid_ha_broker.group.queue_use import QueueUse
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.model.errors import InvalidArgument, NotPrimary
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
@@ -57,6 +58,7 @@ class GroupMember:
         self._ctx = self._parts.ctx
         self._decisions = RecordDecisions(self._parts)
         self._deliveries = Deliveries(self._parts)
+        self.queues = QueueUse(self._parts)
         self._read_s = float("-inf")
 
     # --- what a driver asks
@@ -96,45 +98,6 @@ class GroupMember:
         """The set's record, as far as this member knows."""
         return self._parts.records.record
 
-    def may_hand_out(self, queue: int) -> bool:
-        """Whether consumers here get messages of the queue, as far as `committed_lsn`."""
-        if self._parts.log is None or self._parts.role is not GroupRole.SERVING or queue in self._parts.yielding:
-            return False
-        lineage = self._parts.log.lineage
-        owner, since = lineage.ownership.owner(queue)
-        return owner == self._ctx.settings.name and since <= lineage.stable_position
-
-    def may_take(self, queue: int, ids: Collection[int]) -> bool:
-        """Whether these messages are this member's: to remove, or to give back."""
-        log = self._parts.log
-        return log is not None and log.lineage.ownership.may_take(queue, self.name, ids)
-
-    def held(self, queue: int) -> Mapping[int, str]:
-        """Ids of messages that were out when their holders yielded, with these."""
-        return self._parts.log.lineage.ownership.held(queue) if self._parts.log is not None else {}
-
-    def is_wanted_elsewhere(self, queue: int) -> bool:
-        """Whether another member owns the queue, or waits for it."""
-        if self._parts.log is None:
-            return False
-        ownership = self._parts.log.lineage.ownership
-        return bool({ownership.owner(queue)[0], *ownership.wanting(queue)} - {"", self.name})
-
-    def others_want(self, queue: int) -> bool:
-        """Whether another member waits for the queue."""
-        return self._parts.log is not None and bool(self._parts.log.lineage.ownership.wanting(queue))
-
-    def owner(self, queue: int) -> str:
-        """Who owns the queue, as far as this member was delivered; empty: nobody."""
-        return self.users(queue)[0]
-
-    def users(self, queue: int) -> tuple[str, tuple[str, ...]]:
-        """The owner of the queue, and who waits for it, in order."""
-        if self._parts.log is None:
-            return "", ()
-        ownership = self._parts.log.lineage.ownership
-        return ownership.owner(queue)[0], ownership.wanting(queue)
-
     def lags(self) -> Iterator[tuple[str, int]]:
         """Of the others whom the record names, how many LSNs each has not acknowledged."""
         if self._parts.log is not None:
@@ -143,14 +106,6 @@ class GroupMember:
                 if name != self.name:
                     lsn, _ = acknowledged.get(name, NOTHING_ACKNOWLEDGED)
                     yield name, max(0, self._ctx.last_lsn - lsn)
-
-    def take_moved(self) -> Iterable[int]:
-        """Queues of which others became the owner, or wait, since the last call."""
-        if self._parts.log is None:
-            return ()
-        ownership = self._parts.log.lineage.ownership
-        moved, ownership.moved = ownership.moved, {}
-        return moved
 
     @property
     def is_first(self) -> bool:

@@ -39,8 +39,8 @@ class GroupServing:
         """It serves, as `look` found it last."""
         self._slices = Slices(resources.catalog, replication.due, resources.purges, slice_s)
         replication.multicast = self._multicast
-        replication.owns, replication.users = self.member.may_hand_out, self.member.users
-        replication.is_wanted_elsewhere = self.member.is_wanted_elsewhere
+        replication.owns, replication.users = self.member.queues.may_hand_out, self.member.queues.users
+        replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
         replication.read_only = f"{settings.name} has not come to its group yet"
 
     def _multicast(self, number: int, events: Sequence[Event]) -> None:
@@ -70,10 +70,10 @@ class GroupServing:
         if not entries:
             return
         ids = [entry.id for entry in entries]
-        if isinstance(event, Dequeued) and self.member.may_take(queue.id, ids):
+        if isinstance(event, Dequeued) and self.member.queues.may_take(queue.id, ids):
             self.resources.replicated.release(queue, entries, failed=False)
             return
-        own, holders = self.member.name, self.member.held(queue.id)
+        own, holders = self.member.name, self.member.queues.held(queue.id)
         for entry in entries:
             if holders.get(entry.id, own) == own:
                 queue.messages.give_back(entry, failed=False)

@@ -68,7 +68,7 @@ class Slices:
         """What is to be said at the end of a turn. Consumers of a queue that has come are woken."""
         changed, self._catalog.used_otherwise = self._catalog.used_otherwise or {}, {}
         watched, self._watched = self._watched, {}
-        looked_at = {**watched, **dict.fromkeys(member.take_moved())}
+        looked_at = {**watched, **dict.fromkeys(member.queues.take_moved())}
         for queue in (*changed, *self._due):
             looked_at[queue.id] = None
         self._due.clear()
@@ -85,19 +85,19 @@ class Slices:
         """What is to be said of one queue."""
         asked, is_purged = self._asked.get(queue.id), self._purges.wants(queue)
         wants = is_purged or queue.dispatcher.has_takers_with_credit
-        is_due = queue.messages.has_expired(self._catalog.now_ms)
+        is_due = queue.messages.expiries.is_due(self._catalog.now_ms)
         if asked is None:
-            is_nobodys = is_due and member.is_first and not member.owner(queue.id)
+            is_nobodys = is_due and member.is_first and not member.queues.owner(queue.id)
             return self._ask(queue) if wants or is_nobodys else []
-        if member.may_hand_out(queue.id) and not asked.is_serving:
+        if member.queues.may_hand_out(queue.id) and not asked.is_serving:
             asked.since_s = now_s
             self._catalog.awake[queue] = None
-        has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.others_want(queue.id)
+        has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
         is_over = asked.is_serving and others_want and now_s - asked.since_s >= self._slice_s
         if is_over or not (has_takers or is_due):
             del self._asked[queue.id]
             return [YieldAsked(queue.id, ranges_of(held_here(queue))), *(self._ask(queue) if wants else ())]
-        if member.owner(queue.id) == member.name and (
+        if member.queues.owner(queue.id) == member.name and (
             others_want or not (asked.is_serving and queue.dispatcher.has_takers)
         ):
             self._watched[queue.id] = None

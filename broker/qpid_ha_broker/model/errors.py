@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
-
-if TYPE_CHECKING:  # the log raises these
-    from qpid_ha_broker.model.logs.log import Commitment
+from typing import Final, Protocol, TypeVar
 
 Kept = TypeVar("Kept", bound=Exception)
 
@@ -78,11 +75,23 @@ class Unavailable(ModelError):
     """Whoever decides about it could not be asked, or gave no answer: whether it is done is not known. Ask again."""
 
 
+class BeingWritten(Protocol):
+    """As `model.logs.log.Commitment`, which raises these."""
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it counts."""
+
+    @property
+    def failure(self) -> ModelError | None:
+        """Why it never will; None: it may."""
+
+
 class BeingMade(Unavailable):
     """A queue or exchange was asked for, of a group, and does not count yet: ask again once `written` is committed, or
     has failed."""
 
-    def __init__(self, text: str, written: Commitment) -> None:
+    def __init__(self, text: str, written: BeingWritten) -> None:
         super().__init__(text)
         self.written = written
 

@@ -16,7 +16,7 @@ from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, N
 from qpid_ha_broker.model.exchanges.exchange import SELECTOR_ARGUMENT, Binding, Exchange, make_exchange, selector_of
 from qpid_ha_broker.model.exchanges.notices import DURABLE_SUBSCRIPTION, NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, CommitToken
-from qpid_ha_broker.model.message_reader import DeathReason
+from qpid_ha_broker.model.message_reader import DeathReason, MessageReader
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate, check_in_group
 from qpid_ha_broker.model.replication import (
@@ -241,7 +241,7 @@ class Configuration:
         level = self._level_of(name, after) if "qpid.replicate" in changes else queue.replication
         if obstacle := self._levels.obstacle(queue, level, most_moved):
             raise InUse(obstacle)
-        self._check_record(ev.QueueUpdated(queue.id, arguments))
+        _check_record(ev.QueueUpdated(queue.id, arguments))
         if level is not queue.replication:
             self._move_queue(queue, level)
         self._write(ev.QueueUpdated(queue.id, arguments), local=is_local(queue))
@@ -343,7 +343,7 @@ class Configuration:
         self._check_new_name(name)
         if arguments.get("qpid.alternate_exchange"):
             alternate = self.exchange(_alternate(str(arguments["qpid.alternate_exchange"])))
-            if self._is_for_dead_letters({name}):
+            if _is_for_dead_letters(self._catalog, {name}):
                 self._check_dead_letters(alternate)
         try:
             make_exchange(kind, 0, name, arguments)
@@ -378,17 +378,17 @@ class Configuration:
         self._begin()
         target, source = self._catalog.bindable_named(queue), self.exchange(exchange)
         if isinstance(target, PlacedQueue):
-            self._check_placed(source, target)
+            _check_placed(self._catalog, source, target)
         if exchange != NOTICE_EXCHANGE:
             _check_takes_others(self._catalog, target)
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
-            self._check_selector(arguments)
+            _check_selector(self._catalog.reader, arguments)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         bound = ev.Bound(source.id, target.id, key, dict(arguments))
-        self._check_record(bound)
+        _check_record(bound)
         there = source.binding(target.id, key)
         if there is None or there.arguments != arguments:
             source.check_room(Binding(target.id, key, arguments))
@@ -409,31 +409,6 @@ class Configuration:
         local = is_local_binding(source, target, there.arguments)
         self._write(ev.Unbound(source.id, target.id, key), local=local)
         self._note(_here(target), f"queue {queue} unbound from {exchange} with the key {key!r}")
-
-    def _check_selector(self, arguments: Arguments) -> None:
-        """Raises ValueError for what is no selector."""
-        text = arguments.get(SELECTOR_ARGUMENT, "")
-        if not isinstance(text, str):
-            raise ValueError(f"{SELECTOR_ARGUMENT} is {text!r}: give a selector, as a text")
-        if text := selector_of(arguments):
-            self._catalog.reader.selector(text)
-
-    def _check_placed(self, source: Exchange, target: PlacedQueue) -> None:
-        """Whether a queue of another set can be bound to `source`."""
-        if target.deleting:
-            raise InUse(f"queue {target.name} is being deleted")
-        names = {source.name}
-        for exchange in self._catalog.exchanges.values():
-            if exchange.arguments.get("qpid.alternate_exchange") == source.name:
-                names.add(exchange.name)
-        if self._is_for_dead_letters(names):
-            raise InvalidArgument(
-                f"dead letters go to exchange {source.name}, and cannot go from one resource set to another: queue"
-                f" {target.name} is in {target.set}; bind a queue of the set default, or use another exchange"
-            )
-
-    def _is_for_dead_letters(self, exchanges: set[str]) -> bool:
-        return any(queue.arguments.alternate_exchange in exchanges for queue in self._catalog.queues.values())
 
     def _check_dead_letters(self, exchange: Exchange) -> None:
         """Raises InvalidArgument for an alternate exchange of a queue that leads, itself or by its own, elsewhere."""
@@ -496,24 +471,52 @@ class Configuration:
     def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> CommitToken:
         if level is not Replicate.CONFIGURATION:
             return self._write(event, local=level is Replicate.NONE)
-        self._check_record(event)
+        _check_record(event)
         replicated = self._sets.replicated
         return replicated.submit((event, ev.ReplicationChanged(replicated.log.last_lsn + 1, False)))
 
     def _write(self, event: ev.Event, *, local: bool = False) -> CommitToken:
-        self._check_record(event)
+        _check_record(event)
         written = (self._sets.local if local else self._sets.replicated).submit((event,))
         if self._replication.counts_later:
             self._unit = written
         return written
 
-    @staticmethod
-    def _check_record(event: ev.Event) -> None:
-        try:
-            encode(0, event)
-        except ValueError as error:
-            # Once it is in the log it is too late: every witness would be sent what cannot be written down.
-            raise InvalidArgument(str(error)) from error
+
+def _check_selector(reader: MessageReader, arguments: Arguments) -> None:
+    """Raises ValueError for what is no selector."""
+    text = arguments.get(SELECTOR_ARGUMENT, "")
+    if not isinstance(text, str):
+        raise ValueError(f"{SELECTOR_ARGUMENT} is {text!r}: give a selector, as a text")
+    if text := selector_of(arguments):
+        reader.selector(text)
+
+
+def _check_placed(catalog: Catalog, source: Exchange, target: PlacedQueue) -> None:
+    """Whether a queue of another set can be bound to `source`."""
+    if target.deleting:
+        raise InUse(f"queue {target.name} is being deleted")
+    names = {source.name}
+    for exchange in catalog.exchanges.values():
+        if exchange.arguments.get("qpid.alternate_exchange") == source.name:
+            names.add(exchange.name)
+    if _is_for_dead_letters(catalog, names):
+        raise InvalidArgument(
+            f"dead letters go to exchange {source.name}, and cannot go from one resource set to another: queue"
+            f" {target.name} is in {target.set}; bind a queue of the set default, or use another exchange"
+        )
+
+
+def _is_for_dead_letters(catalog: Catalog, exchanges: set[str]) -> bool:
+    return any(queue.arguments.alternate_exchange in exchanges for queue in catalog.queues.values())
+
+
+def _check_record(event: ev.Event) -> None:
+    try:
+        encode(0, event)
+    except ValueError as error:
+        # Once it is in the log it is too late: every witness would be sent what cannot be written down.
+        raise InvalidArgument(str(error)) from error
 
 
 def _alternate(name: str) -> str:

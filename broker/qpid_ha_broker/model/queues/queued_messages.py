@@ -23,13 +23,13 @@ class QueuedMessages:
 
     __slots__ = (
         "_cursors",
-        "_expiries",
         "_name",
         "_order",
         "acquired",
         "count",
         "dequeued_total",
         "enqueued_total",
+        "expiries",
         "id_ahead",
         "paged",
         "size",
@@ -43,7 +43,7 @@ class QueuedMessages:
         """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
         self._cursors: list[OrderCursor] = []
         """Those that must see again what comes back."""
-        self._expiries = Expiries()
+        self.expiries = Expiries()
         self.count = self.acquired = 0
         self.size = 0
         """Bytes of payload."""
@@ -127,7 +127,7 @@ class QueuedMessages:
         self.enqueued_total += 1
         expires_at_ms = entry.header.expires_at_ms
         if expires_at_ms:
-            self._expiries.note(expires_at_ms, entry, self.count)
+            self.expiries.note(expires_at_ms, entry, self.count)
         return self._order.append(entry)
 
     def add_plain(self, entry: Entry, size: int) -> None:
@@ -153,7 +153,7 @@ class QueuedMessages:
         if any(map(_expiry, entries)):
             for entry in entries:
                 if expires_at_ms := entry.header.expires_at_ms:
-                    self._expiries.note(expires_at_ms, entry, self.count)
+                    self.expiries.note(expires_at_ms, entry, self.count)
         self.enqueued_total += len(entries)
         self._order.prepend(entries)
         self._restart()
@@ -175,24 +175,24 @@ class QueuedMessages:
         """Empty the queue as if nothing had come; returns what it held, by ascending id."""
         self.enqueued_total -= self.count
         self.count = self.size = self.paged = self.acquired = 0
-        self._expiries.clear()
+        self.expiries.clear()
         return self._order.take_all()
 
     def dismantle(self) -> Task:
         """Let go of the messages of a queue that is deleted, some at each step."""
-        yield from self._expiries.dismantle()
+        yield from self.expiries.dismantle()
         yield from self._order.dismantle()
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self._order.renumber(new_ids)
-        self._expiries.renumbered()
+        self.expiries.renumbered()
         self._restart()
 
     def go_back(self, most: int) -> None:
         """Ids above `most`, of which none is here any more, come again: the log went back, and goes on from there."""
         self._order.go_back(most)
-        self._expiries.renumbered()
+        self.expiries.renumbered()
         self._restart()
 
     def _restart(self) -> None:
@@ -217,8 +217,8 @@ class QueuedMessages:
         for cursor in self._cursors:
             cursor.rewind(entry)
         expires_at_ms = entry.header.expires_at_ms
-        if 0 < expires_at_ms <= self._expiries.popped_ms:
-            self._expiries.note(expires_at_ms, entry, self.count)
+        if 0 < expires_at_ms <= self.expiries.popped_ms:
+            self.expiries.note(expires_at_ms, entry, self.count)
 
     def replace_body(self, entry: Entry, body: Body) -> None:
         """Let the same body be elsewhere: page it out, bring it back, or say in which other file it is."""
@@ -234,11 +234,7 @@ class QueuedMessages:
 
     def next_expiry_ms(self) -> int | None:
         """When the next message may expire; None when none will."""
-        return self._expiries.next_ms
-
-    def has_expired(self, now_ms: int) -> bool:
-        """Whether `expired` would find something."""
-        return self._expiries.is_due(now_ms)
+        return self.expiries.next_ms
 
     def expired(self, now_ms: int, most: int = 1 << 62) -> list[Entry]:
         """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns.
@@ -246,7 +242,7 @@ class QueuedMessages:
         Of `most` notes: there may be more, as `next_expiry_ms` tells.
         """
         # Once each: what came when its time was over already, and was held and given back since, is noted twice.
-        entries = [entry for entry in dict.fromkeys(self._expiries.pop(now_ms, most)) if entry.holder is None]
+        entries = [entry for entry in dict.fromkeys(self.expiries.pop(now_ms, most)) if entry.holder is None]
         for entry in entries:
             self.hold(entry, EXPIRED)
         return entries

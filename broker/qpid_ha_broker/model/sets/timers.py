@@ -66,7 +66,7 @@ class QueueTimers:
         return due
 
     def _leave_to_owner(self, queue: Queue, now_ms: int) -> None:
-        if queue.messages.has_expired(now_ms):
+        if queue.messages.expiries.is_due(now_ms):
             self._sets.replication.note_due(queue)
         elif queue.messages.next_expiry_ms() is None:
             del self._catalog.timed[queue]  # what somebody has is noted when it comes back

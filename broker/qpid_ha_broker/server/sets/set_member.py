@@ -12,7 +12,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -97,7 +97,7 @@ class SetMember:
         self._log = hosted.resources.replicated.log
         self._has_witness = settings.has_witness
         self.facts = PrimarySetFacts(self.member, hosted.resources.replicated.log)
-        self._loop = CoreLoop(self.member.handle, self.fail, lambda: self.links.flush())
+        self._loop = CoreLoop(self._handle, self.fail, lambda: self.links.flush())
         self._is_stopped = False
         self._is_failed = False
         """Whatever state the core is in, it must not speak for this replica any more."""
@@ -178,6 +178,9 @@ class SetMember:
         else:
             self._wake()
         self._loop.feed(happened)
+
+    def _handle(self, happened: fx.Input, now_s: float) -> Sequence[fx.Effect]:
+        return self.member.handle(happened, now_s)
 
     def _wake(self) -> None:
         self._is_active = True

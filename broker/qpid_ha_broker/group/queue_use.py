@@ -1,0 +1,62 @@
+"""Which member hands out from a queue, who waits for it, and whose its messages are, as one member knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.parts import GroupParts
+
+
+class QueueUse:
+    """Of one member. What it says follows from what was delivered to it."""
+
+    def __init__(self, parts: GroupParts) -> None:
+        self._parts = parts
+
+    def may_hand_out(self, queue: int) -> bool:
+        """Whether consumers here get messages of the queue, as far as `committed_lsn`."""
+        if self._parts.log is None or self._parts.role is not GroupRole.SERVING or queue in self._parts.yielding:
+            return False
+        lineage = self._parts.log.lineage
+        owner, since = lineage.ownership.owner(queue)
+        return owner == self._parts.ctx.settings.name and since <= lineage.stable_position
+
+    def may_take(self, queue: int, ids: Collection[int]) -> bool:
+        """Whether these messages are this member's: to remove, or to give back."""
+        log = self._parts.log
+        return log is not None and log.lineage.ownership.may_take(queue, self._parts.ctx.settings.name, ids)
+
+    def held(self, queue: int) -> Mapping[int, str]:
+        """Ids of messages that were out when their holders yielded, with these."""
+        return self._parts.log.lineage.ownership.held(queue) if self._parts.log is not None else {}
+
+    def is_wanted_elsewhere(self, queue: int) -> bool:
+        """Whether another member owns the queue, or waits for it."""
+        if self._parts.log is None:
+            return False
+        ownership = self._parts.log.lineage.ownership
+        return bool({ownership.owner(queue)[0], *ownership.wanting(queue)} - {"", self._parts.ctx.settings.name})
+
+    def others_want(self, queue: int) -> bool:
+        """Whether another member waits for the queue."""
+        return self._parts.log is not None and bool(self._parts.log.lineage.ownership.wanting(queue))
+
+    def owner(self, queue: int) -> str:
+        """Who owns the queue, as far as this member was delivered; empty: nobody."""
+        return self.users(queue)[0]
+
+    def users(self, queue: int) -> tuple[str, tuple[str, ...]]:
+        """The owner of the queue, and who waits for it, in order."""
+        if self._parts.log is None:
+            return "", ()
+        ownership = self._parts.log.lineage.ownership
+        return ownership.owner(queue)[0], ownership.wanting(queue)
+
+    def take_moved(self) -> Iterable[int]:
+        """Queues of which others became the owner, or wait, since the last call."""
+        if self._parts.log is None:
+            return ()
+        ownership = self._parts.log.lineage.ownership
+        moved, ownership.moved = ownership.moved, {}
+        return moved
