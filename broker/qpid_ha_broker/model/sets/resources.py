@@ -554,7 +554,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
     # Some of them may come at another member, too, and not in the same units: each is known for itself.
     plan.abandon()
     plans = (resources.plan((queue,), message, now_ms, routed=False) for message in new)
-    return CommitToken(queue.log, 0, AllOf([resources.carry_out(each, []) for each in plans]))
+    return CommitToken(queue.log, 0, AllOf([resources.carry_out(plan, []) for plan in plans]))
 
 
 def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[Entry]:
