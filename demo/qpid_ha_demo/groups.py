@@ -91,7 +91,7 @@ class GroupDemo:
     def start(self) -> None:
         """Make the group, and begin to work."""
         self._cluster.wait_whole()
-        self._ask("sets", action="create", name=SET)
+        self._ask("sets", action="create", name=SET, strategy="group")
         self._wait(self._is_whole, "the group is there")
         self._stage.step("three brokers, and a resource set that each of them writes", f"{SET}, strategy group")
         for traffic in self.traffic:
@@ -158,7 +158,7 @@ class GroupDemo:
 
     def _is_whole(self) -> bool:
         row = self._row()
-        return len(row.get("in_sync", ())) == BROKERS and not row.get("problem")
+        return row.get("strategy") == "group" and len(row["in_sync"]) == BROKERS and not row["problem"]
 
     def _row(self) -> dict[str, Any]:
         try:
