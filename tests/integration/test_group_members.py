@@ -14,6 +14,7 @@ from hosted_sets import RecordsInOnePlace
 from model_support import message
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.model.errors import BeingMade
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
@@ -23,9 +24,11 @@ UUID = "0123456789abcdef" * 2
 
 
 @pytest.fixture(autouse=True)
-def bus(monkeypatch: pytest.MonkeyPatch) -> None:
+def bus(monkeypatch: pytest.MonkeyPatch) -> GroupBus:
     """What the brokers of a test multicast goes through the test."""
-    monkeypatch.setattr(GroupSetMember, "make_transport", staticmethod(GroupBus().port))
+    bus = GroupBus()
+    monkeypatch.setattr(GroupSetMember, "make_transport", staticmethod(bus.port))
+    return bus
 
 
 class Groups:
@@ -164,3 +167,25 @@ def test_all_come_back_from_their_stores_with_what_was_committed(tmp_path: Path)
         await eventually(lambda: groups.bodies("a", "q") == ["one", "two", "three"])
 
     story_of_three(tmp_path, story, *BROKERS)
+
+
+def test_what_nobody_can_read_is_left_out_and_of_another_release_only_by_who_leaves(
+    tmp_path: Path, bus: GroupBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        port = bus.port(UUID, "a", groups.member("a"))
+        bus.multicast(port, bytes((GROUP_VERSION,)) + b"no frame")
+        await groups.publish("b", "q", "one")
+        assert "what a has multicast cannot be read" in caplog.text
+        groups.member("c").delivered("a", bytes((GROUP_VERSION + 1,)))
+        await groups.serve("a", "b")
+        hosts = groups.cluster.brokers["c"].sets
+        assert hosts is not None
+        await eventually(lambda: "upgrade this broker" in hosts.hosts.absent.problems.get("orders", ""))
+        await groups.publish("a", "q", "two")
+        assert groups.bodies("b", "q") == ["one", "two"]
+
+    story_of_three(tmp_path, story)

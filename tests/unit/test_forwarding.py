@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handed_on import a_receiver, a_sender, deliver, frames_of
+from little_group import LittleGroup
 from model_support import NOW_MS, WITNESS, Core, TextReader, bodies, body, message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import forwarding
@@ -363,3 +364,24 @@ def test_each_message_is_there_once_or_its_publisher_was_told_that_it_is_not(see
         if there[text] != (1 if token.is_committed else 0) or token.is_committed is (token.failure is not None)
     }
     assert not wrong
+
+
+def test_what_others_of_a_group_were_faster_about_is_sent_once_more_and_then_shows_why() -> None:
+    group = LittleGroup()
+    name = group.a.queue().name
+    receiver = ForwardReceiver(group.a.resources, MessageClock(), lambda: None)
+    receiver.received(ForwardBegin(b"far"), NOW_MS)
+    receiver.received(ForwardMessage(1, (name,), True, 4, 0, b"", 0, message("x").payload), NOW_MS)
+    group.b.write(ev.QueueDeleted(group.b.queue().id))
+    group.b.turn()
+    receiver.write(NOW_MS)
+    group.settle()
+    (refused,) = receiver.committed()
+    assert isinstance(refused, ForwardRefused)
+    assert (refused.number, refused.code, receiver.is_idle) == (0, ForwardCode.NOT_PRIMARY, True)
+    assert receiver.received(ForwardMessage(2, (name,), True, 4, 0, b"", 0, b"y"), NOW_MS) == [], "before it is there"
+
+    again = ForwardReceiver(group.a.resources, MessageClock(), lambda: None)
+    again.received(ForwardBegin(b"far"), NOW_MS)
+    told = again.received(ForwardMessage(1, (name,), True, 4, 0, b"", 0, message("x").payload), NOW_MS)
+    assert [frame.code for frame in told if isinstance(frame, ForwardRefused)] == [ForwardCode.NOT_FOUND]

@@ -313,11 +313,20 @@ class ForwardReceiver:
         return []
 
     def committed(self) -> list[ForwardFrame]:
-        """What is to be told after a turn, or a commit."""
+        """What is to be told after a turn, or a commit.
+
+        What fails now, as in a group where others were faster, is to be sent once more: then it shows why.
+        """
         number = 0
         while self._waiting and self._waiting[0].token.is_committed:
             number = self._waiting.popleft().number
-        return [ForwardDone(number)] if number else []
+        told: list[ForwardFrame] = [ForwardDone(number)] if number else []
+        failure = self._waiting[0].token.failure if self._waiting else None
+        if failure is not None:
+            self._refused = self._waiting[0].number
+            self._waiting.clear()
+            told.append(ForwardRefused(0, ForwardCode.NOT_PRIMARY, str(failure)[:REFUSAL_CHARACTERS]))
+        return told
 
     def _message(self, frame: ForwardMessage, now_ms: int) -> list[ForwardFrame]:
         if not self._producer or frame.number <= self._last:

@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.frames import GroupFrame, decode_batch
+from qpid_ha_broker.group.frames import GROUP_VERSION, GroupFrame, decode_batch
 from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.effects import Answered, ClusterRecord
 from qpid_ha_broker.ha.frames import FrameError, Question
@@ -207,8 +207,12 @@ class GroupSetMember:
         """A batch, perhaps an own one."""
         try:
             frames = _frames_of(data)
-        except FrameError as error:  # all members read the same bytes, and leave out the same
-            log.error("set %s: what %s has multicast cannot be read: %s", self.name, sender, error)
+        except FrameError as error:
+            text = f"what {sender} has multicast cannot be read: {error}"
+            if data[:1] != bytes((GROUP_VERSION,)) and sender in self.member.record.members:
+                self.fail(f"{text}; upgrade this broker")  # which others may read, and then have another log than this
+                return
+            log.error("set %s: %s", self.name, text)  # all members read the same bytes, and leave out the same
             frames = ()
         self.feed(fx.Delivered(sender, frames, len(data)))
 
