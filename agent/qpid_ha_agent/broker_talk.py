@@ -49,6 +49,11 @@ class BrokerTalk:
         """Something has happened: do not wait for the next turn."""
         self._poll_now.set()
 
+    async def look(self) -> None:
+        """Ask now: what was seen at the last turn may be over."""
+        if self.is_there:
+            await self._poll(self.view)
+
     async def request(self, method: str, timeout_s: float, **params: object) -> object:
         """The broker's answer; a `cause` among the params says who wants that. Raises ControlFailure."""
         return await asyncio.to_thread(self._call, method, timeout_s, params)

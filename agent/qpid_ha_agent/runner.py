@@ -390,6 +390,7 @@ class Runner:
         self._stopping = True
 
     async def _answer_restart(self, note: str) -> None:
+        await self._talk.look()
         try:
             line = await asyncio.to_thread(self._restart.answer, note, self._why_no_restart)
         except CoordinatorError as error:
