@@ -20,8 +20,8 @@ from rich.table import Table
 
 from qpid_ha_demo.cluster import LocalBroker, LocalCluster
 from qpid_ha_demo.corosync_daemon import CorosyncDaemon
-from qpid_ha_demo.ledger import Ledger, LedgerAudit
-from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.ledger import LedgerAudit
+from qpid_ha_demo.load import DemoTraffic
 from qpid_ha_demo.stage import Stage
 
 BROKERS: Final = 3
@@ -33,29 +33,11 @@ PATIENCE_S: Final = 30.0
 STEP_S: Final = 0.02
 
 
-class MemberTraffic:
+class MemberTraffic(DemoTraffic):
     """A publisher and a consumer of a queue, both at one member as long as that lives."""
 
     def __init__(self, urls: Sequence[str], at: int) -> None:
-        self.queue = f"invoices-{at + 1}"
-        self.ledger = Ledger()
-        self.publisher = DemoPublisher(urls[at : at + 1], self.queue, self.ledger, rate=RATE)
-        self.consumer = DemoConsumer(urls[at : at + 1], self.queue, self.ledger)
-
-    def start(self) -> None:
-        """Begin."""
-        self.publisher.start()
-        self.consumer.start()
-
-    def stop(self) -> None:
-        """End both."""
-        self.publisher.stop()
-        self.consumer.stop()
-
-    @property
-    def is_settled(self) -> bool:
-        """Everything that was sent is confirmed, and has arrived."""
-        return self.publisher.is_settled and self.ledger.missing == 0
+        super().__init__(f"invoices-{at + 1}", urls[at : at + 1], urls[at : at + 1], rate=RATE)
 
     @property
     def progress(self) -> tuple[int, int]:

@@ -334,3 +334,30 @@ def arrival_of(message: Any) -> Arrival:
         marked=not message.first_acquirer or message.delivery_count > 0,
         sent_again=bool(message.properties and message.properties.get(_SENT_AGAIN)),
     )
+
+
+class DemoTraffic:
+    """A publisher and a consumer of one queue, each of which tries its brokers in that order, and their books."""
+
+    def __init__(
+        self, queue: str, publish_at: Sequence[str], consume_at: Sequence[str], *, rate: int, durable: bool = False
+    ) -> None:
+        self.queue = queue
+        self.ledger = Ledger()
+        self.publisher = DemoPublisher(publish_at, queue, self.ledger, rate=rate, durable=durable)
+        self.consumer = DemoConsumer(consume_at, queue, self.ledger)
+
+    def start(self) -> None:
+        """Begin."""
+        self.publisher.start()
+        self.consumer.start()
+
+    def stop(self) -> None:
+        """End both."""
+        self.publisher.stop()
+        self.consumer.stop()
+
+    @property
+    def is_settled(self) -> bool:
+        """Everything that was sent is confirmed, and has arrived."""
+        return self.publisher.is_settled and self.ledger.missing == 0

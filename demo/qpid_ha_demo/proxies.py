@@ -15,8 +15,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
-from qpid_ha_demo.ledger import Ledger, LedgerAudit
-from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.ledger import LedgerAudit
+from qpid_ha_demo.load import DemoTraffic
 from qpid_ha_demo.stage import Stage
 
 BROKERS: Final = 3
@@ -27,29 +27,11 @@ PATIENCE_S: Final = 30.0
 STEP_S: Final = 0.02
 
 
-class ProxyTraffic:
+class ProxyTraffic(DemoTraffic):
     """A publisher that begins at one broker, and a consumer that begins at the next one."""
 
     def __init__(self, urls: Sequence[str], at: int) -> None:
-        self.queue = f"orders-{at + 1}"
-        self.ledger = Ledger()
-        self.publisher = DemoPublisher(_rotated(urls, at), self.queue, self.ledger, rate=RATE)
-        self.consumer = DemoConsumer(_rotated(urls, at + 1), self.queue, self.ledger)
-
-    def start(self) -> None:
-        """Begin."""
-        self.publisher.start()
-        self.consumer.start()
-
-    def stop(self) -> None:
-        """End both."""
-        self.publisher.stop()
-        self.consumer.stop()
-
-    @property
-    def is_settled(self) -> bool:
-        """Everything that was sent is confirmed, and has arrived."""
-        return self.publisher.is_settled and self.ledger.missing == 0
+        super().__init__(f"orders-{at + 1}", _rotated(urls, at), _rotated(urls, at + 1), rate=RATE)
 
     @property
     def errors(self) -> list[str]:

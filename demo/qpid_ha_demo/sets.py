@@ -19,8 +19,7 @@ from rich.table import Table
 
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
-from qpid_ha_demo.ledger import Ledger
-from qpid_ha_demo.load import DemoConsumer, DemoPublisher
+from qpid_ha_demo.load import DemoTraffic
 from qpid_ha_demo.stage import Stage
 
 ZONES: Final = ("north", "north", "south", "south", "west")
@@ -36,30 +35,12 @@ STEP_S: Final = 0.02
 Row = dict[str, Any]
 
 
-class SetTraffic:
+class SetTraffic(DemoTraffic):
     """A publisher and a consumer of one set's queue."""
 
     def __init__(self, name: str, urls: list[str], *, durable: bool) -> None:
+        super().__init__(f"queue-{name}", urls, urls, rate=RATE, durable=durable)
         self.name = name
-        self.queue = f"queue-{name}"
-        self.ledger = Ledger()
-        self.publisher = DemoPublisher(urls, self.queue, self.ledger, rate=RATE, durable=durable)
-        self.consumer = DemoConsumer(urls, self.queue, self.ledger)
-
-    def start(self) -> None:
-        """Begin."""
-        self.publisher.start()
-        self.consumer.start()
-
-    def stop(self) -> None:
-        """End both."""
-        self.publisher.stop()
-        self.consumer.stop()
-
-    @property
-    def is_settled(self) -> bool:
-        """Everything that was sent is confirmed, and has arrived."""
-        return self.publisher.is_settled and self.ledger.missing == 0
 
 
 class SetsOutcome(NamedTuple):

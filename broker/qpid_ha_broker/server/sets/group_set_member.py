@@ -176,11 +176,6 @@ class GroupSetMember:
         self.feed(fx.Ticked())
         return True
 
-    @property
-    def is_awake(self) -> bool:
-        """It gets every tick."""
-        return not self._is_over
-
     def turn_ended(self, batch: LogBatch | None) -> None:
         """The set had a turn. What its log was given, the core has given to the store."""
         if self._is_over:

@@ -1,4 +1,5 @@
-"""Drives the member of a resource set, of whichever one: feeds it its inputs, and carries its effects out.
+"""Drives the member of a resource set that has a primary, of `default` or another: feeds it its inputs, and carries its
+effects out.
 
 It decides nothing. Each kind of effect has its place: channels (`PeerLinks`), clients (`SetClients`), the store
 (`MemberStore`), requests (`OperatorRequests`). What differs from set to set is given to it: a way to peers, clients, a
