@@ -63,6 +63,7 @@ class Connections:
         self._waiting.pop(node.name, None)
         for client in self.clients:
             client.node_lost(node)
+        node.ledger.node_lost(node.name)  # also what consumers that had gone by then were waiting to have accepted
 
     def tell(self, node: GroupNode) -> None:
         waiting = self._waiting.pop(node.name, [])
@@ -289,10 +290,7 @@ class QueueUse:
         if node is not self._node or self._attached is None:
             return
         resources, queue = self._attached
-        for consumer in self._consumers:
-            for entry in consumer.out.values():
-                self._ledger.returned(node.name, entry.resident_body())
-            if not queue.deleted:
+        if not queue.deleted:
+            for consumer in self._consumers:
                 resources.unsubscribe(queue, consumer, node.now_ms)
         self._forget()
-        self._ledger.node_lost(node.name)
