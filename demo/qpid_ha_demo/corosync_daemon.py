@@ -23,6 +23,7 @@ totem {{
     crypto_cipher: none
     crypto_hash: none
     token: 1000
+    seqno_unchanged_const: 2
 }}
 nodelist {{
     node {{

@@ -61,6 +61,11 @@ class Outbox:
         """Whether more than the window is on the way or waits to be."""
         return self._on_the_way + self._waiting_bytes >= self._window_bytes
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether something waits to be multicast."""
+        return bool(self._frames)
+
     def add(self, frame: GroupFrame) -> None:
         """To be multicast. Raises ValueError for what no frame can hold."""
         encoded = encode_frame(frame)

@@ -99,6 +99,7 @@ class Deliveries:
         if self._parts.log is None or sender not in self._parts.log.lineage.in_step:
             return
         outcome = self._parts.log.submitted(sender, frame)
+        self._parts.acknowledging.note_unit(self._ctx.last_lsn, is_awaited=outcome.is_awaited)
         if self._parts.leveling is not None:
             self._parts.leveling.forget_deleted()
         request = self._parts.units.pop(frame.number, None) if sender == self._ctx.settings.name else None

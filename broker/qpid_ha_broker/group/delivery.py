@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
+from qpid_ha_broker.group.acknowledging import is_awaited
 from qpid_ha_broker.group.checks import SUBMITTED_TYPES, why_skipped
 from qpid_ha_broker.group.context import GroupContext
 from qpid_ha_broker.group.frames import EpochBegun, QueueYielded, Submitted
@@ -33,6 +34,8 @@ class UnitOutcome(NamedTuple):
     """Of its last record; of a duplicate: at least that of the original; 0: it was skipped."""
     failure: ModelError | None
     """Why it was skipped."""
+    is_awaited: bool = False
+    """Others wait until this member has all up to here on its disk."""
 
 
 class DeliveredLog:
@@ -58,11 +61,13 @@ class DeliveredLog:
             return UnitOutcome(0, InvalidArgument(text))
         skip = why_skipped(self._ctx.resource_set.state, self.lineage.ownership, sender, events)
         if skip is not None:
-            return UnitOutcome(self._ctx.last_lsn if skip.is_duplicate else 0, skip.failure)
+            is_anothers = sender != self._ctx.settings.name
+            return UnitOutcome(self._ctx.last_lsn if skip.is_duplicate else 0, skip.failure, is_anothers)
+        awaited = is_awaited(self._ctx.settings.name, sender, events, self.lineage.ownership)
         self._before(events)
         self._deliver(events)
         self._wake(events)
-        return UnitOutcome(self._ctx.last_lsn, None)
+        return UnitOutcome(self._ctx.last_lsn, None, awaited)
 
     def _before(self, events: Iterable[ev.Event]) -> None:
         """What becomes of ownership; and who gives back what nobody else knows it had was given it all the same."""

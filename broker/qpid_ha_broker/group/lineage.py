@@ -116,9 +116,11 @@ class Lineage:
             self.joining.pop(member, None)
 
     def acknowledge(self, member: str, lsn: int, position: int) -> None:
-        """A member has come so far; of somebody who is not waited for it says nothing."""
+        """A member has come so far; of somebody who is not waited for it says nothing. A member knows of itself before
+        it is delivered: what it has on its disk no order has to say."""
         if member in self.in_step or (member in self.admitting and member not in self.gone):
-            self.acknowledged[member] = (lsn, position)
+            before_lsn, before = self.acknowledged.get(member, NOTHING_ACKNOWLEDGED)
+            self.acknowledged[member] = (max(lsn, before_lsn), max(position, before))
             self.advance()
 
     def admit(self, member: str, asked: AdmissionAsked, last_lsn: int) -> None:

@@ -34,6 +34,7 @@ from typing import Any, Final
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group import frames as fr
+from qpid_ha_broker.group.acknowledging import Progress
 from qpid_ha_broker.group.checks import SUBMITTED_TYPES
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.decisions import RecordDecisions
@@ -94,6 +95,11 @@ class GroupMember:
         return self._ctx.outbox.is_full
 
     @property
+    def is_silent(self) -> bool:
+        """Nothing waits to be multicast."""
+        return not self._ctx.outbox.has_frames
+
+    @property
     def record(self) -> ClusterRecord:
         """The set's record, as far as this member knows."""
         return self._parts.records.record
@@ -147,6 +153,7 @@ class GroupMember:
     def tick(self, _: fx.Ticked) -> None:
         """A while went by."""
         now_s, settings = self._ctx.now_s, self._ctx.settings
+        self._parts.acknowledging.tick()
         if self._parts.log is None:
             if now_s - self._read_s >= settings.ask_again_s:
                 self._read_record()
@@ -159,9 +166,9 @@ class GroupMember:
         """Store, acknowledge, multicast."""
         self._parts.durable.store(self._parts.committed_lsn)
         if self._parts.log is not None and (self._parts.leveling is None or self._parts.has_asked_admission):
-            progress = (self._parts.durable.lsn, self._parts.log.lineage.position)
-            if progress != self._parts.acknowledged:
-                self._parts.acknowledged = progress
+            progress = Progress(self._parts.durable.lsn, self._parts.log.lineage.position)
+            self._parts.log.lineage.acknowledge(self.name, *progress)
+            if self._parts.acknowledging.say(progress, with_others=self._ctx.outbox.has_frames):
                 self._ctx.say(fr.Acknowledged(*progress))
         self._ctx.multicast()
 
@@ -198,7 +205,8 @@ class GroupMember:
         """The store holds more, or the copy that was made level."""
         is_own = self._parts.durable.persisted(happened)
         if is_own and isinstance(happened, fx.CheckpointPersisted) and self._parts.leveling is not None:
-            self._parts.has_asked_admission, self._parts.acknowledged = True, None
+            self._parts.has_asked_admission = True
+            self._parts.acknowledging.begin()
             self._ctx.say(fr.AdmissionAsked(self._parts.request.number, self._parts.request.answered_by))
 
     def lose_store(self, _: fx.StoreFailed) -> None:

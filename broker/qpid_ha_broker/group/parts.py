@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qpid_ha_broker.group import effects as fx
+from qpid_ha_broker.group.acknowledging import Acknowledging
 from qpid_ha_broker.group.context import WITNESS, GroupContext, GroupSettings
 from qpid_ha_broker.group.delivery import DeliveredLog
 from qpid_ha_broker.group.durable import DurableLog
@@ -23,6 +24,8 @@ class GroupParts:
         self.role = GroupRole.OUTSIDE
         self.committed_lsn = committed_lsn
         """As far as this member knows."""
+        self._stable_position = 0
+        """As `Lineage.stable_position` was when that was looked at last."""
         self.log: DeliveredLog | None = None
         """None: outside."""
         self.is_whole = self.ctx.last_lsn > 0
@@ -45,8 +48,7 @@ class GroupParts:
         """Queues that were yielded, and whose yielding was not delivered yet."""
         self.present_s = float("-inf")
         """When this member said last that it is there."""
-        self.acknowledged: tuple[int, int] | None = None
-        """The last that was said in this lineage."""
+        self.acknowledging = Acknowledging()
 
     def become(self, role: GroupRole, reason: str) -> None:
         if role is not self.role:
@@ -61,10 +63,11 @@ class GroupParts:
             self.leveling.finish()
             self.is_whole = True
         lineage = self.log.lineage
-        if lineage.committed_lsn > self.committed_lsn:
-            self.committed_lsn = lineage.committed_lsn
-            self.ctx.resource_set.log.acknowledge(WITNESS, min(self.committed_lsn, self.ctx.last_lsn))
-            self.ctx.effects.append(fx.CommitAdvanced(self.committed_lsn))
+        committed_lsn, stable_position = max(lineage.committed_lsn, self.committed_lsn), lineage.stable_position
+        if (committed_lsn, stable_position) != (self.committed_lsn, self._stable_position):
+            self.committed_lsn, self._stable_position = committed_lsn, stable_position
+            self.ctx.resource_set.log.acknowledge(WITNESS, min(committed_lsn, self.ctx.last_lsn))
+            self.ctx.effects.append(fx.CommitAdvanced(committed_lsn))
         if self.leveling is None:
             is_serving = lineage.is_complete and not lineage.is_cold
             self.become(
@@ -93,7 +96,7 @@ class GroupParts:
         lineage = Lineage(record, (self.ctx.settings.name,), self.committed_lsn)
         lineage.is_cold = True
         self.log = DeliveredLog(self.ctx, lineage)
-        self.acknowledged = None
+        self.acknowledging.begin()
         self.become(GroupRole.WITHHELD, reason)
 
     def learn(self, record: ClusterRecord) -> None:

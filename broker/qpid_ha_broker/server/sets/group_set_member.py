@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.frames import GROUP_VERSION, GroupFrame, decode_batch
+from qpid_ha_broker.group.frames import GROUP_VERSION, Acknowledged, GroupFrame, decode_batch
 from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.effects import Answered, ClusterRecord
 from qpid_ha_broker.ha.frames import FrameError, Question
@@ -108,7 +108,7 @@ class GroupSetMember:
             fx.Multicast: lambda effect: self._transport.multicast(effect.data),
             fx.Placed: self.serving.placed,
             fx.SubmitRefused: self.serving.refused,
-            fx.CommitAdvanced: lambda effect: None,  # the turn that follows tells whoever waits
+            fx.CommitAdvanced: lambda effect: self._turn_again(),
             fx.RoleChanged: self._role_changed,
             fx.Persist: self._persist,
             fx.WriteCheckpoint: self._write_checkpoint,
@@ -160,7 +160,7 @@ class GroupSetMember:
         if self._is_over:
             return
         self._loop.feed(happened)
-        if not isinstance(happened, fx.GroupTurnEnded):
+        if not isinstance(happened, fx.GroupTurnEnded) and not (_is_acknowledgement(happened) and self.member.is_silent):
             self._turn_again()
 
     def feed_nothing(self, happened: object) -> None:
@@ -277,6 +277,7 @@ class GroupSetMember:
             self.discarded.begin()
         self._look_at_clients()
         self._told = None
+        self._turn_again()
 
     def _look_at_clients(self) -> None:
         """Who must not be served any more goes at once: the next turn could tell of what others decide."""
@@ -337,6 +338,11 @@ class _NoFollowers:
 @lru_cache(maxsize=64)
 def _frames_of(batch: bytes) -> tuple[GroupFrame, ...]:
     return tuple(decode_batch(batch)[1])
+
+
+def _is_acknowledgement(happened: fx.Input) -> bool:
+    """Nothing follows from it but what is said at once: that more is committed, or that the role is another one."""
+    return isinstance(happened, fx.Delivered) and all(isinstance(frame, Acknowledged) for frame in happened.frames)
 
 
 def _changes(view: OrderedView) -> str:
