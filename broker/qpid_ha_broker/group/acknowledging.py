@@ -52,7 +52,10 @@ class Acknowledging:
         self._is_overdue = True
 
     def say(self, progress: Progress, *, with_others: bool) -> bool:
-        """The end of a turn: whether it is to be said, and then it counts as said. `with_others`: a batch goes anyway."""
+        """The end of a turn: whether it is to be said, and then it counts as said.
+
+        `with_others`: a batch goes anyway.
+        """
         said, is_overdue, self._is_overdue = self._said, self._is_overdue, False
         if progress == said:
             return False

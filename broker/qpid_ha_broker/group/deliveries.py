@@ -98,16 +98,16 @@ class Deliveries:
         """It counts or is skipped, for all alike."""
         if self._parts.log is None or sender not in self._parts.log.lineage.in_step:
             return
-        outcome = self._parts.log.submitted(sender, frame)
+        own = self._parts.units.pop(frame.number, None) if sender == self._ctx.settings.name else None
+        outcome = self._parts.log.submitted(sender, frame, None if own is None else own.events)
         self._parts.acknowledging.note_unit(self._ctx.last_lsn, is_awaited=outcome.is_awaited)
         if self._parts.leveling is not None:
             self._parts.leveling.forget_deleted()
-        request = self._parts.units.pop(frame.number, None) if sender == self._ctx.settings.name else None
-        if request is not None:
+        if own is not None:
             if outcome.failure is None or outcome.lsn:
-                self._ctx.effects.append(fx.Placed(request, outcome.lsn))
+                self._ctx.effects.append(fx.Placed(own.request, outcome.lsn))
             else:
-                self._ctx.effects.append(fx.SubmitRefused(request, outcome.failure))
+                self._ctx.effects.append(fx.SubmitRefused(own.request, outcome.failure))
 
     def take_acknowledgement(self, sender: str, frame: fr.Acknowledged) -> None:
         """A member has more on its disk."""

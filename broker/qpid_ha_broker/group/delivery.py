@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
@@ -49,12 +49,21 @@ class DeliveredLog:
 
     # --- units
 
-    def submitted(self, sender: str, frame: Submitted) -> UnitOutcome:
-        """A unit of a member in step."""
-        records, _, problem = decode(frame.data)
-        if problem is not None:
-            return UnitOutcome(0, InvalidArgument(f"damaged at byte {problem.offset}: {problem.text}"))
-        events = [record.event for record in records]
+    def submitted(self, sender: str, frame: Submitted, own_events: Sequence[ev.Event] | None = None) -> UnitOutcome:
+        """A unit of a member in step. `own_events`: of this member's own, what is in `frame`."""
+        if own_events is None:
+            records, _, problem = decode(frame.data)
+            if problem is not None:
+                return UnitOutcome(0, InvalidArgument(f"damaged at byte {problem.offset}: {problem.text}"))
+            events: Sequence[ev.Event] = [record.event for record in records]
+        else:
+            events = own_events
+        queue = self._one_queue(events)
+        if queue is not None:
+            messages = cast("Sequence[ev.Enqueued]", events)
+            self._ctx.resource_set.deliver(messages, partial(self._ctx.resource_set.came_plain, queue, messages))
+            awaited = is_awaited(self._ctx.settings.name, sender, events[:1], self.lineage.ownership)
+            return UnitOutcome(self._ctx.last_lsn, None, awaited)
         strange = [type(event).__name__ for event in events if type(event) not in SUBMITTED_TYPES]
         if strange or not events:
             text = f"no unit of a group has {strange[0] if strange else 'no event'}"
@@ -68,6 +77,18 @@ class DeliveredLog:
         self._deliver(events)
         self._wake(events)
         return UnitOutcome(self._ctx.last_lsn, None, awaited)
+
+    def _one_queue(self, events: Sequence[ev.Event]) -> Queue | None:
+        """Where all of a unit goes, if it is messages for one queue that is there, about which there is nothing to
+        decide, and the copy is whole: what a publisher sends at full speed is this, hundreds of them."""
+        first = events[0] if events else None
+        if type(first) is not ev.Enqueued or len(first.queues) != 1 or self.catch_up is not None:
+            return None
+        queues = first.queues
+        for event in events:
+            if type(event) is not ev.Enqueued or event.queues != queues or event.expires_at_ms or event.key:
+                return None
+        return self._ctx.resource_set.catalog.queues_by_id.get(queues[0])
 
     def _before(self, events: Iterable[ev.Event]) -> None:
         """What becomes of ownership; and who gives back what nobody else knows it had was given it all the same."""

@@ -173,8 +173,8 @@ class SubmitRefused(NamedTuple):
 
 
 class CommitAdvanced(NamedTuple):
-    """All up to `lsn` is on the disk of everybody whom the record names, and what was delivered of ownership has come to
-    them: whoever waits is to be told, and consumers may get what they did not get before."""
+    """All up to `lsn` is on the disk of everybody whom the record names, and more that was delivered of ownership has
+    come to them: whoever waits is to be told, and consumers may get what they did not get before."""
 
     lsn: int
 

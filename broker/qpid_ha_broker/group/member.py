@@ -41,7 +41,7 @@ from qpid_ha_broker.group.decisions import RecordDecisions
 from qpid_ha_broker.group.deliveries import Deliveries, RoleCells
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.lineage import NOTHING_ACKNOWLEDGED
-from qpid_ha_broker.group.parts import GroupParts
+from qpid_ha_broker.group.parts import GroupParts, OwnUnit
 from qpid_ha_broker.group.queue_use import QueueUse
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.model.errors import InvalidArgument, NotPrimary
@@ -190,7 +190,7 @@ class GroupMember:
         number = self._ctx.number()
         records = [LogRecord(place, event, False) for place, event in enumerate(asked.events, 1)]
         self._ctx.say(fr.Submitted(number, encode_all(records)))
-        self._parts.units[number] = asked.request
+        self._parts.units[number] = OwnUnit(asked.request, asked.events)
 
     def want(self, asked: fx.WantAsked) -> None:
         """A consumer has credit."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.acknowledging import Acknowledging
 from qpid_ha_broker.group.context import WITNESS, GroupContext, GroupSettings
@@ -14,6 +17,13 @@ from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.recorder import RecordWriter, SlowMembers
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
+
+
+class OwnUnit(NamedTuple):
+    """What this member has submitted."""
+
+    request: int
+    events: tuple[ev.Event, ...]
 
 
 class GroupParts:
@@ -42,8 +52,8 @@ class GroupParts:
         """Who has left as a process that ended."""
         self.alone_since_s = 0.0
         """When somebody who may go on with the group was heard of last, or a view began."""
-        self.units: dict[int, int] = {}
-        """Requests by the numbers of their units."""
+        self.units: dict[int, OwnUnit] = {}
+        """Units of this member that were not delivered yet, by their numbers."""
         self.yielding: set[int] = set()
         """Queues that were yielded, and whose yielding was not delivered yet."""
         self.present_s = float("-inf")

@@ -137,28 +137,22 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         """Settle what is committed and replenish the credit; returns whether something still waits."""
         waiting = self._unconfirmed
         if waiting:
-            count = _count_committed(waiting)
-            if count:
-                self._accept(waiting[:count])
-                del waiting[:count]
-            may_fail = self.spans_sets or self.hosted.resources.replication.counts_later
-            if waiting and may_fail and self.connection.container.spans_sets:
-                self._confirm_out_of_order()
+            count, may_have_failed = _count_over(waiting)
+            over = waiting[:count]
+            del waiting[:count]
+            if waiting and self.spans_sets and self.connection.container.spans_sets:
+                # What one set has committed does not wait for what another one has not.
+                over += [each for each in waiting if _is_over(each)]
+                self._unconfirmed = [each for each in waiting if not _is_over(each)]
+                may_have_failed = True
+            if may_have_failed:  # refused by another broker, or others of a group were faster
+                for each in over:
+                    self._reject(each)
+                over = [each for each in over if _token(each).failure is None]
+            if over:
+                self._accept(over)
         self.replenish()
         return bool(self._unconfirmed)
-
-    def _confirm_out_of_order(self) -> None:
-        """What one set has committed does not wait for what another one has not. What another broker has refused is
-        refused here, and so is what others of a group were faster about."""
-        failed = [each for each in self._unconfirmed if _token(each).failure is not None]
-        if failed:
-            self._unconfirmed = [each for each in self._unconfirmed if _token(each).failure is None]
-            for each in failed:
-                self._reject(each)
-        committed = [each for each in self._unconfirmed if _token(each).is_committed]
-        if committed:
-            self._unconfirmed = [each for each in self._unconfirmed if not _token(each).is_committed]
-            self._accept(committed)
 
     def _accept(self, committed: list[Unconfirmed]) -> None:
         engine.accept_all([delivery for _, _, _, delivery in committed])
@@ -611,14 +605,25 @@ def _token(unconfirmed: Unconfirmed) -> CommitToken:
     return CommitToken(*unconfirmed[:3])
 
 
-def _count_committed(unconfirmed: list[Unconfirmed]) -> int:
-    """How many are committed, up to the first that is not: asked in every turn until a sync."""
+def _is_over(unconfirmed: Unconfirmed) -> bool:
+    token = _token(unconfirmed)
+    return token.failure is not None or token.is_committed
+
+
+def _count_over(unconfirmed: list[Unconfirmed]) -> tuple[int, bool]:
+    """How many are committed or have failed, up to the first of which neither is known, and whether one of them has
+    failed: asked in every turn until a sync."""
     latest: Log | None = None
-    committed_lsn, counted = 0, None
+    committed_lsn, counted, has_failed = 0, None, False
     for at, (log, lsn, also, _) in enumerate(unconfirmed):
         if log is not latest:
             latest, committed_lsn = log, log.committed_lsn
-        if lsn > committed_lsn or not (also is counted or also is None or also.is_committed):
-            return at
-        counted = also  # in a group, hundreds of messages have one
-    return len(unconfirmed)
+        if also is not None and also is not counted:  # in a group, hundreds of messages have one
+            if also.failure is not None:
+                has_failed = True
+            elif not also.is_committed:
+                return at, has_failed
+            counted = also
+        if lsn > committed_lsn and (also is None or also.failure is None):
+            return at, has_failed
+    return len(unconfirmed), has_failed

@@ -117,6 +117,19 @@ class ResourceSet:
             catalog.awake[queue] = None
         return lsn
 
+    def came_plain(self, queue: Queue, events: Sequence[ev.Enqueued], lsns: Sequence[int]) -> None:
+        """The short way to let Enqueued count that are without expiry and key, for this queue alone."""
+        total = 0
+        for lsn, (_, body, durable, priority, _, _) in zip(lsns, events, strict=True):
+            headers = queue.durable_headers if durable else queue.transient_headers
+            header = headers.get(priority) or queue.add_header(durable, priority)
+            size = len(body)
+            queue.messages.add_plain(Entry(lsn, header, body), size)
+            total += size + MESSAGE_OVERHEAD
+        self.catalog.memory_bytes += total
+        if queue.dispatcher.consumers:
+            self.catalog.awake[queue] = None
+
     # What happens to messages that are at hand.
 
     def enqueue(self, queue: Queue, event: ev.Enqueued) -> Entry:

@@ -160,7 +160,8 @@ class GroupSetMember:
         if self._is_over:
             return
         self._loop.feed(happened)
-        if not isinstance(happened, fx.GroupTurnEnded) and not (_is_acknowledgement(happened) and self.member.is_silent):
+        is_over = isinstance(happened, fx.GroupTurnEnded) or (_is_acknowledgement(happened) and self.member.is_silent)
+        if not is_over:
             self._turn_again()
 
     def feed_nothing(self, happened: object) -> None:
