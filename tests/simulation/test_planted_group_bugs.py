@@ -51,7 +51,7 @@ def test_confirming_what_was_delivered_to_oneself_is_found(monkeypatch: pytest.M
 
 def test_yielding_without_the_list_of_what_is_held_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up_without_list(self: GroupMember, asked: fx.YieldAsked) -> None:
-        self._parts.yielding.add(asked.queue)
+        self._parts.yielding[asked.queue] += 1
         self._ctx.say(fr.QueueYielded(asked.queue, ()))
 
     monkeypatch.setattr(GroupMember, "give_up_queue", give_up_without_list)

@@ -11,7 +11,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.frames import decode_batch
+from qpid_ha_broker.group.frames import GroupFrame, decode_batch
 from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.model.queues.queue import Queue
@@ -71,6 +71,8 @@ class LittleGroup:
         self.record = ClusterRecord(cluster)
         self._order: deque[tuple[str, bytes]] = deque()
         self._soon: deque[partial[None]] = deque()
+        self.delivered: list[tuple[str, tuple[GroupFrame, ...]]] = []
+        """All that came to its place: senders, and what they said."""
         names = "a", "b", "c"
         self.members = [LittleMember(self, name) for name in names]
         self.a, self.b, self.c = self.members
@@ -136,8 +138,10 @@ class LittleGroup:
     def deliver_next(self) -> None:
         """The next batch of the order, to all."""
         sender, data = self._order.popleft()
+        frames = tuple(decode_batch(data)[1])
+        self.delivered.append((sender, frames))
         for member in self.members:
-            member.feed(fx.Delivered(sender, tuple(decode_batch(data)[1]), len(data)))
+            member.feed(fx.Delivered(sender, frames, len(data)))
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds

@@ -6,6 +6,7 @@ without a cell is a bug, and a test looks for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.group import effects as fx
@@ -122,7 +123,7 @@ class Deliveries:
     def queue_yielded(self, sender: str, frame: fr.QueueYielded) -> None:
         """A member hands out no more."""
         if sender == self._ctx.settings.name:
-            self._parts.yielding.discard(frame.queue)
+            self._parts.yielding -= Counter((frame.queue,))  # a later one may be on its way
         if self._parts.log is not None and sender in self._parts.log.lineage.in_step:
             self._parts.log.yielded(sender, frame)
 

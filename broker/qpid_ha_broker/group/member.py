@@ -198,7 +198,7 @@ class GroupMember:
 
     def give_up_queue(self, asked: fx.YieldAsked) -> None:
         """Hand out no more from here on."""
-        self._parts.yielding.add(asked.queue)
+        self._parts.yielding[asked.queue] += 1
         self._ctx.say(fr.QueueYielded(asked.queue, asked.held))
 
     def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:

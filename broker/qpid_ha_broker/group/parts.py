@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
@@ -54,8 +55,8 @@ class GroupParts:
         """When somebody who may go on with the group was heard of last, or a view began."""
         self.units: dict[int, OwnUnit] = {}
         """Units of this member that were not delivered yet, by their numbers."""
-        self.yielding: set[int] = set()
-        """Queues that were yielded, and whose yielding was not delivered yet."""
+        self.yielding: Counter[int] = Counter()
+        """Queues that were yielded, and how many of these yields were not delivered yet."""
         self.present_s = float("-inf")
         """When this member said last that it is there."""
         self.acknowledging = Acknowledging()
