@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster import control_frames as cf
@@ -55,8 +55,20 @@ class Dial(Protocol):
         """One that is being opened; the listener hears whether it was."""
 
 
+class _RecordRequest(NamedTuple):
+    """Of a member, about its set's record."""
+
+    until_s: float
+    """So long it waits."""
+    asked: cf.RecordAsked
+    answer: RecordAnswer
+
+
 class ControllerClient:
     """The promise: each request about a record is answered once, within RECORD_LIMIT_S; no answer means: not known.
+
+    While there is no controller a request waits, and one whose answer was lost with its controller is put to the next
+    one: a record is replaced by compare-and-set, so that a write was carried out twice shows in the answer.
 
     For the listener's methods see `peer_frames.PeerListener`.
     """
@@ -78,8 +90,8 @@ class ControllerClient:
         self._report_at_s = 0.0
         self._is_report_due = False
         self._numbers = itertools.count(1)
-        self._records: dict[int, tuple[float, RecordAnswer]] = {}
-        """By number: until when it is waited for, and who waits."""
+        self._records: dict[int, _RecordRequest] = {}
+        """Those without an answer, by number."""
         self._requests: dict[int, asyncio.Future[cf.Told]] = {}
 
     # --- where the controller is
@@ -106,8 +118,8 @@ class ControllerClient:
             self._open()
         elif self._is_open and (self._is_report_due or now_s >= self._report_at_s):
             self._report(full=False)
-        for number in [number for number, (until_s, _) in self._records.items() if now_s >= until_s]:
-            self._fail_record(number, f"the controller gave no answer within {RECORD_LIMIT_S:g} s")
+        for number in [number for number, request in self._records.items() if now_s >= request.until_s]:
+            self._fail_record(number, f"{self.problem or 'the controller gave no answer'}, within {RECORD_LIMIT_S:g} s")
 
     def _open(self) -> None:
         now_s = time.monotonic()
@@ -146,16 +158,13 @@ class ControllerClient:
         self, set_name: str, expected: SetRecorded | None, wanted: SetRecorded | None, answer: RecordAnswer
     ) -> None:
         number = next(self._numbers)
-        self._records[number] = time.monotonic() + RECORD_LIMIT_S, answer
+        asked = cf.RecordAsked(number, set_name, expected, wanted)
+        self._records[number] = _RecordRequest(time.monotonic() + RECORD_LIMIT_S, asked, answer)
         if self._is_open:
-            self._send(cf.RecordAsked(number, set_name, expected, wanted))
-        else:  # not at once: who asks has not finished asking
-            asyncio.get_running_loop().call_soon(self._fail_record, number, NO_CONTROLLER)
+            self._send(asked)
 
     def _fail_record(self, number: int, problem: str) -> None:
-        waiting = self._records.pop(number, None)
-        if waiting is not None:
-            waiting[1](cf.RecordTold(number, False, None, problem))
+        self._records.pop(number).answer(cf.RecordTold(number, False, None, problem))
 
     @property
     def problem(self) -> str:
@@ -189,6 +198,8 @@ class ControllerClient:
             self._is_open = True
             self._opened_s = time.monotonic()
             self._report(full=True)
+            for request in tuple(self._records.values()):
+                self._send(request.asked)
 
     def received(self, channel: Channel, data: bytes) -> None:
         """A frame came."""
@@ -209,8 +220,6 @@ class ControllerClient:
 
     def _lost(self, reason: str) -> None:
         self._channel, self._is_open = None, False
-        for number in list(self._records):
-            self._fail_record(number, f"the channel to the controller was lost: {reason}")
         requests, self._requests = self._requests, {}
         for told in requests.values():
             if not told.done():
@@ -224,9 +233,9 @@ class ControllerClient:
             case cf.ReportAsked():
                 self._report(full=True)
             case cf.RecordTold(number):
-                waiting = self._records.pop(number, None)
-                if waiting is not None:
-                    waiting[1](frame)
+                request = self._records.pop(number, None)
+                if request is not None:
+                    request.answer(frame)
             case cf.Told(number):
                 told = self._requests.pop(number, None)
                 if told is not None and not told.done():
@@ -246,5 +255,7 @@ class ControllerClient:
         channel = self._channel
         self._address = None
         self._lost("this broker ends")
+        for number in list(self._records):
+            self._fail_record(number, "this broker ends")
         if channel is not None:
             channel.close("the broker is stopping")
