@@ -5,29 +5,48 @@ As root: it starts a Corosync on loopback, of which a machine has one at a time.
 
 from __future__ import annotations
 
+import select
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from bench.figures import Measurement
 from bench.latency import RATE_PER_S, counted_ms, run_pace
-from bench.load_client import BenchError
-from bench.replication import fresh_cluster, port_of
+from bench.load_client import TIMEOUT_S, BenchError, LoadConnection, Publisher, Subscriber
+from bench.replication import BURST, READY_TIMEOUT_S, fresh_cluster, port_of
 from bench.scenario import Scenario
-from bench.throughput import QUEUE, SIZES, send_all, take_all
+from bench.throughput import (
+    QUEUE,
+    SIZES,
+    WINDOW,
+    Flow,
+    fill,
+    message,
+    publish,
+    publish_and_consume,
+    send_all,
+    take_all,
+)
 from bench.usage import Usage
 from one_corosync import corosync
-from qpid_ha_demo.cluster import LocalCluster
+from qpid_ha_demo.cluster import LocalBroker, LocalCluster
 from qpid_ha_demo.corosync_daemon import what_is_missing
 from qpid_ha_demo.groups import BROKERS, GroupDemo
 from qpid_ha_demo.stage import Stage
 from running_cluster import RunningCluster
-from sets_cluster import create_queue, create_set, wait_whole
+from sets_cluster import create_queue, create_set, sets_of, wait_whole
 
 STRATEGIES = ("primary", "group")
 SET = "measured"
+SLOT_S = 0.25
+"""A rate is looked at in pieces of so long."""
+_GLANCE_S = 0.02
 
 
 def measure_groups(scenario: Scenario) -> Iterator[Measurement]:
@@ -36,20 +55,27 @@ def measure_groups(scenario: Scenario) -> Iterator[Measurement]:
         raise BenchError(problem)
     yield from _measure_rates(scenario)
     yield from _measure_latency(scenario)
+    yield from _measure_everywhere(scenario)
+    yield from _measure_shared_queue(scenario)
+    yield from _measure_joining(scenario)
     yield from _measure_kills(scenario)
 
 
 @contextmanager
-def three_brokers(strategy: str) -> Iterator[RunningCluster]:
-    """With a set of that strategy; clients go to the first, which is its primary where it has one."""
+def three_brokers(
+    strategy: str, queues: Sequence[str] = (QUEUE,), clients: str = "redirect"
+) -> Iterator[RunningCluster]:
+    """With a set of that strategy; the first is its primary where it has one. `clients`: what becomes of those who
+    come to another broker."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-bench-")))
         stack.enter_context(corosync(directory))
-        cluster = stack.enter_context(fresh_cluster(count=BROKERS))
+        cluster = stack.enter_context(fresh_cluster(count=BROKERS, settings={"ha": {"clients": clients}}))
         preferred = {"preferred": cluster.broker(0).name} if strategy == "primary" else {}
         create_set(cluster, SET, strategy=strategy, **preferred)
         wait_whole(cluster, 0, SET)
-        create_queue(cluster, 0, QUEUE, SET)
+        for queue in queues:
+            create_queue(cluster, 0, queue, SET)
         yield cluster
 
 
@@ -88,6 +114,149 @@ def _measure_latency(scenario: Scenario) -> Iterator[Measurement]:
             label = f"{strategy}, {RATE_PER_S:,}/s, send to confirmation, {word}"
             value_ms = counted_ms(pace.to_confirmation, share)
             yield Measurement(f"{strategy}_confirmation_{word}", label, value_ms, "ms", usage.note_for(len(pace.late)))
+
+
+def _measure_everywhere(scenario: Scenario) -> Iterator[Measurement]:
+    """A publisher and a consumer at each broker, a queue each; with a primary also all of them at that."""
+    queues = [f"{QUEUE}-{number}" for number in range(BROKERS)]
+    rates: dict[str, float] = {}
+    for way, strategy, clients in (
+        ("at its primary", "primary", "redirect"),
+        ("through proxies", "primary", "proxy"),
+        ("at each member", "group", "redirect"),
+    ):
+        with three_brokers(strategy, queues, clients) as cluster, ExitStack() as stack:
+            first, *others = cluster.brokers
+            at = cluster.brokers if clients == "proxy" or strategy == "group" else [first] * BROKERS
+            flows = [
+                _flow(stack, port_of(cluster, broker), queue, scenario.messages // BROKERS)
+                for broker, queue in zip(at, queues, strict=True)
+            ]
+            usage = Usage(first.pid, [broker.pid for broker in others])
+            with usage:
+                publish_and_consume(*flows)
+        count = scenario.messages // BROKERS * BROKERS
+        rates[way] = count / usage.elapsed_s
+        label = f"{strategy}, three publishers and consumers {way}, 100 B"
+        yield Measurement(f"group_three_{way.replace(' ', '_')}", label, rates[way], "/s", usage.note_for(count))
+    for way in ("at its primary", "through proxies"):
+        label, share = (
+            f"group, three publishers and consumers, of a primary set {way}",
+            rates["at each member"] / rates[way],
+        )
+        yield Measurement(f"group_three_of_{way.replace(' ', '_')}", label, 100 * share, "%")
+
+
+def _flow(stack: ExitStack, port: int, queue: str, count: int) -> Flow:
+    outgoing, incoming = (stack.enter_context(LoadConnection(port)) for _ in range(2))
+    return Flow(Publisher(outgoing, queue), Subscriber(incoming, queue, WINDOW), message(100), count)
+
+
+def _measure_shared_queue(scenario: Scenario) -> Iterator[Measurement]:
+    """A full queue, and one consumer; then the same with a consumer at each member."""
+    count, rates = scenario.messages, list[float]()
+    for consumers in (1, BROKERS):
+        with three_brokers("group") as cluster, ExitStack() as stack:
+            first, *others = cluster.brokers
+            fill(port_of(cluster, first), count)
+            connections = [
+                stack.enter_context(LoadConnection(port_of(cluster, broker))) for broker in cluster.brokers[:consumers]
+            ]
+            subscribers = [Subscriber(connection, QUEUE, WINDOW) for connection in connections]
+            usage = Usage(first.pid, [broker.pid for broker in others])
+            with usage:
+                shares = _share(subscribers, count)
+        rates.append(count / usage.elapsed_s)
+        label = f"group, one queue, a consumer at {consumers} of its members, 100 B"
+        yield Measurement(f"group_shared_{consumers}", label, rates[-1], "/s", usage.note_for(count))
+    label = f"the same, {BROKERS} consumers: rate, of that of one"
+    yield Measurement("group_shared_rate", label, 100 * rates[1] / rates[0], "%")
+    label, even = "the least served of them gets, of an even share", count / BROKERS
+    note = ", ".join(f"{share:,}" for share in shares)
+    yield Measurement("group_shared_least", label, 100 * min(shares) / even, "%", note)
+
+
+def _share(subscribers: Sequence[Subscriber], count: int) -> list[int]:
+    """Have `count` messages accepted by whoever is given them; how many each one was."""
+    received = [0] * len(subscribers)
+    for subscriber in subscribers:
+        subscriber.start()
+    while sum(received) < count:
+        readable, _, _ = select.select([subscriber.connection for subscriber in subscribers], [], [], TIMEOUT_S)
+        if not readable:
+            raise BenchError(f"{sum(received):,} of {count:,} messages came, and no more")
+        for at, subscriber in enumerate(subscribers):
+            if subscriber.connection in readable:
+                subscriber.connection.read()
+                received[at] += subscriber.take()
+                subscriber.connection.flush()
+    return received
+
+
+def _measure_joining(scenario: Scenario) -> Iterator[Measurement]:
+    """A member comes back empty while messages are queued, and another one goes on at full speed."""
+    with three_brokers("group") as cluster:
+        joiner = cluster.brokers[2]
+        port = port_of(cluster, cluster.the_primary())
+        fill(port, scenario.deep_messages)
+        cluster.kill(joiner)
+        with LoadConnection(port) as connection:
+            publisher = Publisher(connection, QUEUE)
+            publish(publisher, message(100), BURST)
+            calm_until_s = time.monotonic() + scenario.calm_s
+            before = Bursts(publisher, lambda: time.monotonic() < calm_until_s)
+            joining = threading.Thread(target=_join, args=(cluster, joiner), daemon=True)
+            joining.start()
+            during = Bursts(publisher, joining.is_alive)
+        if not _is_whole(cluster):
+            raise BenchError("the member did not come back in time")
+    rates = f"{before.rate:,.0f}/s before, {during.rate:,.0f}/s during {during.elapsed_s:.1f} s"
+    note = f"{rates}; {scenario.deep_messages:,} queued"
+    yield Measurement(
+        "group_join_share",
+        "publish rate while a member joins, of that before",
+        100 * during.rate / before.rate,
+        "%",
+        note,
+    )
+    label = f"the same, in its worst {SLOT_S:g} s"
+    yield Measurement("group_join_least", label, 100 * during.least_rate / before.rate, "%")
+    yield Measurement(
+        "group_join_stall",
+        "the longest wait for a confirmation meanwhile",
+        during.longest_s * 1000,
+        "ms",
+        f"{before.longest_s * 1000:.0f} ms before",
+    )
+
+
+class Bursts:
+    """Published one after the other at full speed as long as `go_on()`, and how that went."""
+
+    def __init__(self, publisher: Publisher, go_on: Callable[[], bool]) -> None:
+        payload, began_s = message(100), time.monotonic()
+        ends_s = [began_s]
+        while go_on():
+            publish(publisher, payload, BURST)
+            ends_s.append(time.monotonic())
+        self.elapsed_s = ends_s[-1] - began_s
+        self.rate = BURST * (len(ends_s) - 1) / max(self.elapsed_s, SLOT_S)
+        self.longest_s = max((later_s - earlier_s for earlier_s, later_s in pairwise(ends_s)), default=0.0)
+        slots = Counter(int((end_s - began_s) / SLOT_S) for end_s in ends_s[1:])
+        whole_slots = range(int(self.elapsed_s / SLOT_S))
+        self.least_rate = min((slots[slot] * BURST / SLOT_S for slot in whole_slots), default=self.rate)
+
+
+def _join(cluster: RunningCluster, joiner: LocalBroker) -> None:
+    joiner.start()
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while not _is_whole(cluster) and time.monotonic() < deadline_s:
+        time.sleep(_GLANCE_S)
+
+
+def _is_whole(cluster: RunningCluster) -> bool:
+    row = sets_of(cluster.the_primary()).get(SET, {})
+    return len(row.get("in_sync", ())) == BROKERS and not row["problem"]
 
 
 def _measure_kills(scenario: Scenario) -> Iterator[Measurement]:

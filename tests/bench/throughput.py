@@ -59,29 +59,62 @@ def consume(subscriber: Subscriber, count: int) -> None:
     subscriber.finish()
 
 
-def publish_and_consume(publisher: Publisher, subscriber: Subscriber, payload: bytes, count: int) -> None:
-    """Both at once, in one thread: the broker has the other core."""
-    sent = confirmed = received = 0
-    readable = select.poll()
-    readable.register(publisher.connection, select.POLLIN)
-    readable.register(subscriber.connection, select.POLLIN)
-    of_publisher = publisher.connection.fileno()
-    subscriber.start()
-    while received < count or confirmed < count:
-        room = min(WINDOW - (sent - confirmed), count - sent, publisher.credit)
+class Flow:
+    """Messages on their way from a publisher to a subscriber."""
+
+    def __init__(self, publisher: Publisher, subscriber: Subscriber, payload: bytes, count: int) -> None:
+        self._publisher, self._subscriber = publisher, subscriber
+        self._payload, self._count = payload, count
+        self._sent = self._confirmed = self._received = 0
+        self.readers = {
+            publisher.connection.fileno(): self._read_outcomes,
+            subscriber.connection.fileno(): self._read_messages,
+        }
+        """What to do when there is something to read, by descriptor."""
+        subscriber.start()
+
+    @property
+    def is_over(self) -> bool:
+        """All are confirmed, and have arrived."""
+        return self._received >= self._count and self._confirmed >= self._count
+
+    def push(self) -> bool:
+        """Write a burst; whether that was all that may go now."""
+        room = min(WINDOW - (self._sent - self._confirmed), self._count - self._sent, self._publisher.credit)
         burst = min(room, BURST)
-        publisher.send(payload, burst)
-        sent += burst
-        publisher.connection.flush()
-        for descriptor, _ in readable.poll(0 if burst < room else None):
-            if descriptor == of_publisher:
-                publisher.connection.read()
-                confirmed += publisher.confirmed()
-            else:
-                subscriber.connection.read()
-                received += subscriber.take()
-                subscriber.connection.flush()
-    subscriber.finish()
+        self._publisher.send(self._payload, burst)
+        self._sent += burst
+        self._publisher.connection.flush()
+        return burst == room
+
+    def finish(self) -> None:
+        """Until the broker has carried out what the subscriber answered."""
+        self._subscriber.finish()
+
+    def _read_outcomes(self) -> None:
+        self._publisher.connection.read()
+        self._confirmed += self._publisher.confirmed()
+
+    def _read_messages(self) -> None:
+        self._subscriber.connection.read()
+        self._received += self._subscriber.take()
+        self._subscriber.connection.flush()
+
+
+def publish_and_consume(*flows: Flow) -> None:
+    """All at once, in one thread: the brokers have the other cores."""
+    readers = {descriptor: read for flow in flows for descriptor, read in flow.readers.items()}
+    readable = select.poll()
+    for descriptor in readers:
+        readable.register(descriptor, select.POLLIN)
+    running = list(flows)
+    while running:
+        pushed = [flow.push() for flow in running]
+        for descriptor, _ in readable.poll(None if all(pushed) else 0):
+            readers[descriptor]()
+        running = [flow for flow in running if not flow.is_over]
+    for flow in flows:
+        flow.finish()
 
 
 def check_depth(broker: RunningBroker, expected: int) -> None:
@@ -141,7 +174,7 @@ def send_and_take(broker: RunningBroker, payload: bytes, count: int) -> Usage:
     with LoadConnection(broker.port) as outgoing, LoadConnection(broker.port) as incoming:
         publisher, subscriber = Publisher(outgoing, QUEUE), Subscriber(incoming, QUEUE, WINDOW)
         with Usage(broker.pid) as usage:
-            publish_and_consume(publisher, subscriber, payload, count)
+            publish_and_consume(Flow(publisher, subscriber, payload, count))
         check_depth(broker, 0)
     return usage
 
