@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
@@ -17,6 +18,8 @@ from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.model.errors import BeingMade
 from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.http.metrics_source import MetricsSource
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 
 BROKERS = ("a", "b", "c")
@@ -189,3 +192,38 @@ def test_what_nobody_can_read_is_left_out_and_of_another_release_only_by_who_lea
         assert groups.bodies("b", "q") == ["one", "two"]
 
     story_of_three(tmp_path, story)
+
+
+def test_the_figures_of_a_group_count_batches_and_not_messages(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        before = figures_of(groups.cluster.brokers["a"])
+        resources = groups.hosted("a").resources
+        tokens = [resources.publish(resources.catalog.queues["q"], message("x" * 100), 0) for _ in range(50)]
+        await groups.commit("a", tokens[-1])
+        hosts = groups.cluster.brokers["c"].sets
+        assert hosts is not None
+        hosts.hosts.unhost("orders", "the test wants it")
+        await groups.serve("a", "b")
+        after = figures_of(groups.cluster.brokers["a"])
+        more = {name: after[name] - before[name] for name in after}
+        assert 0 < more["multicasts"] < 25
+        assert more["multicast_bytes"] > 50 * 100
+        assert more["delivered_batches"] > more["multicasts"]
+        assert (more["views"], more["queue_moves"]) == (1, 0)
+
+    story_of_three(tmp_path, story)
+
+
+def figures_of(broker: Broker) -> dict[str, float]:
+    """Those of the group `orders` in what Prometheus is told."""
+    text = "".join(MetricsSource(broker).pieces())
+    prefix = "qpid_ha_set_group_"
+    return {
+        sample.name.removeprefix(prefix).removesuffix("_total"): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(prefix) and sample.labels == {"set": "orders"}
+    }

@@ -221,6 +221,22 @@ def test_a_purge_waits_until_its_member_owns_the_queue_and_takes_what_nobody_has
     assert group.b.serving.member.queues.owner(group.b.queue().id) != "b"
 
 
+def test_a_queue_moves_once_for_each_time_that_it_comes_to_a_member(group: LittleGroup) -> None:
+    def moves() -> list[int]:
+        return [member.serving.moves_total for member in group.members]
+
+    publish(group, group.c, *"uvwxyz")
+    consumer(group.a, 100)
+    group.settle()
+    assert moves() == [1, 0, 0]
+    publish(group, group.c, "more")
+    assert moves() == [1, 0, 0]
+    consumer(group.b, 100)
+    group.settle()
+    group.pass_time(group.slice_s + 0.1)
+    assert moves() == [1, 1, 0]
+
+
 def test_a_purge_of_a_queue_that_is_deleted_meanwhile_is_given_up(group: LittleGroup) -> None:
     publish(group, group.c, "x")
     purge = group.b.resources.purges.begin(group.b.queue())

@@ -43,6 +43,11 @@ class GroupServing:
         replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
         replication.read_only = f"{settings.name} has not come to its group yet"
 
+    @property
+    def moves_total(self) -> int:
+        """How often a queue came to this member, since it came to its group."""
+        return self._slices.moves_total
+
     def _multicast(self, number: int, events: Sequence[Event]) -> None:
         self._feed(fx.SubmitAsked(number, tuple(events)))
 

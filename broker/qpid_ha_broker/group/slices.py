@@ -48,6 +48,8 @@ class Slices:
         self._due = due
         self._purges = purges
         self._slice_s = slice_s
+        self.moves_total = 0
+        """How often this member came to hand out from a queue."""
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
         """Queues to look at in the next turn, whatever happens."""
@@ -91,6 +93,7 @@ class Slices:
             return self._ask(queue) if wants or is_nobodys else []
         if member.queues.may_hand_out(queue.id) and not asked.is_serving:
             asked.since_s = now_s
+            self.moves_total += 1
             self._catalog.awake[queue] = None
         has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
         is_over = asked.is_serving and others_want and now_s - asked.since_s >= self._slice_s

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 from qpid_ha_broker.cluster.messages import BackupReport, ReplicaReport
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.member import GroupMember
+from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, Phase, State
 from qpid_ha_broker.model.logs.log import Log
@@ -80,11 +81,22 @@ class PrimarySetFacts:
         return self._member.backups()
 
 
+@dataclass(slots=True)
+class GroupTraffic:
+    """Between one member and its group since it was hosted: what its driver counts, a batch at a time."""
+
+    multicasts: int = 0
+    multicast_bytes: int = 0
+    delivered_batches: int = 0
+    views: int = 0
+
+
 class GroupFacts:
     """Of one of a group. Who wrote its record last keeps the directory, and is called its primary."""
 
-    def __init__(self, member: GroupMember, cluster: str) -> None:
-        self._member, self.cluster = member, cluster
+    def __init__(self, serving: GroupServing, cluster: str) -> None:
+        self._serving, self._member, self.cluster = serving, serving.member, cluster
+        self.traffic = GroupTraffic()
         self.reason = "it has not come to its group yet"
         """Why it is what it is."""
         self.store_problem = self.transport_problem = ""
@@ -120,6 +132,8 @@ class GroupFacts:
             "leading": float(self.keeps_directory),
             "in_sync_brokers": len(self._member.record.members),
             "committed_lsn": self._member.committed_lsn,
+            **{f"group_{name}_total": number for name, number in asdict(self.traffic).items()},
+            "group_queue_moves_total": self._serving.moves_total,
         }
 
     def backups(self) -> Sequence[Mapping[str, object]]:
