@@ -38,6 +38,15 @@ def publish(group: LittleGroup, member: LittleMember, *texts: str) -> None:
     group.settle()
 
 
+# --- who wrote it
+
+
+def test_all_members_have_the_same_history_of_generations_however_late_they_came(group: LittleGroup) -> None:
+    histories = [member.resources.replicated.state.generations for member in group.members]
+    assert histories[0] == histories[1] == histories[2]
+    assert len(histories[0]) == 3, "one begins, and two are let in"
+
+
 # --- what is submitted
 
 
