@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster_in_process import eventually
 from group_bus import GroupBus
 from groups_in_process import BROKERS, UUID, Groups, start, story_of_three
+from hosted_sets import NoRecords
 from model_support import message
 from qpid_ha_agent.store_sources import facts_of_directory
 from qpid_ha_broker.group.frames import GROUP_VERSION
@@ -141,6 +142,46 @@ def test_the_figures_of_a_group_count_batches_and_not_messages(tmp_path: Path) -
         assert more["multicast_bytes"] > 50 * 100
         assert more["delivered_batches"] > more["multicasts"]
         assert (more["views"], more["queue_moves"]) == (1, 0)
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_member_that_waits_says_for_whom_and_why_nothing_is_recorded(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        assert "groups" not in await groups.cluster.ask("a", "status")
+        hosts = {name: groups.cluster.brokers[name].sets for name in BROKERS}
+        assert hosts["a"] is not None
+        hosts["a"].hosts.records = NoRecords()
+        for name in ("b", "c"):
+            there = hosts[name]
+            assert there is not None
+            there.hosts.records = NoRecords()
+            there.hosts.unhost("orders", "the test wants it")
+        member = groups.member("a")
+        await eventually(lambda: bool(member.member.record_problem))
+        (told,) = (await groups.cluster.ask("a", "status"))["groups"]
+        assert (told["set"], told["role"], told["missing"]) == ("orders", "withheld", ["b", "c"])
+        assert told["record_problem"] == "no controller answers"
+        hosts["a"].hosts.records = groups.records
+        await groups.serve("a")
+        assert "groups" not in await groups.cluster.ask("a", "status")
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_member_whose_transport_does_not_answer_says_so_to_operators_and_to_the_controller(
+    tmp_path: Path, bus: GroupBus
+) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        bus.problem = "Corosync is not there"
+        await eventually(lambda: bool(groups.member("c").facts.transport_problem))
+        (told,) = (await groups.cluster.ask("c", "status"))["groups"]
+        assert (told["role"], told["transport_problem"]) == ("serving", bus.problem)
+        assert groups.member("c").facts.report(0.0).problem == bus.problem
 
     story_of_three(tmp_path, story)
 

@@ -166,6 +166,13 @@ def test_history_says_who_is_in_sync_who_left_who_came_and_who_had_it_recorded()
     ]
 
 
+def test_what_another_member_lacks_is_shown_while_the_group_is_served() -> None:
+    bench = group(*NAMES)
+    bench.hosts("a", ms.ReplicaReport("orders", "connecting", problem="outside: it is alone"))
+    bench.hosts("c", ms.ReplicaReport("orders", "catchup", problem="catching-up: let in by b"))
+    assert shown(bench)["problem"] == "a: outside: it is alone"
+
+
 # --- nobody is told to lead it
 
 

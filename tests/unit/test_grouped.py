@@ -7,6 +7,7 @@ import pytest
 from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.group.serving import STUCK_S, StuckQueue
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.commands.moving import begin_move
@@ -371,6 +372,19 @@ def test_a_queue_goes_to_who_waits_when_the_slice_is_over_and_what_is_out_stays_
     group.settle()
     assert token.is_committed, "whoever holds it answers, whoever owns the queue"
     assert held(group.c) == ["c", "d", "e", "f"]
+
+
+def test_a_queue_that_its_owner_keeps_is_told_to_be_stuck_by_who_waits_for_it() -> None:
+    group = LittleGroup(slice_s=10 * STUCK_S)
+    publish(group, group.c, *"ab")
+    consumer(group.a, 1)
+    group.settle()
+    consumer(group.b, 1)
+    group.settle()
+    assert group.b.serving.stuck(group.now_s + STUCK_S / 2) == []
+    group.pass_time(STUCK_S + 1)
+    assert group.b.serving.stuck(group.now_s) == [StuckQueue("q", "a", STUCK_S + 1)]
+    assert group.a.serving.stuck(group.now_s) == group.c.serving.stuck(group.now_s) == []
 
 
 def test_who_takes_nothing_any_more_hands_on_at_once(group: LittleGroup) -> None:

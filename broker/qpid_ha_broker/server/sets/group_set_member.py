@@ -128,6 +128,7 @@ class GroupSetMember:
 
     def start(self) -> None:
         """Come to the group."""
+        self.facts.since_s = time.monotonic()
         self.clients.update()
         self.feed(fx.Started())
         try:
@@ -172,7 +173,9 @@ class GroupSetMember:
 
     def tick(self, now_s: float) -> bool:
         """A while went by; whether the next tick matters, too: always, others wait for signs of life."""
-        self.facts.transport_problem = self._transport.problem
+        if self._transport.problem != self.facts.transport_problem:
+            self.facts.transport_problem = self._transport.problem
+            self._owner.changed(self)
         self.feed(fx.Ticked())
         return True
 
@@ -280,6 +283,7 @@ class GroupSetMember:
 
     def _role_changed(self, effect: fx.RoleChanged) -> None:
         before, after, self.facts.reason = effect
+        self.facts.since_s = time.monotonic()
         log.info("set %s: %s -> %s (%s)", self.name, before, after, self.facts.reason)
         if after is GroupRole.CATCHING_UP:
             self.discarded.begin()

@@ -41,6 +41,10 @@ class MemberFacts(Protocol):
     def report(self, now_s: float) -> ReplicaReport:
         """What the controller is told, but for what it holds."""
 
+    def trouble(self, now_s: float) -> Mapping[str, object]:
+        """Of a group's member: what an operator may have to do something about, for this broker's status; empty:
+        nothing."""
+
     def figures(self, now_s: float) -> dict[str, float]:
         """For metrics: `leading`, `in_sync_brokers`, `committed_lsn`, and what else its kind knows."""
 
@@ -66,6 +70,9 @@ class PrimarySetFacts:
 
     def report(self, now_s: float) -> ReplicaReport:
         return replica_report(self._member, now_s)
+
+    def trouble(self, now_s: float) -> Mapping[str, object]:
+        return {}
 
     def figures(self, now_s: float) -> dict[str, float]:
         status, lag_s = self._member.status, self._member.replica_lag_s(now_s)
@@ -99,6 +106,8 @@ class GroupFacts:
         self.traffic = GroupTraffic()
         self.reason = "it has not come to its group yet"
         """Why it is what it is."""
+        self.since_s = 0.0
+        """Since when, by the clock of `now_s`."""
         self.store_problem = self.transport_problem = ""
 
     @property
@@ -126,6 +135,23 @@ class GroupFacts:
             self.store_problem or self.transport_problem or why,
             tuple(BackupReport(name, True, behind) for name, behind in member.lags()) if keeps else (),
         )
+
+    def trouble(self, now_s: float) -> Mapping[str, object]:
+        """As `MemberFacts.trouble`."""
+        member, stuck = self._member, self._serving.stuck(now_s)
+        if member.role is GroupRole.SERVING and not (self.transport_problem or self.store_problem or stuck):
+            return {}
+        return {
+            "set": member.resource_set.name,
+            "role": member.role.value,
+            "for_s": round(now_s - self.since_s, 1),
+            "reason": self.reason,
+            "missing": list(member.missing),
+            "record_problem": member.record_problem,
+            "transport_problem": self.transport_problem,
+            "store_problem": self.store_problem,
+            "stuck_queues": [{**queue._asdict(), "for_s": round(queue.for_s, 1)} for queue in stuck],
+        }
 
     def figures(self, now_s: float) -> dict[str, float]:
         return {
