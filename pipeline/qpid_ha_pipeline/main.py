@@ -337,11 +337,14 @@ def _print_sets(sets: Sequence[SetOverview]) -> None:
 
 def _print_timeline(timeline: Timeline) -> None:
     from .jobs.failover_report import NO_GENERATION, availability_text, title_of
-    from .jobs.timeline import Lag, Outage, TimeInStates
+    from .jobs.timeline import GroupChange, Lag, Outage, TimeInStates
 
     text = f"availability {availability_text(timeline)}" if timeline.generations else NO_GENERATION
     title = title_of(timeline.cluster, timeline.set)
     click.echo(f"{title[:1].lower()}{title[1:]}: {text}")
+    if timeline.is_group:
+        _print_rows([change._asdict() for change in timeline.group_changes], GroupChange._fields)
+        return
     rows = [
         {**generation._asdict(), **(phases._asdict() if phases else {})}
         for generation, phases in zip(timeline.generations, timeline.phases, strict=True)

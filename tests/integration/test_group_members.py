@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from cluster_in_process import InProcessCluster, eventually, free_ports
-from event_loops import in_event_loop
+from cluster_in_process import eventually
 from group_bus import GroupBus
-from hosted_sets import RecordsInOnePlace
+from groups_in_process import BROKERS, UUID, Groups, start, story_of_three
+from hosted_sets import NoRecords
 from model_support import message
-from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_agent.store_sources import facts_of_directory
 from qpid_ha_broker.group.frames import GROUP_VERSION
-from qpid_ha_broker.model.errors import BeingMade
-from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.http.metrics_source import MetricsSource
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
-
-BROKERS = ("a", "b", "c")
-UUID = "0123456789abcdef" * 2
+from qpid_ha_broker.store.best import Standing, Winner, best
 
 
 @pytest.fixture(autouse=True)
@@ -29,90 +26,6 @@ def bus(monkeypatch: pytest.MonkeyPatch) -> GroupBus:
     bus = GroupBus()
     monkeypatch.setattr(GroupSetMember, "make_transport", staticmethod(bus.port))
     return bus
-
-
-class Groups:
-    """What the controller would do, by hand: have `orders` hosted as a group."""
-
-    def __init__(self, cluster: InProcessCluster) -> None:
-        self.cluster, self.records = cluster, RecordsInOnePlace()
-
-    def host(self, *brokers: str) -> None:
-        for name in brokers:
-            sets = self.cluster.brokers[name].sets
-            assert sets is not None
-            sets.hosts.records = self.records
-            addresses = [self.cluster.url(each) for each in BROKERS]
-            sets.hosts.host("orders", addresses, self.cluster.url(name), cluster=UUID, is_group=True)
-
-    def member(self, broker: str) -> GroupSetMember:
-        sets = self.cluster.brokers[broker].sets
-        assert sets is not None
-        member = sets.hosts.members["orders"]
-        assert isinstance(member, GroupSetMember)
-        return member
-
-    def hosted(self, broker: str) -> HostedSet:
-        return self.cluster.brokers[broker].container.sets["orders"]
-
-    async def serve(self, *brokers: str) -> None:
-        def are_serving() -> bool:
-            hosts = [self.cluster.brokers[name].sets for name in brokers]
-            return all(each is not None and "orders" in each.hosts.members for each in hosts) and all(
-                self.member(name).member.role is GroupRole.SERVING
-                and set(self.member(name).member.record.members) == set(brokers)
-                for name in brokers
-            )
-
-        await eventually(are_serving)
-
-    async def commit(self, broker: str, token: CommitToken) -> None:
-        self.hosted(broker).touch()
-        self.cluster.brokers[broker].schedule_turn()
-        await eventually(lambda: token.is_committed)
-
-    async def declare(self, broker: str, queue: str) -> None:
-        """Ask until it is there, as the directory does."""
-        hosted = self.hosted(broker)
-
-        def is_there() -> bool:
-            try:
-                hosted.configuration.declare_queue(queue, {})
-            except BeingMade:
-                hosted.touch()
-                return False
-            return True
-
-        await eventually(is_there)
-
-    async def publish(self, broker: str, queue: str, *texts: str) -> None:
-        resources = self.hosted(broker).resources
-        for text in texts:
-            await self.commit(broker, resources.publish(resources.catalog.queues[queue], message(text), 0))
-
-    def bodies(self, broker: str, queue: str) -> list[str]:
-        there = self.hosted(broker).resources.catalog.queues[queue]
-        return [entry.resident_body().decode().rpartition(";")[2] for entry in there.messages]
-
-
-def story_of_three(directory: Path, story: Callable[[Groups], Awaitable[None]], *stores: str) -> None:
-    """A cluster of three brokers. `stores`: those that have one."""
-
-    @in_event_loop
-    async def run() -> None:
-        async with InProcessCluster(directory) as cluster:
-            cluster.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
-            for name in BROKERS:
-                await start(cluster, directory, name, stores)
-            await cluster.form("a")
-            await story(Groups(cluster))
-
-    run()
-
-
-async def start(cluster: InProcessCluster, directory: Path, name: str, stores: Sequence[str]) -> None:
-    settings = {"data_dir": str(directory / name)} if name in stores else {}
-    await cluster.start(name, **settings)
 
 
 def test_what_is_published_at_each_member_is_at_all_of_them_in_one_order(tmp_path: Path) -> None:
@@ -169,6 +82,25 @@ def test_all_come_back_from_their_stores_with_what_was_committed(tmp_path: Path)
     story_of_three(tmp_path, story, *BROKERS)
 
 
+def test_the_stores_of_a_group_are_seen_to_be_of_one_log_and_the_furthest_is_the_best(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        for name in BROKERS:
+            await groups.publish(name, "q", name)
+        for name in BROKERS:
+            await groups.cluster.stop(name)
+
+    story_of_three(tmp_path, story, *BROKERS)
+    verdict = best([facts_of_directory(tmp_path / name / "orders") for name in BROKERS])
+    assert isinstance(verdict, Winner)
+    assert verdict.store.broker == "c", "it was stopped last, and had that recorded"
+    assert {reason.broker: reason.standing for reason in verdict.reasons} == {
+        "a": Standing.OUTSIDE, "b": Standing.OUTSIDE, "c": Standing.BEST,
+    }  # fmt: skip
+
+
 def test_what_nobody_can_read_is_left_out_and_of_another_release_only_by_who_leaves(
     tmp_path: Path, bus: GroupBus, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,3 +121,78 @@ def test_what_nobody_can_read_is_left_out_and_of_another_release_only_by_who_lea
         assert groups.bodies("b", "q") == ["one", "two"]
 
     story_of_three(tmp_path, story)
+
+
+def test_the_figures_of_a_group_count_batches_and_not_messages(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        before = figures_of(groups.cluster.brokers["a"])
+        resources = groups.hosted("a").resources
+        tokens = [resources.publish(resources.catalog.queues["q"], message("x" * 100), 0) for _ in range(50)]
+        await groups.commit("a", tokens[-1])
+        hosts = groups.cluster.brokers["c"].sets
+        assert hosts is not None
+        hosts.hosts.unhost("orders", "the test wants it")
+        await groups.serve("a", "b")
+        after = figures_of(groups.cluster.brokers["a"])
+        more = {name: after[name] - before[name] for name in after}
+        assert 0 < more["multicasts"] < 25
+        assert more["multicast_bytes"] > 50 * 100
+        assert more["delivered_batches"] > more["multicasts"]
+        assert (more["views"], more["queue_moves"]) == (1, 0)
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_member_that_waits_says_for_whom_and_why_nothing_is_recorded(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        assert "groups" not in await groups.cluster.ask("a", "status")
+        hosts = {name: groups.cluster.brokers[name].sets for name in BROKERS}
+        assert hosts["a"] is not None
+        hosts["a"].hosts.records = NoRecords()
+        for name in ("b", "c"):
+            there = hosts[name]
+            assert there is not None
+            there.hosts.records = NoRecords()
+            there.hosts.unhost("orders", "the test wants it")
+        member = groups.member("a")
+        await eventually(lambda: bool(member.member.record_problem))
+        (told,) = (await groups.cluster.ask("a", "status"))["groups"]
+        assert (told["set"], told["role"], told["missing"]) == ("orders", "withheld", ["b", "c"])
+        assert told["record_problem"] == "no controller answers"
+        hosts["a"].hosts.records = groups.records
+        await groups.serve("a")
+        assert "groups" not in await groups.cluster.ask("a", "status")
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_member_whose_transport_does_not_answer_says_so_to_operators_and_to_the_controller(
+    tmp_path: Path, bus: GroupBus
+) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        bus.problem = "Corosync is not there"
+        await eventually(lambda: bool(groups.member("c").facts.transport_problem))
+        (told,) = (await groups.cluster.ask("c", "status"))["groups"]
+        assert (told["role"], told["transport_problem"]) == ("serving", bus.problem)
+        assert groups.member("c").facts.report(0.0).problem == bus.problem
+
+    story_of_three(tmp_path, story)
+
+
+def figures_of(broker: Broker) -> dict[str, float]:
+    """Those of the group `orders` in what Prometheus is told."""
+    text = "".join(MetricsSource(broker).pieces())
+    prefix = "qpid_ha_set_group_"
+    return {
+        sample.name.removeprefix(prefix).removesuffix("_total"): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(prefix) and sample.labels == {"set": "orders"}
+    }

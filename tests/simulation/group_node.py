@@ -49,6 +49,7 @@ class DiskCheckpoint:
     def __init__(self, resource_set: ResourceSet, committed_lsn: int) -> None:
         self.lsn = resource_set.log.last_lsn
         self.committed_lsn = committed_lsn
+        self.generations = list(resource_set.state.generations)
         self.objects: Objects = objects_frame(resource_set.state, 0, self.lsn)
         self.chunks: list[Chunk] = [
             ReplicatingBrowser(queue, self.lsn, ()).next_chunk(0, EVERYTHING, EVERYTHING)
@@ -62,6 +63,7 @@ class DiskCheckpoint:
         for chunk in self.chunks:
             catch_up.chunk(chunk)
         catch_up.finish()
+        resource_set.state.generations[:] = self.generations
 
 
 class Disk:

@@ -267,6 +267,13 @@ class GroupWorld:
         }
         if len({tuple(queues) for queues in declared.values()}) > 1:
             raise Violation(f"queues are {declared}")
+        histories = {
+            node.name: [(lsn, started.generation) for lsn, started in node.member.resource_set.state.generations]
+            for node in self.nodes
+            if node.member is not None
+        }
+        if len({tuple(lines) for lines in histories.values()}) > 1:
+            raise Violation(f"by their generations copies would be of different logs: {histories}")
 
 
 def run_group(plan: GroupPlan, with_trace: bool = False) -> GroupOutcome:

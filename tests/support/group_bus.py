@@ -14,6 +14,8 @@ class GroupBus:
 
     def __init__(self) -> None:
         self._members: dict[str, dict[str, BusPort]] = defaultdict(dict)
+        self.problem = ""
+        """Why nothing goes, as all of its ports say it; what is sent goes all the same."""
         self._waiting: deque[tuple[str, str, bytes]] = deque()
 
     def port(self, cluster: str, name: str, listener: GroupListener) -> BusPort:
@@ -57,8 +59,12 @@ class BusPort:
     """One broker's end; see `group_transport.GroupTransport`."""
 
     def __init__(self, bus: GroupBus, cluster: str, name: str, listener: GroupListener) -> None:
-        self.cluster, self.name, self.problem = cluster, name, ""
+        self.cluster, self.name = cluster, name
         self._bus, self._listener, self._is_open = bus, listener, False
+
+    @property
+    def problem(self) -> str:
+        return self._bus.problem
 
     def start(self) -> None:
         self._is_open = True

@@ -148,7 +148,29 @@ def test_any_member_replaces_the_record_and_its_log_keeps_its_uuid() -> None:
     recorded(bench, "c", "c")
     recorded(bench, "a", "a", "c")
     assert (entry(bench).record.cluster, entry(bench).record.members) == (first.cluster, ("a", "c"))
-    assert "the group is a, c from generation 2: a had that recorded" in bench.controller_history("orders")
+    assert "the group is a, c (a came) from generation 2: a had that recorded" in bench.controller_history("orders")
+
+
+def test_history_says_who_is_in_sync_who_left_who_came_and_who_had_it_recorded() -> None:
+    bench = Bench(*NAMES)
+    create(bench, *NAMES)
+    recorded(bench, "a", "a")
+    recorded(bench, "a", "a", "b", "c")
+    recorded(bench, "c", "b", "c")
+    recorded(bench, "b", "a", "b")
+    assert [text for text in bench.controller_history("orders") if text.startswith("the group is")] == [
+        "the group is a from generation 1: a had that recorded",
+        "the group is a, b, c (b, c came) from generation 2: a had that recorded",
+        "the group is b, c (a left) from generation 3: c had that recorded",
+        "the group is a, b (c left; a came) from generation 4: b had that recorded",
+    ]
+
+
+def test_what_another_member_lacks_is_shown_while_the_group_is_served() -> None:
+    bench = group(*NAMES)
+    bench.hosts("a", ms.ReplicaReport("orders", "connecting", problem="outside: it is alone"))
+    bench.hosts("c", ms.ReplicaReport("orders", "catchup", problem="catching-up: let in by b"))
+    assert shown(bench)["problem"] == "a: outside: it is alone"
 
 
 # --- nobody is told to lead it

@@ -20,6 +20,9 @@ from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.cli.diagnose import WIDTH, diagnosis_document, diagnosis_text
 from qpid_ha_agent.diagnosis.checks import diagnose
 from qpid_ha_agent.diagnosis.facts import (
+    OUTSIDE,
+    WITHHELD,
+    AwaitedQueue,
     BackupLag,
     BrokenLink,
     BrokerFigures,
@@ -27,6 +30,7 @@ from qpid_ha_agent.diagnosis.facts import (
     CertificateEnd,
     CoordinatorState,
     DiagnosisFacts,
+    GroupTrouble,
     LocalProcess,
     MachineState,
     QueueState,
@@ -38,6 +42,7 @@ from qpid_ha_agent.diagnosis.facts import (
 from qpid_ha_agent.diagnosis.findings import KINDS, Severity, table_in_markdown
 from qpid_ha_agent.diagnosis.gathering import Gathered
 from qpid_ha_broker.coordination.pause import Pause
+from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.store.facts import Integrity, StoreFacts
 from typed_commands import parse
@@ -121,6 +126,10 @@ SILENT = SilentBroker("amqp://10.0.0.3:5672", "node3", "connection refused", ("n
 DAMAGED = StoreFacts("/var/lib/qpid-ha/default", integrity=Integrity.DAMAGED, detail="journal/1.log, offset 7")
 LONG_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
+WAITS = GroupTrouble(
+    "orders", "withheld", 8.0, "some whom the record names are missing", ("node3",), "no controller answers"
+)
+
 CASES: dict[str, Change] = {
     "nobody-answers": having(brokers=(), silent=(SILENT,), sets=(), backups=(), queues=()),
     "no-primary": having(brokers=LEADERLESS, silent=(SILENT,), backups=(), sets=()),
@@ -139,6 +148,7 @@ CASES: dict[str, Change] = {
     "commits-wait": with_broker(1, uncommitted_s=8.0, uncommitted_why="that node4 left is not recorded: no quorum"),
     "too-few-in-sync": with_broker(1, members=("node1",), min_in_sync=2),
     "set-without-primary": having(sets=(SetStanding("orders", "", NAMES, 3, 2, problem="in sync were node4"),)),
+    "group-withheld": with_broker(2, groups=(WAITS,)),
     "store-cannot-write": with_figures(store="full"),
     "messages-unreadable": with_figures(unreadable=4),
     "store-damaged": with_machine(stores=(DAMAGED,)),
@@ -158,6 +168,11 @@ CASES: dict[str, Change] = {
     "backup-expected": having(backups=(BackupLag("node3", "expected", True),)),
     "backup-lags": having(backups=(BackupLag("node2", "ready", True, 70, 90_000, 5.5),)),
     "paused": having(pause=Pause("olga on node1", LONG_SINCE, None, "new disks")),
+    "group-transport": with_broker(2, groups=(GroupTrouble("orders", "outside", 2.0, transport_problem="cpg: 2"),)),
+    "group-member-outside": with_broker(2, groups=(GroupTrouble("orders", "outside", 90.0, "it is alone"),)),
+    "group-queue-stuck": with_broker(
+        2, groups=(GroupTrouble("orders", "serving", 90.0, stuck=(AwaitedQueue("q", "node3", 12.0),)),)
+    ),
     "set-below-replicas": having(sets=(SetStanding("orders", "node1", NAMES[:2], 3, 2, problem="node3: disk"),)),
     "sets-not-known": having(sets=(), sets_problem="no controller answers"),
     "controller-stopped": with_broker(1, controller_problem="a bug (KeyError)"),
@@ -280,6 +295,38 @@ def test_without_a_primary_the_next_step_is_that_of_the_activation() -> None:
     facts = replace(facts, assessment=REFUSED)
     assert diagnose(facts)[0].commands == ("qpid-ha status --all", "qpid-ha promote")
     assert diagnose(CASES["paused"](facts))[0].commands == ("qpid-ha resume",)
+
+
+def test_a_group_is_told_of_as_one_and_with_what_to_do_next() -> None:
+    nobody = SetStanding("orders", "", NAMES, 3, 2, problem="node1 is away", strategy="group")
+    (finding,) = diagnose(replace(HEALTHY, sets=(nobody,)))
+    assert finding.text == "no member of the group orders serves: node1 is away"
+    moment = nobody._replace(served_by=("node2",))
+    assert not diagnose(replace(HEALTHY, sets=(moment,))), "another member is about to look after its queues"
+    assert diagnose(replace(HEALTHY, sets=(moment._replace(strategy="primary"),))), "level is not leading"
+    (finding,) = diagnose(CASES["group-withheld"](HEALTHY))
+    assert finding.text == (
+        "node2 has handed out and confirmed nothing of the group orders for 8 s: some whom the record names are"
+        " missing; node3 not there; its record cannot be changed: no controller answers"
+    )
+    assert finding.commands[0] == "systemctl start qpid-ha   # on node3"
+    (finding,) = diagnose(CASES["group-transport"](HEALTHY))
+    assert finding.commands[-1] == "systemctl start corosync   # on node2"
+    (finding,) = diagnose(CASES["group-queue-stuck"](HEALTHY))
+    assert finding.commands[0] == "qpid-ha queue show q"
+
+
+def test_roles_of_members_are_called_as_the_broker_calls_them() -> None:
+    assert (WITHHELD, OUTSIDE) == (GroupRole.WITHHELD, GroupRole.OUTSIDE)
+
+
+def test_what_passes_in_a_moment_in_a_group_is_no_finding() -> None:
+    brief = (
+        WAITS._replace(for_s=2.0),
+        GroupTrouble("audit", "outside", 20.0),
+        GroupTrouble("b", "catching-up", 900.0),
+    )
+    assert not diagnose(with_broker(2, groups=brief)(HEALTHY))
 
 
 def test_of_very_many_only_some_are_named() -> None:

@@ -7,6 +7,7 @@ import pytest
 from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.group.serving import STUCK_S, StuckQueue
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.commands.moving import begin_move
@@ -36,6 +37,15 @@ def consumer(member: LittleMember, credit: int) -> Consumer:
 def publish(group: LittleGroup, member: LittleMember, *texts: str) -> None:
     member.core.publish(member.queue(), *texts)
     group.settle()
+
+
+# --- who wrote it
+
+
+def test_all_members_have_the_same_history_of_generations_however_late_they_came(group: LittleGroup) -> None:
+    histories = [member.resources.replicated.state.generations for member in group.members]
+    assert histories[0] == histories[1] == histories[2]
+    assert len(histories[0]) == 3, "one begins, and two are let in"
 
 
 # --- what is submitted
@@ -221,6 +231,22 @@ def test_a_purge_waits_until_its_member_owns_the_queue_and_takes_what_nobody_has
     assert group.b.serving.member.queues.owner(group.b.queue().id) != "b"
 
 
+def test_a_queue_moves_once_for_each_time_that_it_comes_to_a_member(group: LittleGroup) -> None:
+    def moves() -> list[int]:
+        return [member.serving.moves_total for member in group.members]
+
+    publish(group, group.c, *"uvwxyz")
+    consumer(group.a, 100)
+    group.settle()
+    assert moves() == [1, 0, 0]
+    publish(group, group.c, "more")
+    assert moves() == [1, 0, 0]
+    consumer(group.b, 100)
+    group.settle()
+    group.pass_time(group.slice_s + 0.1)
+    assert moves() == [1, 1, 0]
+
+
 def test_a_purge_of_a_queue_that_is_deleted_meanwhile_is_given_up(group: LittleGroup) -> None:
     publish(group, group.c, "x")
     purge = group.b.resources.purges.begin(group.b.queue())
@@ -346,6 +372,19 @@ def test_a_queue_goes_to_who_waits_when_the_slice_is_over_and_what_is_out_stays_
     group.settle()
     assert token.is_committed, "whoever holds it answers, whoever owns the queue"
     assert held(group.c) == ["c", "d", "e", "f"]
+
+
+def test_a_queue_that_its_owner_keeps_is_told_to_be_stuck_by_who_waits_for_it() -> None:
+    group = LittleGroup(slice_s=10 * STUCK_S)
+    publish(group, group.c, *"ab")
+    consumer(group.a, 1)
+    group.settle()
+    consumer(group.b, 1)
+    group.settle()
+    assert group.b.serving.stuck(group.now_s + STUCK_S / 2) == []
+    group.pass_time(STUCK_S + 1)
+    assert group.b.serving.stuck(group.now_s) == [StuckQueue("q", "a", STUCK_S + 1)]
+    assert group.a.serving.stuck(group.now_s) == group.c.serving.stuck(group.now_s) == []
 
 
 def test_who_takes_nothing_any_more_hands_on_at_once(group: LittleGroup) -> None:

@@ -122,6 +122,11 @@ def _print_set_problems(facts: Mapping[str, Any]) -> None:
         some = f"{', '.join(without[:NAMED_SETS])}{', ...' if len(without) > NAMED_SETS else ''}"
         text = f"{len(without)} of {facts.get('sets')} resource sets have no primary ({some}): see qpid-ha status --all"
         click.echo(cell(text), err=True)
+    for group in facts.get("groups") or []:
+        why = group.get("transport_problem") or group.get("record_problem") or group.get("store_problem")
+        texts = [f"{group.get('role')} for {group.get('for_s')} s ({group.get('reason')})", *([why] if why else [])]
+        texts += [f"{queue.get('owner')} keeps {queue.get('queue')}" for queue in group.get("stuck_queues") or []]
+        click.echo(cell(f"its part in the group {group.get('set')}: {'; '.join(texts)}"), err=True)
     if facts.get("draining"):
         name = facts.get("name")
         click.echo(cell(f"{name} is drained: it gets no replicas until somebody says qpid-ha undrain {name}"), err=True)

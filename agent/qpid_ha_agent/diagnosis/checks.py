@@ -7,9 +7,12 @@ from shlex import quote
 from typing import Final
 
 from qpid_ha_agent.diagnosis.facts import (
+    OUTSIDE,
+    WITHHELD,
     BrokerState,
     CertificateEnd,
     DiagnosisFacts,
+    GroupTrouble,
     LocalProcess,
     MachineState,
     QueueState,
@@ -32,6 +35,8 @@ EXPIRES_SOON_S: Final = 30 * 86_400.0
 CLOCK_S: Final = 2.0
 FULL: Final = 0.95
 """A queue of so much of its limit in bytes may refuse the next message."""
+WITHHELD_S, OUTSIDE_S = 3.0, 30.0
+"""Of a member of a group: in less, others are noticed to have gone, and somebody is let in."""
 MOST_NAMED: Final = 10
 """Of one kind; the others are one finding together."""
 
@@ -293,16 +298,60 @@ def _sets(facts: DiagnosisFacts) -> Iterator[Finding]:
                       (f"qpid-ha undrain {quote(name)}",))  # fmt: skip
 
 
+def _groups(facts: DiagnosisFacts) -> Iterator[Finding]:
+    """What members of groups say of themselves: a controller may not know it, as of one that is cut off."""
+    for broker in facts.brokers:
+        for trouble in broker.groups[:MOST_NAMED]:
+            yield from _group(broker, trouble)
+
+
+def _group(broker: BrokerState, trouble: GroupTrouble) -> Iterator[Finding]:
+    about, show = f"{trouble.set} at {broker.name}", f"qpid-ha set show {quote(trouble.set)}"
+    if trouble.transport_problem:
+        text = (
+            f"Corosync does not answer {broker.name}, a member of the group {trouble.set}: {trouble.transport_problem}"
+        )
+        on = f"   # on {broker.name}"
+        yield Finding("group-transport", about, text,
+                      (f"systemctl status corosync{on}", f"corosync-cfgtool -s{on}",
+                       f"systemctl start corosync{on}"))  # fmt: skip
+    elif trouble.role == WITHHELD and trouble.for_s > WITHHELD_S:
+        missing = f"; {', '.join(trouble.missing)} not there" if trouble.missing else ""
+        record = f"; its record cannot be changed: {trouble.record_problem}" if trouble.record_problem else ""
+        text = (
+            f"{broker.name} has handed out and confirmed nothing of the group {trouble.set} for {trouble.for_s:.0f} s"
+        )
+        starts = (f"systemctl start qpid-ha   # on {name}" for name in trouble.missing)
+        yield Finding("group-withheld", about, f"{text}: {trouble.reason}{missing}{record}", (*starts, show, ALL))
+    elif trouble.role == OUTSIDE and trouble.for_s > OUTSIDE_S:
+        text = f"{broker.name} has been outside of the group {trouble.set} for {trouble.for_s:.0f} s: {trouble.reason}"
+        look = (f"journalctl -u qpid-ha   # on {broker.name}", "corosync-quorumtool -s   # on each")
+        yield Finding("group-member-outside", about, text, (show, *look, f"qpid-ha history {quote(trouble.set)}"))
+    for stuck in trouble.stuck:
+        owner = stuck.owner or "nobody"
+        text = (
+            f"{broker.name} has waited for the queue {stuck.queue} of the group {trouble.set} for {stuck.for_s:.0f} s,"
+            f" which {owner} has"
+        )
+        asks = (
+            f"qpid-ha queue show {quote(stuck.queue)}",
+            f"systemctl restart qpid-ha   # on {owner}: the others go on",
+        )
+        yield Finding("group-queue-stuck", stuck.queue, text, asks if stuck.owner else asks[:1])
+
+
 def _lacking_primary(facts: DiagnosisFacts) -> Iterator[Finding]:
     """By the controller, else by the copy of the map that a broker has."""
-    reasons = {standing.name: standing.problem for standing in facts.sets if not standing.primary}
+    lacking = [standing for standing in facts.sets if not standing.is_served]
+    reasons = {standing.name: standing.problem for standing in lacking}
+    groups = {standing.name for standing in lacking if standing.is_group}
     if not facts.sets:
         reasons = {name: "" for broker in facts.brokers for name in broker.sets_without_primary}
     names = sorted(reasons)
     for name in names[:MOST_NAMED]:
         why = f": {reasons[name]}" if reasons[name] else ""
-        yield Finding("set-without-primary", name, f"nobody leads the set {name}{why}",
-                      (f"qpid-ha set show {quote(name)}", ALL))  # fmt: skip
+        text = f"no member of the group {name} serves" if name in groups else f"nobody leads the set {name}"
+        yield Finding("set-without-primary", name, f"{text}{why}", (f"qpid-ha set show {quote(name)}", ALL))
     if names[MOST_NAMED:]:
         text = f"nobody leads {len(names) - MOST_NAMED} more sets"
         yield Finding("set-without-primary", "others", text, (ALL,))
@@ -488,6 +537,7 @@ _CHECKS: Final[tuple[Callable[[DiagnosisFacts], Iterator[Finding]], ...]] = (
     _answering,
     _coordination,
     _sets,
+    _groups,
     _figures,
     _queues,
     _machine,

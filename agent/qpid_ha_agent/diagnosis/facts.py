@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from qpid_ha_agent.activation import Assessment
 from qpid_ha_broker.coordination.pause import Pause
+from qpid_ha_broker.events.types import GROUP, STRATEGIES
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import StoreFacts
@@ -62,6 +63,49 @@ class BrokerFigures(NamedTuple):
         )
 
 
+WITHHELD, OUTSIDE = "withheld", "outside"
+"""Of the broker's `GroupRole`, as `status` has it."""
+
+
+class AwaitedQueue(NamedTuple):
+    """A queue of a group that a broker asked for, and that its owner keeps."""
+
+    queue: str
+    owner: str
+    for_s: float = 0.0
+
+
+class GroupTrouble(NamedTuple):
+    """What a broker says of its part in a group that is not as it should be."""
+
+    set: str
+    role: str
+    """Of `group.effects.GroupRole`."""
+    for_s: float = 0.0
+    """For how long it has had that role."""
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+    """Whom the record names, and who is not in step with it."""
+    record_problem: str = ""
+    """Why the record cannot be changed."""
+    transport_problem: str = ""
+    """What Corosync answers."""
+    stuck: tuple[AwaitedQueue, ...] = ()
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> GroupTrouble:
+        """Of `groups` in `status`."""
+        stuck = row.get("stuck_queues")
+        return cls(
+            _text(row, "set"), _text(row, "role"), _seconds(row, "for_s"), _text(row, "reason"),
+            _texts(row, "missing"), _text(row, "record_problem"), _text(row, "transport_problem"),
+            tuple(
+                AwaitedQueue(_text(queue, "queue"), _text(queue, "owner"), _seconds(queue, "for_s"))
+                for queue in (stuck if isinstance(stuck, list) else ()) if isinstance(queue, Mapping)
+            ),
+        )  # fmt: skip
+
+
 class BrokerState(NamedTuple):
     """One broker that answers, here or another one. What comes after `members` it tells of itself alone."""
 
@@ -81,6 +125,8 @@ class BrokerState(NamedTuple):
     login_problem: str = ""
     sets: int = 0
     sets_without_primary: tuple[str, ...] = ()
+    groups: tuple[GroupTrouble, ...] = ()
+    """Those in which it has a part that is not as it should be."""
     controller_problem: str = ""
     instance: str = ""
     """Of its process; what two brokers of one name do not share. Empty: not told."""
@@ -119,6 +165,7 @@ class BrokerState(NamedTuple):
             login_problem=_text(row, "login_problem"),
             sets=_number(row, "sets"),
             sets_without_primary=_texts(row, "sets_without_primary"),
+            groups=_groups(row),
             controller_problem=_text(row, "controller_problem"),
             instance=_text(row, "instance"),
             cluster=_text(row, "cluster"),
@@ -199,6 +246,9 @@ class SetStanding(NamedTuple):
     min_in_sync: int = 0
     moving_to: str = ""
     problem: str = ""
+    strategy: str = STRATEGIES[0]
+    served_by: tuple[str, ...] = ()
+    """Who says to be level: in a group they serve."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> SetStanding:
@@ -206,7 +256,18 @@ class SetStanding(NamedTuple):
         return cls(
             _text(row, "name"), _text(row, "primary"), _texts(row, "in_sync"), _number(row, "wanted"),
             _number(row, "min_in_sync"), _text(row, "moving_to"), _text(row, "problem"),
+            _text(row, "strategy") or STRATEGIES[0], _serving(row.get("replicas")),
         )  # fmt: skip
+
+    @property
+    def is_group(self) -> bool:
+        """Whether its brokers all serve it, each."""
+        return self.strategy == GROUP
+
+    @property
+    def is_served(self) -> bool:
+        """Whether somebody serves it; in a group anybody does."""
+        return bool(self.primary or (self.is_group and self.served_by))
 
 
 class QueueState(NamedTuple):
@@ -359,6 +420,17 @@ def _number(row: Mapping[str, Any], name: str) -> int:
 def _seconds(row: Mapping[str, Any], name: str) -> float:
     value = row.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+def _serving(replicas: object) -> tuple[str, ...]:
+    states = replicas if isinstance(replicas, Mapping) else {}
+    return tuple(str(name) for name, state in states.items() if state in (State.PRIMARY, State.READY))
+
+
+def _groups(row: Mapping[str, Any]) -> tuple[GroupTrouble, ...]:
+    given = row.get("groups")
+    rows = given if isinstance(given, list) else []
+    return tuple(GroupTrouble.from_row(trouble) for trouble in rows if isinstance(trouble, Mapping))
 
 
 def _texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:

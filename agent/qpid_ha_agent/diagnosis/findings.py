@@ -90,9 +90,16 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "set-without-primary": FindingKind(
             _C,
-            "a resource set has no primary",
+            "a resource set has no primary, or no member of a group serves",
             "clients of its queues are not served",
             "QpidHaSetWithoutPrimary",
+        ),
+        "group-withheld": FindingKind(
+            _C,
+            "a member of a group has waited for more than three seconds for others whom the record names, or for the"
+            " record",
+            "clients of its queues there get no confirmation and no message: there is no majority, or what should go on"
+            " cannot be recorded",
         ),
         "store-cannot-write": FindingKind(
             _C,
@@ -181,6 +188,21 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             _W,
             "a resource set has fewer replicas in sync than it wants, or one that has a problem",
             "the next failure costs more than it should",
+        ),
+        "group-transport": FindingKind(
+            _W,
+            "the Corosync of a broker that is a member of a group does not answer",
+            "that broker has no part in its groups: clients are sent to others",
+        ),
+        "group-member-outside": FindingKind(
+            _W,
+            "a broker has been outside of a group that it is a member of for more than half a minute",
+            "the next failure costs more than it should; what it lacks grows",
+        ),
+        "group-queue-stuck": FindingKind(
+            _W,
+            "a member of a group keeps a queue for which another one has waited for more than ten seconds",
+            "consumers at the others get nothing of that queue",
         ),
         "sets-not-known": FindingKind(
             _W,

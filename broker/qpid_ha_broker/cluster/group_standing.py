@@ -9,7 +9,7 @@ from __future__ import annotations
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.messages import FAILED
-from qpid_ha_broker.cluster.reports import FOLLOWING, LEADING
+from qpid_ha_broker.cluster.reports import CATCHING_UP, FOLLOWING, LEADING
 from qpid_ha_broker.cluster_map import SetEntry
 
 
@@ -26,6 +26,16 @@ def why_not_served(ctx: ControllerContext, entry: SetEntry) -> str:
     start = f": start {'one of ' if len(away) > 1 else ''}{', '.join(away)}" if away else ""
     begun = "no member of the group serves" if record.generation else "it is new, and no member of the group serves yet"
     return f"{begun}: {', '.join(f'{name} {standing}' for name, standing in standings.items())}{start}"
+
+
+def troubled_members(ctx: ControllerContext, entry: SetEntry) -> dict[str, str]:
+    """Of a group that is served: what its other replicas say of themselves. One that comes level needs no help."""
+    told = {name: ctx.reports.replica(name, entry.name) for name in entry.replicas if ctx.is_up(name)}
+    return {
+        name: replica.problem
+        for name, replica in told.items()
+        if replica is not None and replica.problem and replica.state != CATCHING_UP and name != entry.record.primary
+    }
 
 
 def why_no_primary(ctx: ControllerContext, entry: SetEntry, *, is_led: bool) -> str:

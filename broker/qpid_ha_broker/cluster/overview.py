@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qpid_ha_broker.cluster import group_standing
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
@@ -24,6 +25,10 @@ def _may_be_led(entry: SetEntry, brokers: Mapping[str, BrokerEntry]) -> bool:
     """A group goes on with any of those in sync, and has another one recorded in a moment."""
     leaders = entry.record.members if entry.is_group else (entry.record.primary,)
     return any(name in brokers and brokers[name].up for name in leaders)
+
+
+def _failed_replicas(ctx: ControllerContext, entry: SetEntry) -> dict[str, str]:
+    return ctx.reports.failed(entry.name, entry.replicas)
 
 
 def _policy(policy: tuple[str, int], origin: str) -> dict[str, object]:
@@ -92,7 +97,8 @@ class ClusterOverview:
         for name in entry.replicas:
             replica = ctx.reports.replica(name, entry.name)
             states[name] = "away" if not ctx.is_up(name) else "" if replica is None else replica.state
-        problems = [f"{name}: {text}" for name, text in ctx.reports.failed(entry.name, entry.replicas).items()]
+        troubled = group_standing.troubled_members if entry.is_group else _failed_replicas
+        problems = [f"{name}: {text}" for name, text in troubled(ctx, entry).items()]
         if leading is not None and leading.problem:
             problems.insert(0, leading.problem)
         move = self._moves.under_way.get(entry.name)

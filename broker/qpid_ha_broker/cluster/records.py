@@ -15,6 +15,8 @@ What happens to a request, the first that applies:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.messages import AnswerRecord, RecordRequested
 from qpid_ha_broker.cluster_map import SetEntry
@@ -63,8 +65,15 @@ class SetRecords:
 
     def _history_text(self, entry: SetEntry, wanted: SetRecorded) -> str:
         if entry.is_group:
-            members = ", ".join(wanted.members)
-            return f"the group is {members} from generation {wanted.generation}: {wanted.primary} had that recorded"
+            return _group_text(entry.record.members, wanted)
         before = entry.record.primary
         was = f" instead of {before}" if before not in ("", wanted.primary) else ""
         return f"{wanted.primary} leads{was} from generation {wanted.generation}: {self._ctx.cause(entry.name)}"
+
+
+def _group_text(before: Sequence[str], wanted: SetRecorded) -> str:
+    """Who is in sync now, and what that changed. Of the first record of a group nobody came: they are its beginning."""
+    came, left = set(wanted.members) - set(before or wanted.members), set(before) - set(wanted.members)
+    changes = [f"{', '.join(sorted(names))} {word}" for names, word in ((left, "left"), (came, "came")) if names]
+    text = f"the group is {', '.join(wanted.members)}" + (f" ({'; '.join(changes)})" if changes else "")
+    return f"{text} from generation {wanted.generation}: {wanted.primary} had that recorded"

@@ -17,6 +17,7 @@ ACTIVE = "active"
 """The same: it waits for none of them any more."""
 FOLLOWING = "ready"
 """Level with a primary to which it has a channel."""
+CATCHING_UP = "catchup"
 MAY_LEAD = ("connecting", FOLLOWING)
 """The others are loading, catch up, or stop; one that leads an older generation has to find out first."""
 
@@ -117,7 +118,7 @@ class Reports:
         """The sets of which it says so."""
         there = self.brokers.get(broker)
         for replica in () if there is None else there.replicas.values():
-            if replica.state == "catchup":
+            if replica.state == CATCHING_UP:
                 yield replica.set
 
     def backups_of_default(self) -> set[str]:

@@ -199,8 +199,16 @@ class TransactionCommitted(NamedTuple):
     parts: int
 
 
+MEMBERS_CHANGED: Final = "the members of the group changed"
+"""The cause of each generation of a group, and of no other: in a log it tells a group from a set with a primary."""
+
+
 class GenerationStarted(NamedTuple):
-    """A broker became primary; what follows is its word. `cluster`: the UUID that all logs of one cluster share."""
+    """A broker became primary; what follows is its word. `cluster`: the UUID that all logs of one cluster share.
+
+    In the log of a group: who is in sync has changed, and `primary` had that recorded. All members write the same, so
+    it has no time: `started_at_ms` is 0.
+    """
 
     generation: int
     primary: str

@@ -84,7 +84,7 @@ class Deliveries:
         parts.is_whole = False
         parts.durable.stop()
         parts.log = DeliveredLog(self._ctx, Lineage.from_shown(shown))
-        parts.leveling = LevelingUp(self._ctx, parts.log, read_objects(objects), parts.committed_lsn)
+        parts.leveling = LevelingUp(self._ctx, parts.log, shown, read_objects(objects), parts.committed_lsn)
         parts.has_asked_admission = False
         parts.become(GroupRole.CATCHING_UP, f"let in by {parts.request.answered_by}")
         for happened in kept:

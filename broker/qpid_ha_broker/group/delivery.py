@@ -168,7 +168,7 @@ class DeliveredLog:
             self._return(returned)
         if is_new:
             started = ev.GenerationStarted(
-                record.generation, record.primary, record.cluster, 0, False, "the members of the group changed"
+                record.generation, record.primary, record.cluster, 0, False, ev.MEMBERS_CHANGED
             )
             self._deliver((started, ev.InSyncChanged(record.epoch, record.members)))
 

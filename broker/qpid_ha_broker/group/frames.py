@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.events.fields import SHORT_TEXT, TEXT, U8, U32, U64, UNREADABLE, pairs_to_end
 from qpid_ha_broker.events.forms import Form
-from qpid_ha_broker.events.json_forms import JsonForm, integer, line, sequence, truth
+from qpid_ha_broker.events.json_forms import JsonForm, Later, integer, line, sequence, truth
 from qpid_ha_broker.ha.effects import ClusterRecord
-from qpid_ha_broker.ha.frame_codec import MAX_JSON_BYTES, NAME, NAMES
-from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.ha.frame_codec import HISTORY, MAX_JSON_BYTES, NAME, NAMES
+from qpid_ha_broker.ha.frames import FrameError, GenerationEntry
 from qpid_ha_broker.ha.sealed_frames import Buffer, FrameTable
 
 GROUP_VERSION: Final = 1
@@ -136,6 +136,8 @@ class LineageShown(NamedTuple):
     committed_lsn: int
     position: int
     shares: tuple[QueueShare, ...]
+    history: tuple[GenerationEntry, ...] = ()
+    """The generations of the log. Empty: of a member of an older release, which does not tell."""
 
 
 class ObjectsShown(NamedTuple):
@@ -214,6 +216,7 @@ _FRAMES: Final[FrameTable[GroupFrame]] = FrameTable("a frame of a group", {
         admitting=sequence(line(NAME, _NUMBER)), gone=NAMES, joining=sequence(line(NAME, _NUMBER, NAME)),
         acknowledged=sequence(line(NAME, _NUMBER, _NUMBER)),
         committed_lsn=_NUMBER, position=_NUMBER, shares=sequence(_SHARE),
+        history=Later(HISTORY),
     ),
     GroupKind.OBJECTS_SHOWN: Form(ObjectsShown, {"to": TEXT, "instance": TEXT, "number": U64}, "data"),
     GroupKind.CHUNK_ASKED: Form(ChunkAsked, {"queue": U64, "high": U64, "held": pairs_to_end()}),

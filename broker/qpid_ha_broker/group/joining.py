@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from qpid_ha_broker.events.types import MEMBERS_CHANGED, GenerationStarted
 from qpid_ha_broker.group.context import GroupContext
 from qpid_ha_broker.group.delivery import DeliveredLog
 from qpid_ha_broker.group.effects import Delivered, ViewChanged
@@ -30,6 +31,7 @@ from qpid_ha_broker.ha.effects import ReadRecord, RecordRead
 from qpid_ha_broker.ha.frame_codec import decode as decode_shown
 from qpid_ha_broker.ha.frame_codec import encode as encode_shown
 from qpid_ha_broker.ha.frames import Chunk, FrameError, Objects
+from qpid_ha_broker.ha.replica import LogHistory
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE
 from qpid_ha_broker.model.replication import has_replicated_messages
 
@@ -126,7 +128,10 @@ class JoinRequest:
 class LevelingUp:
     """The promise: when `is_done`, the copy is what a member in step has at the same place."""
 
-    def __init__(self, ctx: GroupContext, log: DeliveredLog, objects: Objects, common_lsn: int) -> None:
+    def __init__(
+        self, ctx: GroupContext, log: DeliveredLog, shown: LineageShown, objects: Objects, common_lsn: int
+    ) -> None:
+        """`common_lsn`: up to there the copy is what it was everywhere."""
         self._ctx = ctx
         self._log = log
         resource_set = ctx.resource_set
@@ -134,6 +139,7 @@ class LevelingUp:
         ctx.effects += self._catch_up.discard_after_common()
         generations = resource_set.state.generations
         generations[:] = [line for line in generations if line[0] <= common_lsn]
+        _adopt(generations, shown)
         self._missing: dict[int, tuple[int, Ranges]] = {}
         """By queue: up to which id nothing is here yet, and what of that is held from before."""
         held = _held_by_queue(self._catch_up)
@@ -216,8 +222,9 @@ class LevelingUp:
 def show(ctx: GroupContext, lineage: Lineage, to: str, asked: JoinAsked) -> None:
     """Answer a JoinAsked where it is delivered."""
     objects = objects_frame(ctx.resource_set.state, lineage.record.generation, ctx.last_lsn)
+    history = LogHistory(ctx.resource_set.state, ()).entries()
     ctx.say(
-        lineage.shown(to, asked.instance, asked.number),
+        lineage.shown(to, asked.instance, asked.number)._replace(history=history),
         ObjectsShown(to, asked.instance, asked.number, encode_shown(objects)),
     )
 
@@ -230,6 +237,16 @@ def show_chunk(ctx: GroupContext, lineage: Lineage, to: str, asked: ChunkAsked) 
         settings = ctx.settings
         chunk = browser.next_chunk(lineage.record.generation, settings.chunk_messages, settings.chunk_bytes)
         ctx.say(ChunkShown(to, encode_shown(chunk)))
+
+
+def _adopt(generations: list[tuple[int, GenerationStarted]], shown: LineageShown) -> None:
+    """The group's generations that this log lacks: by them logs are compared when nobody is left to ask."""
+    present = {lsn for lsn, _ in generations}
+    for generation, primary, first_lsn in shown.history:
+        if first_lsn not in present:
+            started = GenerationStarted(generation, primary, shown.record.cluster, 0, False, MEMBERS_CHANGED)
+            generations.append((first_lsn, started))
+    generations.sort(key=lambda line: line[0])
 
 
 def read_objects(frame: ObjectsShown) -> Objects:

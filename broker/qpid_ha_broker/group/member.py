@@ -114,6 +114,17 @@ class GroupMember:
                     yield name, max(0, self._ctx.last_lsn - lsn)
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Whom the record names, and who is not in step with this member; of one that is outside nobody knows."""
+        log, record = self._parts.log, self._parts.records.record
+        return () if log is None else tuple(name for name in record.members if name not in log.lineage.in_step)
+
+    @property
+    def record_problem(self) -> str:
+        """Why the record cannot be changed; empty: it can, or need not be."""
+        return self._parts.records.problem
+
+    @property
     def is_first(self) -> bool:
         """Whether it does what one member has to do for all."""
         return self._parts.is_first()

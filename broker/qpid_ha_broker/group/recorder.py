@@ -80,6 +80,8 @@ class RecordWriter:
         self._said: ClusterRecord | None = None
         """The record that was said to all, and was not delivered yet."""
         self._again_s = 0.0
+        self.problem = ""
+        """Why the last write came to nothing; empty: it was answered, or there was none."""
 
     @property
     def is_busy(self) -> bool:
@@ -100,6 +102,7 @@ class RecordWriter:
         if record.position <= self.record.position:
             return False
         self.record = record
+        self.problem = ""
         return True
 
     def delivered(self, record: ClusterRecord) -> None:
@@ -139,6 +142,7 @@ class RecordWriter:
         wanted = self._writing[1]
         self._writing = None
         record = wanted if answer.written else answer.record
+        self.problem = "" if record is not None else answer.problem or "nobody knows whether it was written"
         if record is None:
             self._again_s = self._ctx.now_s + self._ctx.settings.ask_again_s / 4
             self._ctx.note("warning", f"the set's record could not be changed: {answer.problem}")

@@ -7,6 +7,7 @@ both ends. `feed` is the driver's: it handles an input and carries out what foll
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.types import Dequeued, Event
 from qpid_ha_broker.group import effects as fx
@@ -17,6 +18,17 @@ from qpid_ha_broker.group.slices import Slices
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
 from qpid_ha_broker.model.sets.grouped import Grouped, Taken
 from qpid_ha_broker.model.sets.resources import Resources
+
+STUCK_S: Final = 10.0
+"""A member that owns a queue and does not yield it for so long, though others wait, does not do what it should."""
+
+
+class StuckQueue(NamedTuple):
+    """A queue that has not come, although it was asked for."""
+
+    queue: str
+    owner: str
+    for_s: float
 
 
 class GroupServing:
@@ -42,6 +54,16 @@ class GroupServing:
         replication.owns, replication.users = self.member.queues.may_hand_out, self.member.queues.users
         replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
         replication.read_only = f"{settings.name} has not come to its group yet"
+
+    @property
+    def moves_total(self) -> int:
+        """How often a queue came to this member, since it came to its group."""
+        return self._slices.moves_total
+
+    def stuck(self, now_s: float) -> list[StuckQueue]:
+        """Queues for which consumers here wait longer than any slices of others take."""
+        waited_for = self._slices.waited_for(now_s, STUCK_S)
+        return [StuckQueue(queue.name, self.member.queues.owner(queue.id), for_s) for queue, for_s in waited_for]
 
     def _multicast(self, number: int, events: Sequence[Event]) -> None:
         self._feed(fx.SubmitAsked(number, tuple(events)))

@@ -28,6 +28,7 @@ from qpid_ha_broker.model.sets.purge import Purges
 class _WantedQueue:
     """A queue that was asked for, and not yielded since. `since_s`: when it was first seen that this member has it."""
 
+    asked_s: float
     since_s: float = -1.0
 
     @property
@@ -48,6 +49,8 @@ class Slices:
         self._due = due
         self._purges = purges
         self._slice_s = slice_s
+        self.moves_total = 0
+        """How often this member came to hand out from a queue."""
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
         """Queues to look at in the next turn, whatever happens."""
@@ -88,24 +91,34 @@ class Slices:
         is_due = queue.messages.expiries.is_due(self._catalog.now_ms)
         if asked is None:
             is_nobodys = is_due and member.is_first and not member.queues.owner(queue.id)
-            return self._ask(queue) if wants or is_nobodys else []
+            return self._ask(queue, now_s) if wants or is_nobodys else []
         if member.queues.may_hand_out(queue.id) and not asked.is_serving:
             asked.since_s = now_s
+            self.moves_total += 1
             self._catalog.awake[queue] = None
         has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
         is_over = asked.is_serving and others_want and now_s - asked.since_s >= self._slice_s
         if is_over or not (has_takers or is_due):
             del self._asked[queue.id]
-            return [YieldAsked(queue.id, ranges_of(held_here(queue))), *(self._ask(queue) if wants else ())]
+            return [YieldAsked(queue.id, ranges_of(held_here(queue))), *(self._ask(queue, now_s) if wants else ())]
         if member.queues.owner(queue.id) == member.name and (
             others_want or not (asked.is_serving and queue.dispatcher.has_takers)
         ):
             self._watched[queue.id] = None
         return []
 
-    def _ask(self, queue: Queue) -> list[WantAsked | YieldAsked]:
-        self._asked[queue.id] = _WantedQueue()
+    def _ask(self, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
+        self._asked[queue.id] = _WantedQueue(now_s)
         return [WantAsked(queue.id)]
+
+    def waited_for(self, now_s: float, longer_than_s: float) -> list[tuple[Queue, float]]:
+        """Queues that were asked for so long ago and have not come, with for how many seconds they are waited for."""
+        queues = self._catalog.queues_by_id
+        return [
+            (queues[queue_id], now_s - asked.asked_s)
+            for queue_id, asked in self._asked.items()
+            if not asked.is_serving and now_s - asked.asked_s > longer_than_s and queue_id in queues
+        ]
 
 
 def held_here(queue: Queue) -> list[int]:

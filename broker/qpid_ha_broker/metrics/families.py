@@ -107,6 +107,11 @@ SETS: Final = _table(
     Family("qpid_ha_set_backup_lag_events", _G, "Events that a backup has not acknowledged.", _BACKUP),
     Family("qpid_ha_set_backup_lag_bytes", _G, "Bytes that a backup was sent and has not acknowledged.", _BACKUP),
     Family("qpid_ha_set_backup_lag_seconds", _G, "For how long a backup has owed an acknowledgement.", _BACKUP),
+    Family("qpid_ha_set_group_multicasts_total", _C, "Batches that this member of a group has multicast.", _SET),
+    Family("qpid_ha_set_group_multicast_bytes_total", _C, "Bytes of those batches.", _SET),
+    Family("qpid_ha_set_group_delivered_batches_total", _C, "Batches of all members that were delivered here.", _SET),
+    Family("qpid_ha_set_group_views_total", _C, "How often who is in the group changed, as delivered here.", _SET),
+    Family("qpid_ha_set_group_queue_moves_total", _C, "How often this member came to hand out from a queue.", _SET),
     Family("qpid_ha_set_store_healthy", _G, "1: the store writes; 0: its disk is full, or it has failed.", _SET),
     Family("qpid_ha_set_journal_written_bytes_total", _C, "Bytes that were given to the journal.", _SET),
     Family(

@@ -29,6 +29,7 @@ from .failover_report import (
     drawing,
     facts,
     generation_section,
+    group_section,
     lag_section,
     outage_section,
     state_section,
@@ -71,7 +72,9 @@ def _section(title: str, activity: Activity | None, timeline: Timeline | None) -
     if activity is not None:
         rows = [*_facts(activity), *rows]
     parts = [f"<h2>{escape(title)}</h2>", facts_table(rows)]
-    if timeline is not None and axis is not None:
+    if timeline is not None and axis is not None and timeline.is_group:
+        parts += [drawing(timeline, axis), group_section(timeline.group_changes)]
+    elif timeline is not None and axis is not None:
         parts += [
             "<h3>Leadership</h3>",
             drawing(timeline, axis),
@@ -80,7 +83,7 @@ def _section(title: str, activity: Activity | None, timeline: Timeline | None) -
         ]
     if activity is not None:
         parts += [_charts(activity, _marks(timeline)), _tables(activity)]
-    if timeline is not None:
+    if timeline is not None and not timeline.is_group:
         parts += [state_section(timeline), lag_section(timeline.lags)]
     return "".join((*parts, f'<p class="note">{_LIMITS}</p>'))
 

@@ -11,7 +11,7 @@ from .client_gaps import ClientGap
 from .drawing import Axis, Band, bands, document, facts_table, key, parts, range_text, span_text, table, time_text
 from .failovers import PERCENTILES
 from .overview import overview, overview_section
-from .timeline import Availability, Generation, Lag, Outage, Phases, Timeline
+from .timeline import Availability, Generation, GroupChange, Lag, Outage, Phases, Timeline
 
 MOST_OUTAGES = MOST_GENERATIONS = 100
 """Of more outages the longest are shown, and of more generations the last."""
@@ -19,6 +19,11 @@ _LIMITS = (
     "Bounds are what journals and event streams prove. An idle primary writes nothing, so quiet hours before a failover"
     " are uncertain, unless the brokers' state changes are given, too. Of a broker that is neither primary nor in the"
     " in-sync set nobody says whether it was connecting, catching up, stopping or gone. Times of"
+    " different brokers are as good as their clocks agree."
+)
+_GROUP_LIMITS = (
+    "A group has no primary: each member in sync serves. A change is shown at the time at which the first member wrote"
+    " it down. A group that nobody uses writes nothing, so quiet hours before a change are uncertain. Times of"
     " different brokers are as good as their clocks agree."
 )
 
@@ -31,6 +36,11 @@ _SERVICE_TEXTS = {
     Availability.WAITING: "it led, and waited for its in-sync set",
     Availability.UNCERTAIN: "uncertain",
     Availability.NOBODY: "nobody led",
+}
+_GROUP_SERVICE_TEXTS = {
+    Availability.SERVING: "its members served",
+    Availability.WAITING: "they waited for one that is in sync",
+    Availability.UNCERTAIN: "uncertain",
 }
 _EVERYBODY = "cluster"
 
@@ -46,6 +56,9 @@ def section(timeline: Timeline) -> str:
     title = f"<h2>{escape(title_of(timeline.cluster, timeline.set))}</h2>"
     if not timeline.generations:
         return f"{title}<p>{NO_GENERATION}</p>"
+    if timeline.is_group:
+        shown = (facts_table(facts(timeline)), drawing(timeline), group_section(timeline.group_changes))
+        return "".join((title, *shown, f'<p class="note">{_GROUP_LIMITS}</p>'))
     return "".join((
         title,
         facts_table(facts(timeline)),
@@ -93,6 +106,20 @@ def generation_section(timeline: Timeline) -> str:
     return f"<h3>Generations</h3>{more}{table(head, rows[-MOST_GENERATIONS:])}"
 
 
+def group_section(changes: Sequence[GroupChange]) -> str:
+    """Who was in sync in a group since when; the last MOST_GENERATIONS."""
+    rows = [
+        (
+            str(change.epoch), time_text(change.at_s), ", ".join(change.members), ", ".join(change.left),
+            ", ".join(change.came), change.recorded_by, str(change.lsn),
+        )
+        for change in changes
+    ]  # fmt: skip
+    more = f'<p class="note">The last {MOST_GENERATIONS} of {len(rows)}.</p>' if len(rows) > MOST_GENERATIONS else ""
+    head = ("epoch", "when", "in sync", "left", "came", "recorded by", "LSN")
+    return f"<h3>Changes of the group</h3>{more}{table(head, rows[-MOST_GENERATIONS:])}"
+
+
 def state_section(timeline: Timeline) -> str:
     """How long each broker was what."""
     head = ("broker", "primary", "primary, waiting", "ready (in the in-sync set)", "uncertain", "neither")
@@ -136,8 +163,11 @@ def drawing(timeline: Timeline, axis: Axis | None = None) -> str:
     brokers = sorted({generation.primary for generation in timeline.generations} | {
         member for change in timeline.memberships for member in change.members
     })  # fmt: skip
-    legend = key([*((service.value, text) for service, text in _SERVICE_TEXTS.items()), ("in-sync", "in sync")])
-    return bands("Who led", [_EVERYBODY, *brokers], _bars(timeline), axis, legend)
+    texts = _GROUP_SERVICE_TEXTS if timeline.is_group else _SERVICE_TEXTS
+    legend = key([*((service.value, text) for service, text in texts.items()), ("in-sync", "in sync")])
+    return bands(
+        "Who was in sync" if timeline.is_group else "Who led", [_EVERYBODY, *brokers], _bars(timeline), axis, legend
+    )
 
 
 def _bars(timeline: Timeline) -> Iterator[Band]:
@@ -148,6 +178,10 @@ def _bars(timeline: Timeline) -> Iterator[Band]:
         for member in change.members:
             yield Band(member, change.at_s, until_s, "in-sync", f"{member} in sync, epoch {change.epoch}")
     for piece in pieces:
+        if timeline.is_group:
+            text = f"generation {piece.generation}: {_GROUP_SERVICE_TEXTS[piece.service]}"
+            yield Band(_EVERYBODY, piece.begin_s, piece.end_s, piece.service, text)
+            continue
         text = f"generation {piece.generation}, {piece.primary}: {_SERVICE_TEXTS[piece.service]}"
         yield Band(_EVERYBODY, piece.begin_s, piece.end_s, piece.service, text)
         if piece.service is not Availability.NOBODY:

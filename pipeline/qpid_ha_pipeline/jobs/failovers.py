@@ -5,6 +5,8 @@ A generation begins in the log, and each broker notes when it wrote each block, 
 are as good as those clocks agree. What a journal cannot tell is not guessed: when a primary died (only what it wrote
 last), who noticed that when, and when clients were back (only what came of them first). So an outage has bounds; the
 state changes that brokers reported (`state_changes`) bring them closer together. `timeline` has the sums.
+
+A group has no primary, so neither backups that lag behind one nor failovers: its changes are told instead.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from qpid_ha_broker.events.layout import RecordKind
+from qpid_ha_broker.events.types import MEMBERS_CHANGED
 from qpid_ha_pipeline.journal.stores import default_first
 
 from .state_changes import LINK_TIMEOUT_S, StateChange, narrowed
@@ -186,12 +189,16 @@ def _timeline(
     spans: dict[int, dict[str, Any]] = {}
     for row in parts.get("spans", []):
         spans.setdefault(row.generation, {})[row.broker] = row
+    is_group = any(_is_of_group(row) for row in parts.get("starts", []))
     journals = [
         _generation(starts[number], spans[number], memberships) for number in sorted(starts.keys() & spans.keys())
     ]
     names = {name for change in memberships for name in change.members} | {
         generation.primary for generation in journals
     }
+    if is_group:
+        recorders = tuple((number, json.loads(rows[0].details)["primary"]) for number, rows in sorted(starts.items()))
+        return Timeline(*log, tuple(journals), memberships, (), is_group=True, recorders=recorders)
     own = [change for change in changes if change.broker in names and change.set == log[1]]
     generations = narrowed(journals, memberships, own, link_timeout_s)
     lags = [
@@ -199,6 +206,10 @@ def _timeline(
         for row in sorted(parts.get("lags", []), key=lambda row: str(row.broker))
     ]
     return Timeline(*log, generations, memberships, tuple(lags), max((change.at_s for change in own), default=0.0))
+
+
+def _is_of_group(start: Any) -> bool:
+    return bool(json.loads(start.details)["cause"] == MEMBERS_CHANGED)
 
 
 def _generation(starts: Sequence[Any], spans: Mapping[str, Any], memberships: Sequence[InSyncSetChange]) -> Generation:
@@ -209,11 +220,18 @@ def _generation(starts: Sequence[Any], spans: Mapping[str, Any], memberships: Se
     started_s = min(map(_started_s, starts))
     # Where the primary's own journal is not among these, another broker's word has to do.
     span = spans.get(primary) or spans[min(spans)]
+    last_s, first_work_s, first_message_s = span["last"], span["first_work"], span["first_message"]
+    if _is_of_group(starts[0]):  # any of its members serves
+        last_s = max(row["last"] for row in spans.values())
+        first_work_s, first_message_s = (
+            min((row[name] for row in spans.values() if row[name] is not None), default=None)
+            for name in ("first_work", "first_message")
+        )
     sets = [change for change in memberships if change.generation == number]
     return Generation(
         number, primary, facts["cause"], facts["forced"], starts[0].lsn, span.events, started_s,
-        _confirming(started_s, written_s, sets, span.first_work),
-        Sign(max(span["last"], started_s), BoundSource.JOURNAL), None, span.first_work, span.first_message,
+        _confirming(started_s, written_s, sets, first_work_s),
+        Sign(max(last_s, started_s), BoundSource.JOURNAL), None, first_work_s, first_message_s,
     )  # fmt: skip
 
 

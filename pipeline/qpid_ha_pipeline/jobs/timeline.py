@@ -10,11 +10,14 @@ clients were served. Availability, outages and time in states are sums of these,
 4. NOBODY: the old primary is known to have gone, and the next generation had not begun.
 
 An idle primary writes nothing: hours without traffic before a failover are UNCERTAIN, unless an event stream says more.
+
+A group has no primary. Its generations are the changes of who is in sync, their `primary` is the member that had one
+recorded, and a sign of any member is one of the group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
@@ -94,6 +97,22 @@ class InSyncSetChange(NamedTuple):
     generation: int
 
 
+class GroupChange(NamedTuple):
+    """Who is in sync in a group changed."""
+
+    at_s: float
+    """When the first member wrote it down, by its clock."""
+    generation: int
+    epoch: int
+    members: tuple[str, ...]
+    """Who is in sync from here on."""
+    left: tuple[str, ...]
+    came: tuple[str, ...]
+    recorded_by: str
+    """Empty: that is not in what is left of the journals."""
+    lsn: int
+
+
 class Period(NamedTuple):
     """A piece of time, and the generation that it belongs to: the last one that had begun."""
 
@@ -167,6 +186,14 @@ class Timeline(NamedTuple):
     lags: tuple[Lag, ...]
     end_s: float = 0.0
     """The last sign of any broker, where the last primary is known to have gone; else the last sign of that counts."""
+    is_group: bool = False
+    recorders: tuple[tuple[int, str], ...] = ()
+    """Of a group: by generation, who had it recorded."""
+
+    @property
+    def group_changes(self) -> tuple[GroupChange, ...]:
+        """In order; of a set with a primary none."""
+        return tuple(group_changes(self.memberships, dict(self.recorders))) if self.is_group else ()
 
     @property
     def periods(self) -> tuple[Period, ...]:
@@ -194,18 +221,32 @@ class Timeline(NamedTuple):
 
     @property
     def outages(self) -> tuple[Outage, ...]:
-        """In order."""
-        return tuple(outages(self.periods, self.generations))
+        """In order; of a group none: who was gone then, its changes tell."""
+        return () if self.is_group else tuple(outages(self.periods, self.generations))
 
     @property
     def phases(self) -> tuple[Phases | None, ...]:
-        """Of each generation; None for the first."""
-        return tuple(phases(self.generations, self.end_s))
+        """Of each generation; None for the first. A group fails over to nobody: of none."""
+        return () if self.is_group else tuple(phases(self.generations, self.end_s))
 
     @property
     def states(self) -> tuple[TimeInStates, ...]:
-        """For how long each broker was what."""
-        return times_in_states(self.periods, self.memberships)
+        """For how long each broker was what, as the primary or beside it."""
+        return () if self.is_group else times_in_states(self.periods, self.memberships)
+
+
+def group_changes(memberships: Sequence[InSyncSetChange], recorders: Mapping[int, str]) -> Iterator[GroupChange]:
+    """Of the first that is left nobody knows what it changed: nobody left, and nobody came."""
+    before: tuple[str, ...] | None = None
+    for change in memberships:
+        known = change.members if before is None else before
+        left = tuple(name for name in known if name not in change.members)
+        came = tuple(name for name in change.members if name not in known)
+        recorded_by = recorders.get(change.generation, "")
+        yield GroupChange(
+            change.at_s, change.generation, change.epoch, change.members, left, came, recorded_by, change.lsn
+        )
+        before = change.members
 
 
 class Moments(NamedTuple):

@@ -20,8 +20,9 @@ class GroupListener(Protocol):
 class GroupTransport(Protocol):
     """The promise: batches come in one order to all of a view, whole, and each own one once."""
 
-    problem: str
-    """Why nothing goes; empty: it does."""
+    @property
+    def problem(self) -> str:
+        """Why nothing goes; empty: it does."""
 
     def start(self) -> None:
         """Join. Raises GroupTransportError where that can never be."""

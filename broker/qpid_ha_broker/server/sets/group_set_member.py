@@ -84,7 +84,7 @@ class GroupSetMember:
             ours.replicas.group_slice_s,
         )
         self.member = self.serving.member
-        self.facts, self.peers = GroupFacts(self.member, settings.cluster), _NoFollowers(self.name)
+        self.facts, self.peers = GroupFacts(self.serving, settings.cluster), _NoFollowers(self.name)
         self.discarded = DiscardedMessages(ours.data_dir, self.name)
         self.clients = SetClients(broker, hosted, self._serves, self.feed_nothing, lambda: None)
         self._owner, self._broker = owner, broker
@@ -105,7 +105,7 @@ class GroupSetMember:
     def _make_actions(self) -> dict[type, Action]:
         """Who has what done."""
         return {
-            fx.Multicast: lambda effect: self._transport.multicast(effect.data),
+            fx.Multicast: self._multicast,
             fx.Placed: self.serving.placed,
             fx.SubmitRefused: self.serving.refused,
             fx.CommitAdvanced: lambda effect: self._turn_again(),
@@ -128,6 +128,7 @@ class GroupSetMember:
 
     def start(self) -> None:
         """Come to the group."""
+        self.facts.since_s = time.monotonic()
         self.clients.update()
         self.feed(fx.Started())
         try:
@@ -173,7 +174,9 @@ class GroupSetMember:
 
     def tick(self, now_s: float) -> bool:
         """A while went by; whether the next tick matters, too: always, others wait for signs of life."""
-        self.facts.transport_problem = self._transport.problem
+        if self._transport.problem != self.facts.transport_problem:
+            self.facts.transport_problem = self._transport.problem
+            self._owner.changed(self)
         self.feed(fx.Ticked())
         return True
 
@@ -199,8 +202,15 @@ class GroupSetMember:
 
     # --- the transport: see `group_transport.GroupListener`
 
+    def _multicast(self, effect: fx.Multicast) -> None:
+        traffic = self.facts.traffic
+        traffic.multicasts += 1
+        traffic.multicast_bytes += len(effect.data)
+        self._transport.multicast(effect.data)
+
     def delivered(self, sender: str, data: bytes) -> None:
         """A batch, perhaps an own one."""
+        self.facts.traffic.delivered_batches += 1
         try:
             frames = _frames_of(data)
         except FrameError as error:
@@ -214,6 +224,7 @@ class GroupSetMember:
 
     def view_changed(self, view: OrderedView) -> None:
         """Who is there from here on."""
+        self.facts.traffic.views += 1
         log.info("set %s: its group is %s now%s", self.name, ", ".join(view.members), _changes(view))
         self.feed(fx.ViewChanged(*view))
 
@@ -273,6 +284,7 @@ class GroupSetMember:
 
     def _role_changed(self, effect: fx.RoleChanged) -> None:
         before, after, self.facts.reason = effect
+        self.facts.since_s = time.monotonic()
         log.info("set %s: %s -> %s (%s)", self.name, before, after, self.facts.reason)
         if after is GroupRole.CATCHING_UP:
             self.discarded.begin()

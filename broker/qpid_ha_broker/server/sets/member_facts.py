@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 from qpid_ha_broker.cluster.messages import BackupReport, ReplicaReport
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.member import GroupMember
+from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING, Phase, State
 from qpid_ha_broker.model.logs.log import Log
@@ -40,6 +41,10 @@ class MemberFacts(Protocol):
     def report(self, now_s: float) -> ReplicaReport:
         """What the controller is told, but for what it holds."""
 
+    def trouble(self, now_s: float) -> Mapping[str, object]:
+        """Of a group's member: what an operator may have to do something about, for this broker's status; empty:
+        nothing."""
+
     def figures(self, now_s: float) -> dict[str, float]:
         """For metrics: `leading`, `in_sync_brokers`, `committed_lsn`, and what else its kind knows."""
 
@@ -66,6 +71,9 @@ class PrimarySetFacts:
     def report(self, now_s: float) -> ReplicaReport:
         return replica_report(self._member, now_s)
 
+    def trouble(self, now_s: float) -> Mapping[str, object]:
+        return {}
+
     def figures(self, now_s: float) -> dict[str, float]:
         status, lag_s = self._member.status, self._member.replica_lag_s(now_s)
         is_leading = status.state in LEADING
@@ -80,13 +88,26 @@ class PrimarySetFacts:
         return self._member.backups()
 
 
+@dataclass(slots=True)
+class GroupTraffic:
+    """Between one member and its group since it was hosted: what its driver counts, a batch at a time."""
+
+    multicasts: int = 0
+    multicast_bytes: int = 0
+    delivered_batches: int = 0
+    views: int = 0
+
+
 class GroupFacts:
     """Of one of a group. Who wrote its record last keeps the directory, and is called its primary."""
 
-    def __init__(self, member: GroupMember, cluster: str) -> None:
-        self._member, self.cluster = member, cluster
+    def __init__(self, serving: GroupServing, cluster: str) -> None:
+        self._serving, self._member, self.cluster = serving, serving.member, cluster
+        self.traffic = GroupTraffic()
         self.reason = "it has not come to its group yet"
         """Why it is what it is."""
+        self.since_s = 0.0
+        """Since when, by the clock of `now_s`."""
         self.store_problem = self.transport_problem = ""
 
     @property
@@ -115,11 +136,30 @@ class GroupFacts:
             tuple(BackupReport(name, True, behind) for name, behind in member.lags()) if keeps else (),
         )
 
+    def trouble(self, now_s: float) -> Mapping[str, object]:
+        """As `MemberFacts.trouble`."""
+        member, stuck = self._member, self._serving.stuck(now_s)
+        if member.role is GroupRole.SERVING and not (self.transport_problem or self.store_problem or stuck):
+            return {}
+        return {
+            "set": member.resource_set.name,
+            "role": member.role.value,
+            "for_s": round(now_s - self.since_s, 1),
+            "reason": self.reason,
+            "missing": list(member.missing),
+            "record_problem": member.record_problem,
+            "transport_problem": self.transport_problem,
+            "store_problem": self.store_problem,
+            "stuck_queues": [{**queue._asdict(), "for_s": round(queue.for_s, 1)} for queue in stuck],
+        }
+
     def figures(self, now_s: float) -> dict[str, float]:
         return {
             "leading": float(self.keeps_directory),
             "in_sync_brokers": len(self._member.record.members),
             "committed_lsn": self._member.committed_lsn,
+            **{f"group_{name}_total": number for name, number in asdict(self.traffic).items()},
+            "group_queue_moves_total": self._serving.moves_total,
         }
 
     def backups(self) -> Sequence[Mapping[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
@@ -58,10 +59,15 @@ class SetMethods:
     async def status(self, params: Params) -> object:
         """As without other sets; of this broker also what it knows of those by itself.
 
-        Of the controller also what it has done, in numbers, or `controller_problem` where it decides nothing.
+        Of the controller also what it has done, in numbers, or `controller_problem` where it decides nothing. `groups`:
+        those of which this broker is a member, and has something to tell an operator.
         """
         told = await _result(self._status(params))
         known = {**map_facts(self._cluster.map, self._cluster.name), **self._cluster.service.facts}
+        now_s = time.monotonic()
+        troubles = [member.facts.trouble(now_s) for member in self._cluster.hosts.members.values()]
+        if any(troubles):
+            known["groups"] = [trouble for trouble in troubles if trouble]
         for row in told if isinstance(told, list) else [told]:
             if isinstance(row, dict) and row.get("name") == self._cluster.name:
                 row.update(known)
