@@ -5,12 +5,13 @@ As root: it starts a Corosync on loopback, of which a machine has one at a time.
 
 from __future__ import annotations
 
+import re
 import select
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,9 @@ from bench.throughput import (
     take_all,
 )
 from bench.usage import Usage
+from http_port import HttpPort, http_url, write_tokens
 from one_corosync import corosync
+from qpid_ha_config.tokens import TokenRole
 from qpid_ha_demo.cluster import LocalBroker, LocalCluster
 from qpid_ha_demo.corosync_daemon import what_is_missing
 from qpid_ha_demo.groups import BROKERS, GroupDemo
@@ -46,6 +49,9 @@ STRATEGIES = ("primary", "group")
 SET = "measured"
 SLOT_S = 0.25
 """A rate is looked at in pieces of so long."""
+SLICE_MS = 20.0
+"""The default of `group.ownership-slice`."""
+SETTLED_S = 1.0
 _GLANCE_S = 0.02
 
 
@@ -57,20 +63,21 @@ def measure_groups(scenario: Scenario) -> Iterator[Measurement]:
     yield from _measure_latency(scenario)
     yield from _measure_everywhere(scenario)
     yield from _measure_shared_queue(scenario)
+    yield from _measure_moves(scenario)
     yield from _measure_joining(scenario)
     yield from _measure_kills(scenario)
 
 
 @contextmanager
 def three_brokers(
-    strategy: str, queues: Sequence[str] = (QUEUE,), clients: str = "redirect"
+    strategy: str, queues: Sequence[str] = (QUEUE,), clients: str = "redirect", settings: Mapping[str, object] = {}
 ) -> Iterator[RunningCluster]:
     """With a set of that strategy; the first is its primary where it has one. `clients`: what becomes of those who
     come to another broker."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-bench-")))
         stack.enter_context(corosync(directory))
-        cluster = stack.enter_context(fresh_cluster(count=BROKERS, settings={"ha": {"clients": clients}}))
+        cluster = stack.enter_context(fresh_cluster(count=BROKERS, settings={"ha": {"clients": clients}, **settings}))
         preferred = {"preferred": cluster.broker(0).name} if strategy == "primary" else {}
         create_set(cluster, SET, strategy=strategy, **preferred)
         wait_whole(cluster, 0, SET)
@@ -191,6 +198,41 @@ def _share(subscribers: Sequence[Subscriber], count: int) -> list[int]:
                 received[at] += subscriber.take()
                 subscriber.connection.flush()
     return received
+
+
+def _measure_moves(scenario: Scenario) -> Iterator[Measurement]:
+    """A queue without messages whose consumers at two members have credit: it moves at the end of each slice."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-bench-")))
+        tokens = write_tokens(directory / "tokens")
+        admin = {"admin": {"listen": "http://127.0.0.1:0", "tokens": str(directory / "tokens")}}
+        cluster = stack.enter_context(three_brokers("group", settings=admin))
+        ports = [HttpPort(http_url(broker), tokens) for broker in cluster.brokers]
+        for broker in cluster.brokers[:2]:
+            connection = stack.enter_context(LoadConnection(port_of(cluster, broker)))
+            Subscriber(connection, QUEUE, WINDOW).start()
+        time.sleep(SETTLED_S)
+        before, began_s = _counted(ports), time.monotonic()
+        time.sleep(scenario.calm_s)
+        after, elapsed_s = _counted(ports), time.monotonic() - began_s
+    moves = after["queue_moves"] - before["queue_moves"]
+    if not moves:
+        raise BenchError("the queue does not move")
+    each_ms = 1000 * elapsed_s / moves
+    multicasts = (after["multicasts"] - before["multicasts"]) / moves
+    yield Measurement("group_move_multicasts", "a move of a queue, multicasts", multicasts, "", "with heartbeats")
+    label, note = "a move of a queue, beyond its slice", f"{moves:,.0f} moves, one each {each_ms:.1f} ms"
+    yield Measurement("group_move", label, each_ms - SLICE_MS, "ms", note)
+
+
+def _counted(ports: Sequence[HttpPort]) -> Counter[str]:
+    """By all members, of the group."""
+    counted = Counter[str]()
+    for port in ports:
+        text = port.get("/metrics", TokenRole.METRICS).text
+        for name, value in re.findall(rf'^qpid_ha_set_group_(\w+)_total{{set="{SET}"}} (\S+)$', text, re.MULTILINE):
+            counted[name] += int(float(value))
+    return counted
 
 
 def _measure_joining(scenario: Scenario) -> Iterator[Measurement]:

@@ -9,7 +9,7 @@ from model_support import NOW_MS, message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.acknowledging import Acknowledging, Progress, is_awaited
-from qpid_ha_broker.group.frames import Acknowledged
+from qpid_ha_broker.group.frames import Acknowledged, QueueWanted, QueueYielded
 from qpid_ha_broker.group.ownership import Ownership
 
 QUEUE, OTHER = 7, 8
@@ -116,7 +116,11 @@ def test_what_is_awaited_is_awaited_until_it_was_said() -> None:
     assert not acknowledging.say(Progress(6, 1), with_others=False)
     assert acknowledging.say(Progress(6, 1), with_others=True)
     assert not acknowledging.say(Progress(6, 1), with_others=True), "it was said"
-    assert acknowledging.say(Progress(6, 2), with_others=False), "whoever gets a queue waits for this"
+    assert not acknowledging.say(Progress(6, 2), with_others=False), "it has got a queue itself"
+    acknowledging.note_position(3)
+    assert acknowledging.say(Progress(6, 3), with_others=False), "whoever gets a queue waits for this"
+    acknowledging.tick()
+    assert acknowledging.say(Progress(7, 3), with_others=False)
 
 
 def test_who_has_yielded_twice_hands_out_nothing_before_the_second_time_has_come_to_its_place(
@@ -136,3 +140,17 @@ def test_who_has_yielded_twice_hands_out_nothing_before_the_second_time_has_come
     group.a.turn()
 
     assert not group.a.serving.member.queues.may_hand_out(queue)
+
+
+def test_a_move_of_a_queue_takes_three_multicasts(group: LittleGroup) -> None:
+    """One in which it is yielded, and wanted again; and the acknowledgements of all but who gets it."""
+    consume(group, group.a)
+    consume(group, group.b)
+    group.delivered.clear()
+
+    group.now_s += 2 * group.slice_s
+    group.settle()
+
+    assert group.b.serving.member.queues.may_hand_out(group.b.queue().id)
+    said = [(sender, [type(frame) for frame in frames]) for sender, frames in group.delivered]
+    assert said == [("a", [QueueYielded, QueueWanted, Acknowledged]), ("a", [Acknowledged]), ("c", [Acknowledged])]

@@ -5,7 +5,8 @@
 | a unit of another member, or what that one finds to be there already | with this turn: that one waits |
 | its own unit, with something for a queue from which another member hands out | with this turn |
 | any other own unit | with its next batch, or at the next tick: nobody else waits, and itself it knows |
-| what was delivered of ownership or epochs | with this turn |
+| that another member owns a queue now, or that an epoch has begun | with this turn: it waits for that |
+| that it owns a queue itself, or nobody does | as an own unit |
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Acknowledging:
     def __init__(self) -> None:
         self._said: Progress | None = None
         """The last that was said in this lineage."""
-        self._awaited_lsn = 0
+        self._awaited = Progress(0, 0)
         self._is_overdue = False
 
     def begin(self) -> None:
@@ -45,7 +46,11 @@ class Acknowledging:
     def note_unit(self, lsn: int, *, is_awaited: bool) -> None:
         """A unit was delivered, and the log ends at `lsn`."""
         if is_awaited:
-            self._awaited_lsn = max(self._awaited_lsn, lsn)
+            self._awaited = self._awaited._replace(lsn=lsn)
+
+    def note_position(self, position: int) -> None:
+        """Something was delivered of ownership for which another member waits."""
+        self._awaited = self._awaited._replace(position=position)
 
     def tick(self) -> None:
         """A while went by: the next turn says what there is."""
@@ -59,7 +64,10 @@ class Acknowledging:
         said, is_overdue, self._is_overdue = self._said, self._is_overdue, False
         if progress == said:
             return False
-        is_awaited = said is None or progress.position != said.position or said.lsn < self._awaited_lsn
+        is_awaited = said is None or any(
+            before < now and before < awaited
+            for before, now, awaited in zip(said, progress, self._awaited, strict=True)
+        )
         if not (is_awaited or with_others or is_overdue):
             return False
         self._said = progress

@@ -119,6 +119,7 @@ class Deliveries:
         """A member has a consumer."""
         if self._parts.log is not None and sender in self._parts.log.lineage.in_step:
             self._parts.log.wanted(sender, frame.queue)
+            self._note_owner(frame.queue)
 
     def queue_yielded(self, sender: str, frame: fr.QueueYielded) -> None:
         """A member hands out no more."""
@@ -126,6 +127,13 @@ class Deliveries:
             self._parts.yielding -= Counter((frame.queue,))  # a later one may be on its way
         if self._parts.log is not None and sender in self._parts.log.lineage.in_step:
             self._parts.log.yielded(sender, frame)
+            self._note_owner(frame.queue)
+
+    def _note_owner(self, queue: int) -> None:
+        """Who owns the queue now hands out from it once all have come here."""
+        log = self._parts.log
+        if log is not None and log.lineage.ownership.owner(queue)[0] not in ("", self._ctx.settings.name):
+            self._parts.acknowledging.note_position(log.lineage.position)
 
     def epoch_begun(self, sender: str, frame: fr.EpochBegun) -> None:
         """The record was written: by this lineage, or by another one."""
@@ -142,6 +150,7 @@ class Deliveries:
             self._parts.step_out(f"{sender} goes on without it in epoch {frame.record.epoch}")
             return
         self._parts.log.begin_epoch(frame)
+        self._parts.acknowledging.note_position(self._parts.log.lineage.position)
         if is_admitted and self._parts.leveling is not None:
             self._parts.leveling = None
         if not self._parts.log.lineage.in_step:
