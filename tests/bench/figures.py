@@ -75,6 +75,20 @@ TARGETS: Mapping[str, Target] = {
     "promote_deep": Target(50, at_least=False),
     "promote_queues": Target(0.3, at_least=False),
     "promote_many_queues": Target(1.5, at_least=False),
+    **{f"group_enqueue_share_{size}": Target(60, at_least=True) for size in (100, 1024)},
+    **{f"group_confirmation_{word}_ratio": Target(1.5, at_least=False) for word in ("p50", "p99")},
+    "group_three_of_at_its_primary": Target(80, at_least=True),
+    "group_three_of_through_proxies": Target(150, at_least=True),
+    "group_shared_rate": Target(50, at_least=True),
+    "group_shared_least": Target(70, at_least=True),
+    "group_move": Target(3, at_least=False),
+    "group_join_least": Target(50, at_least=True),
+    "group_join_stall": Target(50, at_least=False),
+    **{
+        f"group_kill_{who}_{word}": Target(limit_ms, at_least=False)
+        for who in ("publishers", "consumers", "leader_publishers", "leader_consumers")
+        for word, limit_ms in (("median", 60), ("worst", 200))
+    },
     "kill": Target(0.3, at_least=False),
     "pause": Target(3.0, at_least=False),
     "agent_stop_left": Target(0, at_least=False),

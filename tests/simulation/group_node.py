@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache, partial
+from math import inf
 from typing import Protocol
 
 from model_support import NOW_MS, TextReader
@@ -123,6 +124,8 @@ class GroupProcess:
         self.port: Port | None = None
         self.inbox: deque[Event] = deque()
         self.is_busy = self.is_paused = self.is_turn_due = False
+        self.next_turn_s = -1.0
+        """When a slice ends, or has ended."""
         self.waiting_inputs: list[fx.Input] = []
         self.records: dict[int, bytes] = {}
         """Of the log, by LSN."""
@@ -278,10 +281,15 @@ class GroupNode:
             return
         if not process.is_paused:
             process.serving.look("its part of the group has changed")
-            process.serving.turn_ends(self._schedule.now_s)
+            self._turn_at(process, process.serving.turn_ends(self._schedule.now_s))
             self._hand_out(process)
             self._tell_clients()
         self.feed(process, fx.GroupTurnEnded())
+
+    def _turn_at(self, process: GroupProcess, due_s: float) -> None:
+        if process.next_turn_s < self._schedule.now_s and due_s < inf:
+            process.next_turn_s = max(due_s, self._schedule.now_s)
+            self._schedule.after(process.next_turn_s - self._schedule.now_s, self.turn_soon)
 
     def _hand_out(self, process: GroupProcess) -> None:
         resources = process.resources

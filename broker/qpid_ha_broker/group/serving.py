@@ -7,6 +7,7 @@ both ends. `feed` is the driver's: it handles an input and carries out what foll
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.types import Dequeued, Event
@@ -130,10 +131,16 @@ class GroupServing:
             if queue.messages.next_expiry_ms() is not None:
                 self.resources.timers.watch(queue)
 
-    def turn_ends(self, now_s: float) -> None:
-        """Submit what was gathered, ask for queues, and hand them on; before the core ends its turn."""
+    def turn_ends(self, now_s: float) -> float:
+        """Submit what was gathered, ask for queues, and hand them on; before the core ends its turn.
+
+        Returns when the next turn has to be, at the latest: a slice ends then.
+        """
         self._replication.flush()
+        ends_s = inf
         if self.member.role is GroupRole.SERVING:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)
+            ends_s = self._slices.ends_s
         self.resources.purges.resume()
+        return ends_s

@@ -8,12 +8,19 @@
 | somebody here takes something | has it, others wait, and the slice is over | yields, and asks again |
 | the same | has it, and nobody waits | goes on |
 
+A slice begins with the first message that there is to give, else idle queues would go round all the time. One in which
+a message came, went out, or was answered ends after `slice_s`. Where messages are there and nothing happens to them, it
+may be that only consumers of another member want them, or nobody does: each such slice in a row is twice as long as the
+one before, up to `IDLE_SLICE_S`.
+
 With what it yields it tells which messages its consumers still have.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+from typing import Final
 
 from qpid_ha_broker.group.effects import WantAsked, YieldAsked
 from qpid_ha_broker.group.member import GroupMember
@@ -23,6 +30,10 @@ from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.purge import Purges
 
+IDLE_SLICE_S: Final = 1.0
+"""The longest slice in which nothing happens to the messages of a queue."""
+_DOUBLED_MOST: Final = 20
+
 
 @dataclass(slots=True)
 class _WantedQueue:
@@ -30,6 +41,10 @@ class _WantedQueue:
 
     asked_s: float
     since_s: float = -1.0
+    counts: tuple[int, ...] = ()
+    """Of its messages, as they were then."""
+    is_idle: bool = False
+    """There has been nothing to give."""
 
     @property
     def is_serving(self) -> bool:
@@ -51,6 +66,10 @@ class Slices:
         self._slice_s = slice_s
         self.moves_total = 0
         """How often this member came to hand out from a queue."""
+        self.ends_s = inf
+        """When the next slice of this member ends, as far as the last turn can tell."""
+        self._idle: dict[int, int] = {}
+        """By queue, how many of the last slices here went by without anything that happened to its messages."""
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
         """Queues to look at in the next turn, whatever happens."""
@@ -59,6 +78,7 @@ class Slices:
     def forget(self) -> None:
         """This member has no part in the group: nobody knows any more what it asked for."""
         self._asked.clear()
+        self._idle.clear()
 
     def begin(self) -> None:
         """This member takes part from now on: all is to be looked at that somebody may want."""
@@ -75,11 +95,13 @@ class Slices:
         for queue in (*changed, *self._due):
             looked_at[queue.id] = None
         self._due.clear()
+        self.ends_s = inf
         said: list[WantAsked | YieldAsked] = []
         for queue_id in looked_at:
             there = self._catalog.queues_by_id.get(queue_id)
             if there is None:
                 self._asked.pop(queue_id, None)
+                self._idle.pop(queue_id, None)
             else:
                 said += self.look_at(member, there, now_s)
         return said
@@ -93,19 +115,32 @@ class Slices:
             is_nobodys = is_due and member.is_first and not member.queues.owner(queue.id)
             return self._ask(queue, now_s) if wants or is_nobodys else []
         if member.queues.may_hand_out(queue.id) and not asked.is_serving:
-            asked.since_s = now_s
+            asked.since_s, asked.counts = now_s, _counts(queue)
             self.moves_total += 1
             self._catalog.awake[queue] = None
         has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
-        is_over = asked.is_serving and others_want and now_s - asked.since_s >= self._slice_s
-        if is_over or not (has_takers or is_due):
+        ends_s = self._slice_ends_s(asked, queue, now_s) if asked.is_serving and others_want else inf
+        if ends_s <= now_s or not (has_takers or is_due):
+            self._idle[queue.id] = self._idle.get(queue.id, 0) + 1 if asked.counts == _counts(queue) else 0
             del self._asked[queue.id]
             return [YieldAsked(queue.id, ranges_of(held_here(queue))), *(self._ask(queue, now_s) if wants else ())]
         if member.queues.owner(queue.id) == member.name and (
             others_want or not (asked.is_serving and queue.dispatcher.has_takers)
         ):
             self._watched[queue.id] = None
+            self.ends_s = min(self.ends_s, ends_s)
         return []
+
+    def _slice_ends_s(self, asked: _WantedQueue, queue: Queue, now_s: float) -> float:
+        is_changed = asked.counts != _counts(queue)
+        if not is_changed and queue.messages.count == queue.messages.acquired:
+            asked.is_idle = True
+            return inf
+        if asked.is_idle:
+            asked.is_idle, asked.since_s = False, now_s
+        if is_changed:
+            return asked.since_s + self._slice_s
+        return asked.since_s + min(self._slice_s * 2 ** min(self._idle.get(queue.id, 0), _DOUBLED_MOST), IDLE_SLICE_S)
 
     def _ask(self, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         self._asked[queue.id] = _WantedQueue(now_s)
@@ -119,6 +154,11 @@ class Slices:
             for queue_id, asked in self._asked.items()
             if not asked.is_serving and now_s - asked.asked_s > longer_than_s and queue_id in queues
         ]
+
+
+def _counts(queue: Queue) -> tuple[int, ...]:
+    messages = queue.messages
+    return messages.acquired, messages.enqueued_total, messages.dequeued_total
 
 
 def held_here(queue: Queue) -> list[int]:

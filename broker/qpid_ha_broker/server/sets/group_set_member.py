@@ -8,10 +8,12 @@ multicast as one batch, and what was delivered is stored as one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import inf
 from typing import Final
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -95,6 +97,8 @@ class GroupSetMember:
         self._is_stored = False
         """The store has answered within a turn: what follows from that is for the same turn."""
         self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        """For the turn in which a slice ends."""
         self._loop = CoreLoop(self.member.handle, self.fail, lambda: None)
         self._loop.actions = self._make_actions()
         if kept is not None:
@@ -151,6 +155,8 @@ class GroupSetMember:
 
     def _end(self) -> None:
         self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._transport.close()
         self.clients.stop()
 
@@ -172,6 +178,14 @@ class GroupSetMember:
         self.hosted.touch()
         self._broker.schedule_turn()
 
+    def _turn_at(self, due_s: float) -> None:
+        if self._timer is None and due_s < inf:
+            self._timer = asyncio.get_running_loop().call_later(due_s - time.monotonic(), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._turn_again()
+
     def tick(self, now_s: float) -> bool:
         """A while went by; whether the next tick matters, too: always, others wait for signs of life."""
         if self._transport.problem != self.facts.transport_problem:
@@ -188,7 +202,7 @@ class GroupSetMember:
             self.kept.turn_ended()
         if self.clients.is_serving == self.hosted.read_only:
             self._look_at_clients()
-        self.serving.turn_ends(time.monotonic())
+        self._turn_at(self.serving.turn_ends(time.monotonic()))
         self._is_stored = False
         self.feed(fx.GroupTurnEnded())
         if self._is_stored:

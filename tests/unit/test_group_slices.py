@@ -1,0 +1,80 @@
+"""When a queue of a group goes on to the next member that wants it, and when it stays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from little_group import LittleGroup, LittleMember
+from model_support import wants
+from qpid_ha_broker.group.slices import IDLE_SLICE_S
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+
+SLICE_S = 0.02
+
+
+@pytest.fixture
+def group() -> LittleGroup:
+    return LittleGroup(SLICE_S)
+
+
+def consumer(group: LittleGroup, member: LittleMember, credit: int = 100, only: str = "") -> Consumer:
+    made = member.core.consumer(member.queue(), accepts=wants(only))
+    member.core.give_credit(member.queue(), made, credit)
+    group.settle()
+    return made
+
+
+def publish(group: LittleGroup, *texts: str) -> None:
+    group.c.core.publish(group.c.queue(), *texts)
+    group.settle()
+
+
+def owners(group: LittleGroup, slices: int) -> str:
+    """Who owns the queue at the end of each of the next slices."""
+    found = ""
+    for _ in range(slices):
+        group.pass_time(SLICE_S)
+        found += group.c.serving.member.queues.owner(group.c.queue().id)
+    return found
+
+
+def test_a_queue_that_has_nothing_to_give_stays_where_it_is(group: LittleGroup) -> None:
+    for member in (group.a, group.b):
+        consumer(group, member)
+    assert owners(group, 10) == "a" * 10
+
+
+def test_who_was_given_something_hands_on_when_its_slice_is_over(group: LittleGroup) -> None:
+    for member in (group.a, group.b):
+        consumer(group, member)
+    assert owners(group, 5) == "aaaaa"
+    publish(group, "x")
+    assert owners(group, 3) == "bbb", "which has not had anything yet"
+    publish(group, "y")
+    assert owners(group, 3) == "aaa"
+
+
+def test_a_queue_with_messages_goes_round_in_slices(group: LittleGroup) -> None:
+    publish(group, *map(str, range(100)))
+    inboxes = [(member, consumer(group, member, credit=10)) for member in (group.a, group.b)]
+    owners(group, 2)
+    assert [len(member.core.inbox(taker)) for member, taker in inboxes] == [10, 10]
+
+
+def test_messages_that_nobody_here_wants_come_to_who_does_at_the_end_of_a_slice(group: LittleGroup) -> None:
+    consumer(group, group.a, only="red")
+    blue = consumer(group, group.b, only="blue")
+    publish(group, "blue")
+    owners(group, 1)
+    assert len(group.b.core.inbox(blue)) == 1
+
+
+def test_messages_that_nobody_wants_have_a_queue_go_round_ever_more_slowly(group: LittleGroup) -> None:
+    for member in (group.a, group.b):
+        consumer(group, member, only="red")
+    publish(group, "blue")
+    went = owners(group, int(4 * IDLE_SLICE_S / SLICE_S))
+    changes = sum(before != after for before, after in pairwise(went))
+    assert 8 <= changes <= 14, "twice six slices that double, and then one a second"
