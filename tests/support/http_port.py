@@ -12,6 +12,7 @@ import requests
 
 from polling import wait_until
 from qpid_ha_config.tokens import TokenRole, make_token
+from qpid_ha_demo.cluster import LocalBroker
 from running_broker import RunningBroker
 
 PATIENCE_S = 30.0
@@ -25,7 +26,7 @@ def write_tokens(path: Path) -> dict[TokenRole, str]:
     return {role: token for role, (token, _) in made.items()}
 
 
-def http_url(broker: RunningBroker) -> str:
+def http_url(broker: RunningBroker | LocalBroker) -> str:
     """Where it answers. Raises RuntimeError when it does not say so."""
     found = re.search(r"monitoring are answered on (\S+)", broker.log())
     if found is None:

@@ -140,7 +140,8 @@ class Slices:
             asked.is_idle, asked.since_s = False, now_s
         if is_changed:
             return asked.since_s + self._slice_s
-        return asked.since_s + min(self._slice_s * 2 ** min(self._idle.get(queue.id, 0), _DOUBLED_MOST), IDLE_SLICE_S)
+        doubled = min(self._idle.get(queue.id, 0), _DOUBLED_MOST)
+        return asked.since_s + min(self._slice_s * (1 << doubled), IDLE_SLICE_S)
 
     def _ask(self, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         self._asked[queue.id] = _WantedQueue(now_s)

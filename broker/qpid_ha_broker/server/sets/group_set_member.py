@@ -8,12 +8,10 @@ multicast as one batch, and what was delivered is stored as one.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import inf
 from typing import Final
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -39,6 +37,7 @@ from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
 from qpid_ha_broker.server.sets.hosted_member import MemberOwner, SetMemberHost
 from qpid_ha_broker.server.sets.member_facts import GroupFacts
+from qpid_ha_broker.server.sets.turn_timer import TurnTimer
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.member_store import MemberStore
@@ -97,8 +96,7 @@ class GroupSetMember:
         self._is_stored = False
         """The store has answered within a turn: what follows from that is for the same turn."""
         self._is_over = False
-        self._timer: asyncio.TimerHandle | None = None
-        """For the turn in which a slice ends."""
+        self._slice_end = TurnTimer(self._turn_again)
         self._loop = CoreLoop(self.member.handle, self.fail, lambda: None)
         self._loop.actions = self._make_actions()
         if kept is not None:
@@ -155,8 +153,7 @@ class GroupSetMember:
 
     def _end(self) -> None:
         self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._slice_end.stop()
         self._transport.close()
         self.clients.stop()
 
@@ -178,14 +175,6 @@ class GroupSetMember:
         self.hosted.touch()
         self._broker.schedule_turn()
 
-    def _turn_at(self, due_s: float) -> None:
-        if self._timer is None and due_s < inf:
-            self._timer = asyncio.get_running_loop().call_later(due_s - time.monotonic(), self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._turn_again()
-
     def tick(self, now_s: float) -> bool:
         """A while went by; whether the next tick matters, too: always, others wait for signs of life."""
         if self._transport.problem != self.facts.transport_problem:
@@ -202,7 +191,7 @@ class GroupSetMember:
             self.kept.turn_ended()
         if self.clients.is_serving == self.hosted.read_only:
             self._look_at_clients()
-        self._turn_at(self.serving.turn_ends(time.monotonic()))
+        self._slice_end.set(self.serving.turn_ends(time.monotonic()))
         self._is_stored = False
         self.feed(fx.GroupTurnEnded())
         if self._is_stored:
