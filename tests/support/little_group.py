@@ -133,6 +133,20 @@ class LittleGroup:
             member.feed(fx.ViewChanged(names, (), (gone.name,), (gone.name,)))
         self.pass_time(0.2)
 
+    def come_anew(self, name: str) -> LittleMember:
+        """A member that is gone comes with an empty store, and is let in."""
+        new = LittleMember(self, name)
+        new.feed(fx.Started())
+        self.members.append(new)
+        names = tuple(sorted(member.name for member in self.members))
+        for member in self.members:
+            member.feed(fx.ViewChanged(names, names if member is new else (name,), ()))
+        for _ in range(100):
+            self.pass_time(0.2)
+            if new.role is GroupRole.SERVING:
+                return new
+        raise RuntimeError(f"{name} is not let in: it is {new.role}")
+
     def deliver_next(self) -> None:
         """The next batch of the order, to all."""
         sender, data = self._order.popleft()

@@ -11,7 +11,7 @@ from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.commands.moving import begin_move
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotPrimary, QueueFull, RefusedBefore
-from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
 from qpid_ha_broker.model.sets.resources import publish_numbered
 from qpid_ha_broker.model.transactions.transaction import Publish, Transaction
@@ -255,14 +255,6 @@ def test_a_full_queue_refuses_at_each_member_what_comes_after_it_was_told(group:
     for member in group.members:
         with pytest.raises(QueueFull):
             member.core.publish(member.queue("small"), "z")
-
-
-def test_a_session_is_refused(group: LittleGroup) -> None:
-    class OfSession(Consumer):
-        session_owner = SessionOwner(1, "session", "link")
-
-    with pytest.raises(InvalidArgument):
-        group.a.core.add_consumer(group.a.queue(), OfSession())
 
 
 def test_acquisitions_are_not_written(group: LittleGroup) -> None:

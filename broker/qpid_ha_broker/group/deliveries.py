@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group import frames as fr
-from qpid_ha_broker.group.delivery import DeliveredLog
+from qpid_ha_broker.group.delivery import DeliveredLog, UnitOutcome
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.joining import LevelingUp, read_objects, show, show_chunk
 from qpid_ha_broker.group.lineage import Lineage
@@ -101,7 +101,10 @@ class Deliveries:
         outcome = self._parts.log.submitted(sender, frame)
         if self._parts.leveling is not None:
             self._parts.leveling.forget_deleted()
-        request = self._parts.units.pop(frame.number, None) if sender == self._ctx.settings.name else None
+        self._answer(sender, frame.number, outcome)
+
+    def _answer(self, sender: str, number: int, outcome: UnitOutcome) -> None:
+        request = self._parts.units.pop(number, None) if sender == self._ctx.settings.name else None
         if request is not None:
             if outcome.failure is None or outcome.lsn:
                 self._ctx.effects.append(fx.Placed(request, outcome.lsn))
@@ -124,6 +127,21 @@ class Deliveries:
             self._parts.yielding.discard(frame.queue)
         if self._parts.log is not None and sender in self._parts.log.lineage.in_step:
             self._parts.log.yielded(sender, frame)
+
+    def link_taken(self, sender: str, frame: fr.LinkTaken) -> None:
+        """A session's link was attached at a member."""
+        if self._parts.log is None or sender not in self._parts.log.lineage.in_step:
+            return
+        outcome = self._parts.log.link_taken(sender, frame)
+        if sender == self._ctx.settings.name and outcome.failure is None:
+            self._parts.taken_links[frame.number] = self._parts.log.lineage.position
+        else:
+            self._answer(sender, frame.number, outcome)
+
+    def link_left(self, sender: str, frame: fr.LinkLeft) -> None:
+        """It has ended there."""
+        if self._parts.log is not None and sender in self._parts.log.lineage.in_step:
+            self._parts.log.link_left(sender, frame)
 
     def epoch_begun(self, sender: str, frame: fr.EpochBegun) -> None:
         """The record was written: by this lineage, or by another one."""
@@ -208,6 +226,8 @@ FRAMES: Final[dict[type, RoleCells]] = {
     fr.Acknowledged: RoleCells("ignore", "take_acknowledgement", "take_acknowledgement", "take_acknowledgement"),
     fr.QueueWanted: RoleCells("ignore", "queue_wanted", "queue_wanted", "queue_wanted"),
     fr.QueueYielded: RoleCells("ignore", "queue_yielded", "queue_yielded", "queue_yielded"),
+    fr.LinkTaken: RoleCells("ignore", "link_taken", "link_taken", "link_taken"),
+    fr.LinkLeft: RoleCells("ignore", "link_left", "link_left", "link_left"),
     fr.EpochBegun: RoleCells("epoch_begun", "epoch_begun", "epoch_begun", "epoch_begun"),
     fr.MemberPresent: RoleCells("note_present", "note_present", "note_present", "note_present"),
     fr.JoinAsked: RoleCells("own_request", "note_outside", "note_outside", "let_in"),

@@ -165,7 +165,7 @@ class GroupMember:
                 self._ctx.say(fr.Acknowledged(*progress))
         self._ctx.multicast()
 
-    def refuse(self, asked: fx.SubmitAsked) -> None:
+    def refuse(self, asked: fx.SubmitAsked | fx.LinkTakeAsked) -> None:
         """Nothing is written here."""
         text = f"{self._ctx.settings.name} is {self._parts.role}: ask another member of the group"
         self._ctx.effects.append(fx.SubmitRefused(asked.request, NotPrimary(text)))
@@ -193,6 +193,20 @@ class GroupMember:
         """Hand out no more from here on."""
         self._parts.yielding.add(asked.queue)
         self._ctx.say(fr.QueueYielded(asked.queue, asked.held))
+
+    def take_link(self, asked: fx.LinkTakeAsked) -> None:
+        """A session's link is being attached here."""
+        if not self.takes_units:
+            self.refuse(asked)
+            return
+        number = self._ctx.number()
+        session, name, link = asked.link
+        self._ctx.say(fr.LinkTaken(number, asked.queue, session, name, link, asked.epoch))
+        self._parts.units[number] = asked.request
+
+    def leave_link(self, ended: fx.LinkDetached) -> None:
+        """It has ended."""
+        self._ctx.say(fr.LinkLeft(ended.queue, *ended.link))
 
     def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:
         """The store holds more, or the copy that was made level."""
@@ -240,6 +254,8 @@ INPUTS: Final[dict[type, RoleCells]] = {
     fx.SubmitAsked: RoleCells("refuse", "refuse", "submit", "submit"),
     fx.WantAsked: RoleCells("ignore", "ignore", "want", "want"),
     fx.YieldAsked: RoleCells("ignore", "ignore", "give_up_queue", "give_up_queue"),
+    fx.LinkTakeAsked: RoleCells("refuse", "refuse", "take_link", "take_link"),
+    fx.LinkDetached: RoleCells("ignore", "ignore", "leave_link", "leave_link"),
     fx.RecordRead: RoleCells("record_read", "record_read", "record_read", "record_read"),
     fx.RecordWritten: RoleCells("record_written", "record_written", "record_written", "record_written"),
     fx.Persisted: RoleCells("persisted", "persisted", "persisted", "persisted"),

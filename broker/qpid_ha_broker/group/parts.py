@@ -41,6 +41,8 @@ class GroupParts:
         """When somebody who may go on with the group was heard of last, or a view began."""
         self.units: dict[int, int] = {}
         """Requests by the numbers of their units."""
+        self.taken_links: dict[int, int] = {}
+        """Positions by the numbers of LinkTaken to which not all in sync have come."""
         self.yielding: set[int] = set()
         """Queues that were yielded, and whose yielding was not delivered yet."""
         self.present_s = float("-inf")
@@ -65,12 +67,20 @@ class GroupParts:
             self.committed_lsn = lineage.committed_lsn
             self.ctx.resource_set.log.acknowledge(WITNESS, min(self.committed_lsn, self.ctx.last_lsn))
             self.ctx.effects.append(fx.CommitAdvanced(self.committed_lsn))
+        if self.taken_links:
+            self._settle_links(self.taken_links, lineage.stable_position)
         if self.leveling is None:
             is_serving = lineage.is_complete and not lineage.is_cold
             self.become(
                 GroupRole.SERVING if is_serving else GroupRole.WITHHELD,
                 "all whom the record names are in step" if is_serving else "some whom the record names are missing",
             )
+
+    def _settle_links(self, taken: dict[int, int], stable_position: int) -> None:
+        """Answer those who have taken a link: all know it."""
+        for number in [number for number, position in taken.items() if position <= stable_position]:
+            del taken[number]
+            self.ctx.effects.append(fx.Placed(self.units.pop(number), self.ctx.last_lsn))
 
     def step_out(self, reason: str) -> None:
         """This member's copy counts no more, unless the record names it all the same."""
@@ -84,6 +94,7 @@ class GroupParts:
         self.slow.forget()
         self.request.forget()
         self.units.clear()
+        self.taken_links.clear()
         self.yielding.clear()
         self.alone_since_s = self.ctx.now_s
         self.become(GroupRole.OUTSIDE, reason)
