@@ -11,13 +11,17 @@ from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
 from group_bus import GroupBus
 from hosted_sets import RecordsInOnePlace
-from model_support import message
+from model_support import PLENTY, message
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.model.errors import BeingMade
 from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.session_messages import held_for
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
+from session_support import FIRST, SessionTaker
 
 BROKERS = ("a", "b", "c")
 UUID = "0123456789abcdef" * 2
@@ -187,5 +191,60 @@ def test_what_nobody_can_read_is_left_out_and_of_another_release_only_by_who_lea
         await eventually(lambda: "upgrade this broker" in hosts.hosts.absent.problems.get("orders", ""))
         await groups.publish("a", "q", "two")
         assert groups.bodies("b", "q") == ["one", "two"]
+
+    story_of_three(tmp_path, story)
+
+
+class Taker(SessionTaker):
+    """A consumer of a session, whose client has what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[str] = []
+
+    def deliver(self, entries: list[Entry]) -> None:
+        self.got += [entry.resident_body().decode().rpartition(";")[2] for entry in entries]
+
+
+def test_a_session_goes_on_at_another_member_and_nobody_else_got_what_it_holds(
+    tmp_path: Path,
+) -> None:
+    link = SessionOwner(1, FIRST, "link")
+
+    async def attach(groups: Groups, broker: str, epoch: int, consumer: Taker, credit: int) -> list[Entry]:
+        resources = groups.hosted(broker).resources
+        queue = resources.catalog.queues["q"]
+        token = resources.replication.take_link(queue, link, epoch)
+        assert token is not None
+        await groups.commit(broker, token)
+        resources.subscribe(queue, consumer, consumer)
+        consumer.credit, consumer.window_bytes = credit, PLENTY
+        resources.catalog.wake(queue)
+        groups.hosted(broker).touch()
+        return held_for(resources, queue, link)
+
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("b", "q")
+        await groups.publish("a", "q", *"1234")
+        first, others, second = Taker(), Taker(), Taker()
+        others.session_owner = None
+        assert await attach(groups, "b", 1, first, 3) == []
+        await eventually(lambda: first.got == ["1", "2", "3"])
+        resources = groups.hosted("b").resources
+        (entry, *_) = held_for(resources, resources.catalog.queues["q"], link)
+        await groups.commit("b", resources.accept(resources.catalog.queues["q"], [entry]))
+        await groups.cluster.stop("b")
+        await groups.serve("a", "c")
+        await attach(groups, "a", 1, others, 10)
+        await eventually(lambda: others.got == ["4"])
+
+        held = await attach(groups, "c", 2, second, 10)
+        assert [entry.resident_body().decode().rpartition(";")[2] for entry in held] == ["2", "3"]
+        resources = groups.hosted("c").resources
+        await groups.commit("c", resources.accept(resources.catalog.queues["q"], held))
+        await eventually(lambda: groups.bodies("a", "q") == ["4"])
+        assert (others.got, second.got) == (["4"], [])
 
     story_of_three(tmp_path, story)

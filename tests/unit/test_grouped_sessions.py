@@ -160,6 +160,17 @@ def test_an_older_connection_of_the_session_is_refused(group: LittleGroup) -> No
     assert isinstance(late.failure, InUse)
 
 
+def test_what_is_gone_is_accepted_by_nobody_who_still_has_it(group: LittleGroup) -> None:
+    """A connection that the session has had may say again what came in on the next one."""
+    taker = attach(group, group.a, 1)
+    (first,) = group.a.core.inbox(taker)
+    group.a.resources.accept(group.a.queue(), held(group.a))
+    group.settle()
+    again = group.a.resources.accept(group.a.queue(), [first])
+    group.settle()
+    assert isinstance(again.failure, InUse)
+
+
 def test_a_queue_that_is_yielded_keeps_what_a_session_holds(group: LittleGroup) -> None:
     taker = attach(group, group.a, 2)
     first, second = group.a.core.inbox(taker)
@@ -182,11 +193,13 @@ def test_what_an_ended_session_held_goes_back_by_the_first_member_wherever_its_l
     first, second = group.b.core.inbox(taker)
     before = group.b.resources.accept(group.b.queue(), [first])
     group.b.turn()
+    last = group.a.replication._number
     for member in group.members:
         (link,) = member.core.catalog.holdings
         if member.replication.is_first():
             give_back_held(member.resources, link, ev.EVERYTHING, failed=True)
             give_back_held(member.resources, link, ev.EVERYTHING, failed=True)
+    assert group.a.replication._number == last + 1, "it is asked for once"
     group.a.turn()
     after = group.b.resources.accept(group.b.queue(), [second])
     group.settle()

@@ -483,7 +483,7 @@ def _session_consumer(
     sessions = connection.container.sessions
     sessions.links.check(part)
     sessions.release_of_other_nodes(part, queue)
-    sessions.links.commit_wait(part, hosted, queue)
+    sessions.links.commit_wait(part, hosted, queue, connection)
     return SessionConsumer(connection, link, hosted, queue, filters=applied, part=part, relay=relay)
 
 

@@ -94,16 +94,21 @@ class SessionLinks:
             raise AmqpError(CONNECTION_FORCED, TAKEN)
         return session.epoch == part.epoch
 
-    def commit_wait(self, part: SessionPart, hosted: HostedSet, queue: Queue | None = None) -> None:
+    def commit_wait(
+        self, part: SessionPart, hosted: HostedSet, queue: Queue | None = None, connection: object = None
+    ) -> None:
         """Raises AttachWaits until all is committed that was written before the attach, which tells of it.
 
         What is told must not be taken back by a failover: the client forgets what it had for that. `queue`: which the
-        link consumes from; what the session holds on it is answered by this broker alone then. Raises AmqpError where a
-        later connection has the session.
+        link consumes from, on `connection`; what the session holds on it is answered by this broker alone then. In a
+        group what the link before has said counts only once it has its place, so that one ends first. Raises AmqpError
+        where a later connection has the session.
         """
         resources, key = hosted.resources, (part, hosted.name, queue is not None)
         token = self._tokens.pop(key, None)
         if token is None or (queue is not None and not resources.replication.has_link(queue, part.owner)):
+            if queue is not None and resources.replication.counts_later:
+                self._end_older((part.owner, hosted.name, True), part, connection)
             token = _token_of_link(resources, queue, part)
         if token.failure is not None:
             raise AmqpError(CONNECTION_FORCED, TAKEN if isinstance(token.failure, InUse) else str(token.failure))
@@ -120,6 +125,12 @@ class SessionLinks:
         older = self._attached.pop(key, None)
         self._attached[key] = _AttachedLink(part, endpoint, connection)
         self._keys[endpoint] = key
+        self._end(older, part, connection)
+
+    def _end_older(self, key: _Key, part: SessionPart, connection: object) -> None:
+        self._end(self._attached.pop(key, None), part, connection)
+
+    def _end(self, older: _AttachedLink | None, part: SessionPart, connection: object) -> None:
         if older is not None:
             del self._keys[older.endpoint]
             text = f"the link {part.link} was attached again"

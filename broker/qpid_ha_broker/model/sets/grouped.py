@@ -157,11 +157,10 @@ class Grouped(HotStandby):
         held = [event for event in events if isinstance(event, ev.Dequeued | ev.Released | ev.SessionAcquired)]
         is_numbered = any(isinstance(event, ev.ProducerAdvanced) for event in events)
         unit = Unit(copy.log, held, is_numbered=is_numbered)
-        for event in held:
-            _hold(copy.catalog, event)
-        if any(self._is_answered_elsewhere(copy.catalog, event) for event in held):
+        are_there = [_hold(copy.catalog, event) for event in held]
+        if not all(are_there) or any(self._is_answered_elsewhere(copy.catalog, event) for event in held):
             # Nobody may say anything of that who knows: see `group.ownership`.
-            unit.over(copy.log.last_lsn, InUse("what the session holds is answered at another broker"))
+            unit.over(copy.log.last_lsn, InUse("what a session held is answered at another broker, or was before"))
             for event in held:
                 self.give_back(event)
             return CommitToken(copy.log, 0, unit)
@@ -309,10 +308,13 @@ def _kept(event: ev.Enqueued) -> ev.Enqueued:
     return event if event.durable else event._replace(durable=True)
 
 
-def _hold(catalog: Catalog, event: Taken) -> None:
+def _hold(catalog: Catalog, event: Taken) -> bool:
+    """Whether all of it was there."""
     queue = catalog.queues_by_id[event.queue]
-    for entry in queue.messages.find_all(event.ids):
+    entries = queue.messages.find_all(event.ids)
+    for entry in entries:
         queue.messages.hold(entry, SUBMITTED)
+    return len(entries) == len(event.ids)
 
 
 def _no_link(number: int, queue: int, link: SessionOwner, epoch: int) -> None:
