@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group import frames as fr
-from qpid_ha_broker.group.delivery import DeliveredLog, UnitOutcome
+from qpid_ha_broker.group.delivery import UnitOutcome
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.joining import LevelingUp, read_objects, show, show_chunk
 from qpid_ha_broker.group.lineage import Lineage
@@ -82,8 +82,8 @@ class Deliveries:
         shown, objects, kept = answer
         parts.is_whole = False
         parts.durable.stop()
-        parts.log = DeliveredLog(self._ctx, Lineage.from_shown(shown))
-        parts.leveling = LevelingUp(self._ctx, parts.log, read_objects(objects), parts.committed_lsn)
+        log = parts.go_by(Lineage.from_shown(shown))
+        parts.leveling = LevelingUp(self._ctx, log, read_objects(objects), parts.committed_lsn)
         parts.has_asked_admission = False
         parts.become(GroupRole.CATCHING_UP, f"let in by {parts.request.answered_by}")
         for happened in kept:

@@ -47,6 +47,7 @@ __all__ = [
     "Input",
     "LinkDetached",
     "LinkTakeAsked",
+    "MinInSyncChanged",
     "Multicast",
     "Notice",
     "Persist",
@@ -147,6 +148,12 @@ class LinkDetached(NamedTuple):
     link: SessionOwner
 
 
+class MinInSyncChanged(NamedTuple):
+    """So many members have to be in sync from now on."""
+
+    least: int
+
+
 class GroupTurnEnded(NamedTuple):
     """The end of a turn: what was said in it is multicast as one, and what was delivered is stored as one."""
 
@@ -161,6 +168,7 @@ Input = (
     | YieldAsked
     | LinkTakeAsked
     | LinkDetached
+    | MinInSyncChanged
     | GroupTurnEnded
     | RecordRead
     | RecordWritten

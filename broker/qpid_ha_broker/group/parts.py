@@ -27,6 +27,8 @@ class GroupParts:
         """None: outside."""
         self.is_whole = self.ctx.last_lsn > 0
         """The copy is what some lineage had: it may go on with the group if the record names this member."""
+        self.min_in_sync = settings.min_in_sync
+        """As it was set last."""
         self.request = JoinRequest(self.ctx)
         self.leveling: LevelingUp | None = None
         """While this member is let in."""
@@ -99,11 +101,17 @@ class GroupParts:
         self.alone_since_s = self.ctx.now_s
         self.become(GroupRole.OUTSIDE, reason)
 
+    def go_by(self, lineage: Lineage) -> DeliveredLog:
+        """Take part in it from now on."""
+        lineage.min_in_sync = self.min_in_sync
+        self.log = DeliveredLog(self.ctx, lineage)
+        return self.log
+
     def begin_alone(self, record: ClusterRecord, reason: str) -> None:
         """This member's copy counts: it goes on by itself, if it can have that recorded."""
         lineage = Lineage(record, (self.ctx.settings.name,), self.committed_lsn)
         lineage.is_cold = True
-        self.log = DeliveredLog(self.ctx, lineage)
+        self.go_by(lineage)
         self.acknowledged = None
         self.become(GroupRole.WITHHELD, reason)
 

@@ -124,6 +124,9 @@ class GroupServing:
     def turn_ends(self, now_s: float) -> None:
         """Submit what was gathered, ask for queues, and hand them on; before the core ends its turn."""
         self._replication.flush()
+        refusal = self.member.refusal
+        if str(refusal) != str(self._replication.refusal):
+            self._replication.refusal = refusal
         if self.member.role is GroupRole.SERVING:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)
