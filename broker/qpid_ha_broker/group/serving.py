@@ -39,7 +39,7 @@ class GroupServing:
         self._hands_out = False
         """It serves, as `look` found it last."""
         self._slices = Slices(resources.catalog, replication.due, resources.purges, slice_s)
-        replication.multicast = self._multicast
+        replication.multicast, replication.window_bytes = self._multicast, settings.window_bytes
         replication.owns, replication.users = self.member.queues.may_hand_out, self.member.queues.users
         replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
         replication.give_back = self._give_back

@@ -31,7 +31,7 @@ Taken = ev.Dequeued | ev.Released | ev.SessionAcquired
 class Unit:
     """What one command has submitted. Where it was skipped it has a place all the same: the end of the log."""
 
-    __slots__ = ("_failure", "_log", "held", "is_numbered", "lsn", "then")
+    __slots__ = ("_failure", "_log", "held", "is_numbered", "lsn", "size", "then")
 
     def __init__(
         self,
@@ -49,6 +49,8 @@ class Unit:
         self.is_numbered = is_numbered
         """It may be a duplicate, and then count nowhere."""
         self._failure: ModelError | None = None
+        self.size = 0
+        """Bytes of its messages."""
         self.lsn = 0
         """Of its last event; 0: it has no place yet."""
 
@@ -110,6 +112,8 @@ class Grouped(HotStandby):
         """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
         self.owns: Callable[[int], bool] = lambda queue: False
         """Whether this member hands out from the queue with that id."""
+        self.window_bytes = 1
+        """So much of what was submitted here may be without a place before publishers wait."""
         self.users: Callable[[int], tuple[str, Sequence[str]]] = lambda queue: ("", ())
         """Which member hands out from the queue with that id, empty: none, and which ones wait for it."""
         self.is_wanted_elsewhere: Callable[[int], bool] = lambda queue: False
@@ -140,6 +144,11 @@ class Grouped(HotStandby):
         self._gathered_bytes = 0
 
     @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        """As `HotStandby.is_full`. What publishers have credit for by then comes all the same."""
+        return self.unplaced_bytes >= self.window_bytes
+
+    @property
     def unplaced(self) -> Commitment | None:
         """As `Replication.unplaced`."""
         newest = self._newest
@@ -165,6 +174,7 @@ class Grouped(HotStandby):
                 self.give_back(event)
             return CommitToken(copy.log, 0, unit)
         self._newest = unit
+        self._count(unit, sum([len(event.payload) for event in events if isinstance(event, ev.Enqueued)]))
         self._multicast([_kept(event) if isinstance(event, ev.Enqueued) else event for event in events], unit)
         return CommitToken(copy.log, 0, unit)
 
@@ -184,7 +194,12 @@ class Grouped(HotStandby):
             unit = self._newest = Unit(log)
         self._gathered.append(event)
         self._gathered_bytes += len(event.payload)
+        self._count(unit, len(event.payload))
         return unit
+
+    def _count(self, unit: Unit, size: int) -> None:
+        unit.size += size
+        self.unplaced_bytes += size
 
     def flush(self) -> None:
         """The end of a turn: what was gathered is a unit. All of it counts, or is skipped, for the same reason."""
@@ -249,6 +264,7 @@ class Grouped(HotStandby):
         if unit is None:
             return ()
         unit.over(lsn, None)
+        self.unplaced_bytes -= unit.size
         while self._placed and self._placed[0].is_settled:
             self._placed.popleft()
         self._placed.append(unit)
@@ -263,6 +279,7 @@ class Grouped(HotStandby):
         if unit is None:
             return ()
         unit.over(end_lsn, failure)
+        self.unplaced_bytes -= unit.size
         if unit.then is not None:
             self._taking.clear()  # whoever wants it asks again
         return unit.held
@@ -277,6 +294,7 @@ class Grouped(HotStandby):
         self._units.clear()
         self._placed.clear()
         self._taking.clear()
+        self.unplaced_bytes = 0
         for unit in units:
             unit.over(ev.EVERYTHING, NotPrimary(why))
         self._newest = None

@@ -74,6 +74,10 @@ class HotStandby:
 
     counts_later = False
     """What is submitted does not count at once."""
+    unplaced_bytes = 0
+    """Of messages that were submitted and do not count yet: nobody else knows that they are in memory."""
+    is_full = False
+    """So much was submitted that publishers should wait."""
 
     def __init__(self) -> None:
         self._refusal: ModelError | None = None
