@@ -11,13 +11,17 @@ from cluster_in_process import eventually
 from group_bus import GroupBus
 from groups_in_process import BROKERS, UUID, Groups, start, story_of_three
 from hosted_sets import NoRecords
-from model_support import message
+from model_support import PLENTY, message
 from qpid_ha_agent.store_sources import facts_of_directory
 from qpid_ha_broker.group.frames import GROUP_VERSION
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.session_messages import held_for
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.http.metrics_source import MetricsSource
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 from qpid_ha_broker.store.best import Standing, Winner, best
+from session_support import FIRST, SessionTaker
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +200,58 @@ def figures_of(broker: Broker) -> dict[str, float]:
         for sample in family.samples
         if sample.name.startswith(prefix) and sample.labels == {"set": "orders"}
     }
+
+
+class Taker(SessionTaker):
+    """A consumer of a session, whose client has what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[str] = []
+
+    def deliver(self, entries: list[Entry]) -> None:
+        self.got += [entry.resident_body().decode().rpartition(";")[2] for entry in entries]
+
+
+def test_a_session_goes_on_at_another_member_and_nobody_else_got_what_it_holds(
+    tmp_path: Path,
+) -> None:
+    link = SessionOwner(1, FIRST, "link")
+
+    async def attach(groups: Groups, broker: str, epoch: int, consumer: Taker, credit: int) -> list[Entry]:
+        resources = groups.hosted(broker).resources
+        queue = resources.catalog.queues["q"]
+        token = resources.replication.take_link(queue, link, epoch)
+        assert token is not None
+        await groups.commit(broker, token)
+        resources.subscribe(queue, consumer, consumer)
+        consumer.credit, consumer.window_bytes = credit, PLENTY
+        resources.catalog.wake(queue)
+        groups.hosted(broker).touch()
+        return held_for(resources, queue, link)
+
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("b", "q")
+        await groups.publish("a", "q", *"1234")
+        first, others, second = Taker(), Taker(), Taker()
+        others.session_owner = None
+        assert await attach(groups, "b", 1, first, 3) == []
+        await eventually(lambda: first.got == ["1", "2", "3"])
+        resources = groups.hosted("b").resources
+        (entry, *_) = held_for(resources, resources.catalog.queues["q"], link)
+        await groups.commit("b", resources.accept(resources.catalog.queues["q"], [entry]))
+        await groups.cluster.stop("b")
+        await groups.serve("a", "c")
+        await attach(groups, "a", 1, others, 10)
+        await eventually(lambda: others.got == ["4"])
+
+        held = await attach(groups, "c", 2, second, 10)
+        assert [entry.resident_body().decode().rpartition(";")[2] for entry in held] == ["2", "3"]
+        resources = groups.hosted("c").resources
+        await groups.commit("c", resources.accept(resources.catalog.queues["q"], held))
+        await eventually(lambda: groups.bodies("a", "q") == ["4"])
+        assert (others.got, second.got) == (["4"], [])
+
+    story_of_three(tmp_path, story)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 from model_support import PLENTY, message
 from qpid_ha_broker.events import types as ev
@@ -13,7 +13,7 @@ from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.member import TAKING
 from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
 from qpid_ha_broker.model.logs.log import CommitToken
-from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.resources import Resources
@@ -37,12 +37,27 @@ def nothing(_: object = None) -> None:
     """For what needs no answer."""
 
 
+class GroupClient(Protocol):
+    """Whoever is connected to nodes."""
+
+    def node_lost(self, node: GroupNode) -> None:
+        """That one serves nobody any more."""
+
+
+class SessionTaking(Protocol):
+    """A link of a session."""
+
+    def deliver(self, entries: list[Entry]) -> None: ...
+
+    def end(self, _: object = None) -> None: ...
+
+
 class Connections:
     """Who waits for what, by node; all of a node is forgotten when it serves nobody."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Waiting]] = {}
-        self.clients: list[Publisher | QueueUse] = []
+        self.clients: list[GroupClient] = []
 
     def wait(
         self, node: GroupNode, token: CommitToken, committed: Callable[[], None], refused: Callable[[ModelError], None]
@@ -56,6 +71,11 @@ class Connections:
         resources = node.resources
         if resources is not None and not resources.replication.read_only:
             resources.replicated.submit((event,))
+
+    def withhold(self, node: GroupNode, handout: Handout) -> None:
+        consumer, entries, written = handout
+        taking = cast("SessionTaking", consumer)
+        self.wait(node, written, partial(taking.deliver, entries), taking.end)
 
     def member_changed(self, node: GroupNode, role: GroupRole) -> None:
         if role in TAKING:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from simulation.node import Violation
+
+
+class SessionCopy(NamedTuple):
+    """A message that a session holds."""
+
+    session: int
+    queue: int
 
 
 class GroupLedger:
@@ -23,6 +31,8 @@ class GroupLedger:
         self.out: dict[bytes, dict[str, object]] = defaultdict(dict)
         """Who has it, by member and consumer."""
         self.was_out: set[bytes] = set()
+        self.of_sessions: dict[bytes, SessionCopy] = {}
+        """What sessions know that they hold, or have accepted without hearing yet that this counts."""
         self.deleted: set[int] = set()
         """Queues that somebody wanted to delete."""
         self.latest: dict[tuple[object, bytes], int] = {}
@@ -48,6 +58,9 @@ class GroupLedger:
             raise Violation(f"{member} hands out {payload!r}, which is out at {others[0]}")
         if payload in self.was_out and not marked and member in recorded:
             raise Violation(f"{member} hands out {payload!r} for the second time without saying so")
+        copy = self.of_sessions.get(payload)
+        if copy is not None and member in recorded and copy.queue not in self.deleted:
+            raise Violation(f"{member} hands out {payload!r}, which session {copy.session} holds")
         publisher, number, attempt = payload.split(b"/")[:3]
         key = (consumer, publisher)
         if not marked and attempt == b"0":
@@ -60,6 +73,51 @@ class GroupLedger:
     def returned(self, member: str, payload: bytes) -> None:
         """A consumer has it no more: it was given back, or is gone, or the member has ended it."""
         self.out[payload].pop(member, None)
+
+    # --- sessions
+
+    def given_to_session(self, member: str, payload: bytes, copy: SessionCopy) -> None:
+        """A session is given a message that it has not had, and that nobody else has."""
+        self.handed_out += 1
+        self.was_out.add(payload)
+        others = [name for name in self.out[payload] if name in self._recorded()]
+        if payload in self.accepted:
+            raise Violation(f"{member} gives a session {payload!r}, whose acceptance was confirmed")
+        if others:
+            raise Violation(f"{member} gives a session {payload!r}, which is out at {others[0]}")
+        there = self.of_sessions.get(payload)
+        if there is not None and there.queue not in self.deleted:
+            raise Violation(f"{member} gives session {copy.session} {payload!r}, which session {there.session} holds")
+        self.of_sessions[payload] = copy
+
+    def session_resumed(self, member: str, session: int, queue: int, copies: dict[bytes, SessionCopy]) -> None:
+        """It is told what it holds. What it held and does not any more it has accepted, and that counts."""
+        for payload, copy in copies.items():
+            there = self.of_sessions.setdefault(payload, copy)
+            self.was_out.add(payload)
+            if payload in self.accepted:
+                raise Violation(f"{member} tells session {session} of {payload!r}, whose acceptance was confirmed")
+            if there.session != session and there.queue not in self.deleted:
+                raise Violation(f"{member} tells session {session} of {payload!r}, which session {there.session} holds")
+            self.of_sessions[payload] = copy
+        for payload, copy in list(self.of_sessions.items()):
+            if copy == (session, queue) and payload not in copies:
+                if payload not in self.accepting:
+                    raise Violation(f"{member} does not know that session {session} holds {payload!r}")
+                self.session_accepted(payload)
+
+    def session_accepted(self, payload: bytes) -> None:
+        """That is confirmed."""
+        self.of_sessions.pop(payload, None)
+        self.accepted.add(payload)
+
+    def session_gives_back(self, payload: bytes) -> None:
+        """It says so: whoever gets it next may do so before that is confirmed."""
+        self.of_sessions.pop(payload, None)
+
+    def session_ended(self, session: int) -> None:
+        """What it held goes to others."""
+        self.of_sessions = {payload: copy for payload, copy in self.of_sessions.items() if copy.session != session}
 
     def node_lost(self, member: str) -> None:
         """Nobody is connected to it any more."""

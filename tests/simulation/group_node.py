@@ -21,6 +21,7 @@ from qpid_ha_broker.ha.browser import ReplicatingBrowser
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.frames import Chunk, Objects
 from qpid_ha_broker.ha.objects import objects_frame
+from qpid_ha_broker.model.queues.dispatcher import Handout
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 from qpid_ha_broker.model.sets.resources import Resources
@@ -109,6 +110,9 @@ class NodeClients(Protocol):
 
     def member_changed(self, node: GroupNode, role: GroupRole) -> None:
         """They are ended if it serves nobody."""
+
+    def withhold(self, node: GroupNode, handout: Handout) -> None:
+        """Messages of a session go out once it is committed that it holds them."""
 
     def tell(self, node: GroupNode) -> None:
         """A unit may be committed, or have failed."""
@@ -294,8 +298,11 @@ class GroupNode:
     def _hand_out(self, process: GroupProcess) -> None:
         resources = process.resources
         while resources.has_work and not resources.replication.read_only:
-            for consumer, entries, _ in resources.hand_out(self.now_ms, HANDOUT_LIMIT):
-                consumer.deliver(entries)
+            for handout in resources.hand_out(self.now_ms, HANDOUT_LIMIT):
+                if handout.consumer.session_owner is None:
+                    handout.consumer.deliver(handout.entries)
+                elif self.clients is not None:
+                    self.clients.withhold(self, handout)
 
     def turn_soon(self) -> None:
         """A client has done something that follows no input."""

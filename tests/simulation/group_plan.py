@@ -78,6 +78,7 @@ class GroupPlan:
     queues: int
     publishers: int
     consumers: int
+    sessions: int
     prefilled: int
     """Messages that are published before anybody consumes."""
     first_dies_early: bool
@@ -109,6 +110,7 @@ def draw_group_plan(seed: int) -> GroupPlan:
         queues=draw.randint(1, 3),
         publishers=draw.randint(1, 4),
         consumers=draw.randint(1, 5),
+        sessions=random.Random(f"{seed}/sessions").choice((0, 0, 1, 2)),
         prefilled=draw.choice((0, 0, 20, 60)),
         first_dies_early=draw.random() < 0.15,
         chunk_messages=draw.choice((1, 3, 10, 1000)),

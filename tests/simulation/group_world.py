@@ -15,6 +15,7 @@ from simulation.group_ledger import GroupLedger
 from simulation.group_node import GroupNode
 from simulation.group_plan import CHECK_ALL_EVERY, FAULTS_END_S, GroupFault, GroupFaultKind, GroupPlan
 from simulation.group_record import RecordKeeperModel
+from simulation.group_sessions import SessionRegistryModel, SimulatedSession
 from simulation.group_transport import SimulatedTransport
 from simulation.node import Violation, problem_of
 from simulation.trace import Trace
@@ -66,6 +67,14 @@ class GroupWorld:
             for number in range(plan.publishers)
         ]
         self.uses = self._make_uses()
+        self.registry = SessionRegistryModel(self.nodes, self.schedule)
+        self.sessions = [
+            SimulatedSession(
+                f"s{number}", self.queues[number % len(self.queues)], self.nodes, self.connections, self.schedule,
+                self.registry, plan.seed,
+            )
+            for number in range(plan.sessions)
+        ]  # fmt: skip
 
     def _settings(self, name: str, instance: str) -> GroupSettings:
         return GroupSettings(
@@ -105,6 +114,10 @@ class GroupWorld:
                 self.schedule.after(1.5, partial(self._prefill, publisher))
         for use in self.uses:
             self.schedule.after(0.1, use.step)
+        for session in self.sessions:
+            self.schedule.after(0.3, session.step)
+        if self.sessions:
+            self.schedule.after(0.3, self.registry.step)
         self.schedule.after(0.2, self._declare)
         for fault in self.plan.faults:
             self.schedule.after(fault.at_s, partial(self.strike, fault))
@@ -229,6 +242,8 @@ class GroupWorld:
             publisher.stops = True
         for use in self.uses:
             use.accepts_all = True
+        for session in self.sessions:
+            session.accepts_all = True
         until_s = self.schedule.now_s + REST_S
         while self.schedule.now_s < until_s:
             self.schedule.run_until(self.schedule.now_s + STEP_S)

@@ -32,7 +32,7 @@ from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import Session
-from qpid_ha_broker.model.sets.resources import release_held
+from qpid_ha_broker.model.sets.session_messages import release_held
 from qpid_ha_broker.model.transactions.producers import Deduplication
 from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.far_links import TICK_S

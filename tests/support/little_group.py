@@ -37,7 +37,7 @@ class LittleMember:
         self.core = _MembersCore(Resources(TextReader(), "orders", replication=self.replication), witness=False)
         self.resources = self.core.resources
         self._group = group
-        settings = GroupSettings(name, f"{name}-1", patience_s=0.1, ask_again_s=0.1)
+        settings = GroupSettings(name, f"{name}-1", patience_s=0.1, ask_again_s=0.1, min_in_sync=group.min_in_sync)
         self.serving = GroupServing(settings, self.resources, self.replication, 0, self.feed, group.slice_s)
 
     @property
@@ -65,8 +65,9 @@ class LittleMember:
 class LittleGroup:
     """Members `a`, `b`, `c`, all serving, with a queue `q`."""
 
-    def __init__(self, slice_s: float = 1.0, cluster: str = "") -> None:
+    def __init__(self, slice_s: float = 1.0, cluster: str = "", *, min_in_sync: int = 1) -> None:
         """`cluster`: the UUID of the set's log, where the record has one before the group begins."""
+        self.min_in_sync = min_in_sync
         self.now_s, self.slice_s = 0.0, slice_s
         self.record = ClusterRecord(cluster)
         self._order: deque[tuple[str, bytes]] = deque()
@@ -134,6 +135,20 @@ class LittleGroup:
         for member in self.members:
             member.feed(fx.ViewChanged(names, (), (gone.name,), (gone.name,)))
         self.pass_time(0.2)
+
+    def come_anew(self, name: str) -> LittleMember:
+        """A member that is gone comes with an empty store, and is let in."""
+        new = LittleMember(self, name)
+        new.feed(fx.Started())
+        self.members.append(new)
+        names = tuple(sorted(member.name for member in self.members))
+        for member in self.members:
+            member.feed(fx.ViewChanged(names, names if member is new else (name,), ()))
+        for _ in range(100):
+            self.pass_time(0.2)
+            if new.role is GroupRole.SERVING:
+                return new
+        raise RuntimeError(f"{name} is not let in: it is {new.role}")
 
     def deliver_next(self) -> None:
         """The next batch of the order, to all."""

@@ -139,3 +139,20 @@ def test_who_is_shown_a_lineage_goes_on_as_it_does() -> None:
 
     assert other.shown("e", "e-1", 9) == lineage.shown("e", "e-1", 9)
     other.check_invariants()
+
+
+def test_nothing_is_committed_while_fewer_are_in_sync_than_have_to_be() -> None:
+    lineage = three()
+    lineage.min_in_sync = 3
+    lineage.leave_view({"c"})
+    lineage.acknowledge("a", 12, 0)
+    lineage.acknowledge("b", 12, 0)
+    lineage.begin(EpochBegun(record(5, "a", "b"), False, ()))
+    assert (lineage.committed_lsn, lineage.is_large_enough) == (10, False)
+
+    let_in(lineage)
+    lineage.acknowledge("d", 12, 0)
+    assert lineage.committed_lsn == 10, "no record names it yet"
+
+    lineage.begin(EpochBegun(record(6, "a", "b", "d"), False, ()))
+    assert lineage.committed_lsn == 12

@@ -19,7 +19,7 @@ RECORD = ClusterRecord("uuid", 7, "a", 7, ("a", "b"), False)
 SHOWN = fr.LineageShown(
     to="c", instance="c-2", number=3, record=RECORD, in_step=("a", "b"), admitting=(("d", 9),), gone=("d",),
     joining=(("c", 3, "a"),), acknowledged=(("a", 12, 4),), committed_lsn=11, position=4,
-    shares=(fr.QueueShare(5, "a", 2, ("b",), (("b", ((6, 8), (10, 10))),)),),
+    shares=(fr.QueueShare(5, "a", 2, ("b",), (("b", ((6, 8), (10, 10))),), (fr.LinkPlace(3, "uuid", "in", 2, "a"),)),),
     history=(GenerationEntry(1, "b", 1), GenerationEntry(7, "a", 9)),
 )  # fmt: skip
 SAMPLES: list[fr.GroupFrame] = [
@@ -27,6 +27,8 @@ SAMPLES: list[fr.GroupFrame] = [
     fr.Acknowledged(12, 4),
     fr.QueueWanted(5),
     fr.QueueYielded(5, ((6, 8), (10, 10))),
+    fr.LinkTaken(4, 5, 3, "uuid", "in", 2),
+    fr.LinkLeft(5, 3, "uuid", "in"),
     fr.EpochBegun(RECORD, True, ("d",)),
     fr.MemberPresent(RECORD, False),
     fr.JoinAsked("c-2", 3),
@@ -81,5 +83,5 @@ def test_any_bit_of_a_frame_is_checked() -> None:
 
 
 def test_a_batch_of_another_version_is_refused_by_name() -> None:
-    with pytest.raises(FrameError, match="expected version 1 of what groups say, found 2"):
-        decode_batch(b"\x02" + encode_batch("orders", [])[1:])
+    with pytest.raises(FrameError, match="expected version 2 of what groups say, found 1"):
+        decode_batch(b"\x01" + encode_batch("orders", [])[1:])

@@ -7,12 +7,20 @@ import pytest
 from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, transaction_of
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.serving import STUCK_S, StuckQueue
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.commands.moving import begin_move
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotPrimary, QueueFull, RefusedBefore
-from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
+from qpid_ha_broker.model.errors import (
+    InvalidArgument,
+    NotEnoughReplicas,
+    NotFound,
+    NotPrimary,
+    QueueFull,
+    RefusedBefore,
+)
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
 from qpid_ha_broker.model.sets.resources import publish_numbered
 from qpid_ha_broker.model.transactions.transaction import Publish, Transaction
@@ -49,6 +57,38 @@ def test_all_members_have_the_same_history_of_generations_however_late_they_came
 
 
 # --- what is submitted
+
+
+def test_with_fewer_in_sync_than_have_to_be_nothing_is_published_or_confirmed() -> None:
+    group = LittleGroup(min_in_sync=3)
+    publish(group, group.a, "x", "y")
+    mine = consumer(group.a, 1)
+    group.settle()
+    group.lose(group.c)
+    group.settle()
+    accepted = group.a.resources.accept(group.a.queue(), group.a.core.inbox(mine))
+    group.settle()
+    before = accepted.is_committed
+    for member in group.members:
+        with pytest.raises(NotEnoughReplicas, match="in sync are only a, b, and ha"):
+            member.core.publish(member.queue(), "z")
+
+    group.come_anew("c")
+    assert (before, accepted.is_committed) == (False, True)
+    publish(group, group.b, "z")
+    assert [held(member) for member in group.members] == [["y", "z"]] * 3
+
+
+def test_fewer_are_enough_once_an_operator_says_so() -> None:
+    group = LittleGroup(min_in_sync=3)
+    group.lose(group.c)
+    late = group.a.resources.replicated.submit((ev.QueueDeclared("late", {}),))
+    group.settle()
+    for member in group.members:
+        member.feed(fx.MinInSyncChanged(2))
+    group.settle()
+    assert late.is_committed
+    publish(group, group.a, "x")
 
 
 def test_a_message_is_nowhere_before_it_has_its_place_and_then_at_all_members(group: LittleGroup) -> None:
@@ -281,14 +321,6 @@ def test_a_full_queue_refuses_at_each_member_what_comes_after_it_was_told(group:
     for member in group.members:
         with pytest.raises(QueueFull):
             member.core.publish(member.queue("small"), "z")
-
-
-def test_a_session_is_refused(group: LittleGroup) -> None:
-    class OfSession(Consumer):
-        session_owner = SessionOwner(1, "session", "link")
-
-    with pytest.raises(InvalidArgument):
-        group.a.core.add_consumer(group.a.queue(), OfSession())
 
 
 def test_acquisitions_are_not_written(group: LittleGroup) -> None:

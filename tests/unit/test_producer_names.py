@@ -16,7 +16,8 @@ from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.queue_messages import QueueMessages
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, RESOURCE_LIMIT, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.sections import without_number
-from qpid_ha_broker.model.sets.resources import Resources, bodies_of
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.session_messages import bodies_of
 from session_clients import PRODUCER, SEQUENCE, confirmed, consume, numbered, open_session, publish
 from session_support import FIRST, SECOND
 

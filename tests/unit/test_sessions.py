@@ -15,7 +15,8 @@ from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionRegistry
-from qpid_ha_broker.model.sets.resources import Resources, held_for, release_held
+from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.session_messages import held_for, release_held
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
 from qpid_ha_broker.model.transactions.transaction import Transaction
 from session_support import FIRST, SECOND, SessionTaker, session_event, taker

@@ -57,7 +57,7 @@ LARGE_IN_ALL: dict[str, tuple[int, int]] = {
     "qpid_ha_broker.ha.roles.Leader": (9, 43),
     "qpid_ha_broker.ha.roles.StandaloneLeader": (9, 44),
     "qpid_ha_broker.ha.roles.Standby": (6, 35),
-    "qpid_ha_broker.model.sets.resources.Resources": (18, 35),
+    "qpid_ha_broker.model.sets.resources.Resources": (18, 33),
     "qpid_ha_broker.model.sets.state.SetState": (13, 31),
     "qpid_ha_broker.server.broker.Broker": (25, 31),
     "qpid_ha_broker.server.proxies.proxying.Proxying": (18, 38),
@@ -256,7 +256,8 @@ def test_a_disk_is_waited_for_where_it_is_known() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load_bodies")
     }
-    places = "model.sets.resources model.sets.level_change model.commands.moving ha.browser ha.catchup store.dump"
+    places = "model.sets.resources model.sets.session_messages model.sets.level_change model.commands.moving"
+    places += " ha.browser ha.catchup store.dump"
     assert loading == {f"qpid_ha_broker.{place}" for place in places.split()}
 
 

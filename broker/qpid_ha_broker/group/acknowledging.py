@@ -5,7 +5,7 @@
 | a unit of another member, or what that one finds to be there already | with this turn: that one waits |
 | its own unit, with something for a queue from which another member hands out | with this turn |
 | any other own unit | with its next batch, or at the next tick: nobody else waits, and itself it knows |
-| that another member owns a queue now, or that an epoch has begun | with this turn: it waits for that |
+| that another member owns a queue now or has a link of a session, an epoch that has begun | with this turn |
 | that it owns a queue itself, or nobody does | as an own unit |
 """
 
@@ -82,7 +82,7 @@ def is_awaited(own: str, sender: str, events: Iterable[ev.Event], ownership: Own
     for event in events:
         if isinstance(event, ev.Enqueued):
             queues = event.queues
-        elif isinstance(event, ev.Dequeued | ev.Released):
+        elif isinstance(event, ev.Dequeued | ev.Released | ev.SessionAcquired):
             queues = (event.queue,)
         elif isinstance(event, _UNOWNED):
             continue

@@ -7,6 +7,7 @@ member that catches up may lack, not from a clock, not from who asks.
 | --- | --- |
 | Enqueued | one of its queues is gone |
 | Dequeued, Released | its queue is gone; a message of it is not its sender's (`Ownership.may_take`) |
+| SessionAcquired | the same; a session holds one already; the link is attached elsewhere, or nowhere |
 | QueueDeclared, ExchangeDeclared | the name is taken |
 | QueueUpdated, QueueDeleted, Bound, Unbound, ExchangeDeleted | what it is about is gone |
 | QueueUsed | somebody else has the queue alone |
@@ -24,6 +25,8 @@ from typing import Any, Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.ownership import Ownership
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, ModelError, NotFound, RefusedBefore
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.queue import SessionLink
 from qpid_ha_broker.model.sets.state import SetState
 
 
@@ -53,9 +56,28 @@ def _messages_are_theirs(
     state: SetState, ownership: Ownership, sender: str, event: ev.Dequeued | ev.Released
 ) -> Skip | None:
     refusal = _queue_is_there(state, ownership, sender, event)
-    if refusal is not None or ownership.may_take(event.queue, sender, event.ids):
+    if refusal is not None or ownership.may_take(event.queue, sender, event.ids, _held_of_sessions(state, event.queue)):
         return refusal
     return Skip(NotFound(f"{sender} neither owns queue {event.queue} nor holds all of the messages {event.ids[:5]}"))
+
+
+def _held_of_sessions(state: SetState, queue: int) -> Mapping[int, SessionLink]:
+    """Of the copy of a member that catches up, too: what is held is shown before the messages are."""
+    return state.catalog.queues_by_id[queue].held
+
+
+def _session_may_have_them(
+    state: SetState, ownership: Ownership, sender: str, event: ev.SessionAcquired
+) -> Skip | None:
+    refusal = _queue_is_there(state, ownership, sender, event)
+    if refusal is not None:
+        return refusal
+    if ownership.link_at(event.queue, SessionOwner(event.session, event.name, event.link)) != sender:
+        return Skip(InUse(f"the link {event.link} of the session is not attached at {sender}"))
+    is_held = not _held_of_sessions(state, event.queue).keys().isdisjoint(event.ids)
+    if is_held or not ownership.may_take(event.queue, sender, event.ids):
+        return Skip(NotFound(f"{sender} cannot give the session the messages {event.ids[:5]} of queue {event.queue}"))
+    return None
 
 
 def _name_is_free(state: SetState, _: Ownership, __: str, event: ev.QueueDeclared | ev.ExchangeDeclared) -> Skip | None:
@@ -98,6 +120,7 @@ CHECKS: Final[Mapping[type[ev.Event], Check]] = {
     ev.Enqueued: _queues_are_there,
     ev.Dequeued: _messages_are_theirs,
     ev.Released: _messages_are_theirs,
+    ev.SessionAcquired: _session_may_have_them,
     ev.QueueDeclared: _name_is_free,
     ev.ExchangeDeclared: _name_is_free,
     ev.QueueUpdated: _queue_is_there,

@@ -31,6 +31,8 @@ class GroupSettings:
     second in the order of names twice as long, and so on."""
     ask_again_s: float = 1.0
     """What was not answered is asked again."""
+    min_in_sync: int = 1
+    """With fewer members in the record nothing is committed, and nothing is to be published."""
     window_bytes: int = 1024 * 1024
     """Of this member's batches, so much may be on the way; what comes then waits here."""
     chunk_messages: int = 1000
@@ -41,6 +43,8 @@ class GroupSettings:
     def __post_init__(self) -> None:
         if self.patience_s > self.backup_timeout_s:
             raise ValueError(f"a patience of {self.patience_s} s is longer than the timeout, {self.backup_timeout_s} s")
+        if self.min_in_sync < 1:
+            raise ValueError("min_in_sync: at least 1, this member itself")
         if self.window_bytes < 1:
             raise ValueError("nothing could be sent through a window of 0 bytes")
 

@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group import frames as fr
-from qpid_ha_broker.group.delivery import DeliveredLog
+from qpid_ha_broker.group.delivery import UnitOutcome
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.joining import LevelingUp, read_objects, show, show_chunk
 from qpid_ha_broker.group.lineage import Lineage
-from qpid_ha_broker.group.parts import GroupParts
+from qpid_ha_broker.group.parts import GroupParts, OwnUnit
 
 
 class RoleCells(NamedTuple):
@@ -83,8 +83,8 @@ class Deliveries:
         shown, objects, kept = answer
         parts.is_whole = False
         parts.durable.stop()
-        parts.log = DeliveredLog(self._ctx, Lineage.from_shown(shown))
-        parts.leveling = LevelingUp(self._ctx, parts.log, shown, read_objects(objects), parts.committed_lsn)
+        log = parts.go_by(Lineage.from_shown(shown))
+        parts.leveling = LevelingUp(self._ctx, log, shown, read_objects(objects), parts.committed_lsn)
         parts.has_asked_admission = False
         parts.become(GroupRole.CATCHING_UP, f"let in by {parts.request.answered_by}")
         for happened in kept:
@@ -104,6 +104,9 @@ class Deliveries:
         self._parts.acknowledging.note_unit(self._ctx.last_lsn, is_awaited=outcome.is_awaited)
         if self._parts.leveling is not None:
             self._parts.leveling.forget_deleted()
+        self._answer(own, outcome)
+
+    def _answer(self, own: OwnUnit | None, outcome: UnitOutcome) -> None:
         if own is not None:
             if outcome.failure is None or outcome.lsn:
                 self._ctx.effects.append(fx.Placed(own.request, outcome.lsn))
@@ -134,6 +137,23 @@ class Deliveries:
         log = self._parts.log
         if log is not None and log.lineage.ownership.owner(queue)[0] not in ("", self._ctx.settings.name):
             self._parts.acknowledging.note_position(log.lineage.position)
+
+    def link_taken(self, sender: str, frame: fr.LinkTaken) -> None:
+        """A session's link was attached at a member."""
+        if self._parts.log is None or sender not in self._parts.log.lineage.in_step:
+            return
+        outcome, position = self._parts.log.link_taken(sender, frame), self._parts.log.lineage.position
+        if sender != self._ctx.settings.name:
+            self._parts.acknowledging.note_position(position)
+        elif outcome.failure is None:
+            self._parts.taken_links[frame.number] = position
+        else:
+            self._answer(self._parts.units.pop(frame.number, None), outcome)
+
+    def link_left(self, sender: str, frame: fr.LinkLeft) -> None:
+        """It has ended there."""
+        if self._parts.log is not None and sender in self._parts.log.lineage.in_step:
+            self._parts.log.link_left(sender, frame)
 
     def epoch_begun(self, sender: str, frame: fr.EpochBegun) -> None:
         """The record was written: by this lineage, or by another one."""
@@ -219,6 +239,8 @@ FRAMES: Final[dict[type, RoleCells]] = {
     fr.Acknowledged: RoleCells("ignore", "take_acknowledgement", "take_acknowledgement", "take_acknowledgement"),
     fr.QueueWanted: RoleCells("ignore", "queue_wanted", "queue_wanted", "queue_wanted"),
     fr.QueueYielded: RoleCells("ignore", "queue_yielded", "queue_yielded", "queue_yielded"),
+    fr.LinkTaken: RoleCells("ignore", "link_taken", "link_taken", "link_taken"),
+    fr.LinkLeft: RoleCells("ignore", "link_left", "link_left", "link_left"),
     fr.EpochBegun: RoleCells("epoch_begun", "epoch_begun", "epoch_begun", "epoch_begun"),
     fr.MemberPresent: RoleCells("note_present", "note_present", "note_present", "note_present"),
     fr.JoinAsked: RoleCells("own_request", "note_outside", "note_outside", "let_in"),

@@ -4,7 +4,7 @@ A unit gets the next LSNs and counts, or is skipped (`checks`). While the copy i
 LSNs and decisions are those of the others already, and what a unit does to messages that are not here yet is noted.
 
 What members have at consumers is no part of the copy but at the member itself. Elsewhere a message that another member
-still holds after it has yielded is held by ELSEWHERE.
+still holds after it has yielded is held by ELSEWHERE. What a session holds is part of it: see `ownership`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.group.acknowledging import is_awaited
 from qpid_ha_broker.group.checks import SUBMITTED_TYPES, why_skipped
 from qpid_ha_broker.group.context import GroupContext
-from qpid_ha_broker.group.frames import EpochBegun, QueueYielded, Submitted
+from qpid_ha_broker.group.frames import EpochBegun, LinkLeft, LinkTaken, QueueYielded, Submitted
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.ownership import Returned, ids_of
 from qpid_ha_broker.ha.catchup import CatchUp
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError
+from qpid_ha_broker.model.errors import InUse, InvalidArgument, ModelError, NotFound
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE
 
@@ -99,7 +100,7 @@ class DeliveredLog:
             elif isinstance(event, ev.Released):
                 ownership.answered(event.queue, event.ids)
                 self._hold_elsewhere(self._ctx.resource_set.catalog.queues_by_id[event.queue], event.ids)
-            elif isinstance(event, ev.Dequeued):
+            elif isinstance(event, ev.Dequeued | ev.SessionAcquired):
                 ownership.answered(event.queue, event.ids)
 
     def _wake(self, events: Iterable[ev.Event]) -> None:
@@ -149,6 +150,22 @@ class DeliveredLog:
         if is_owners and sender != self._ctx.settings.name:
             self._hold_elsewhere(queue, held)
 
+    def link_taken(self, sender: str, frame: LinkTaken) -> UnitOutcome:
+        """A session's link was attached at a member in step: whether it is, and as of which LSN."""
+        if frame.queue not in self._ctx.resource_set.catalog.queues_by_id:
+            return UnitOutcome(0, NotFound(f"there is no queue with the id {frame.queue} any more"))
+        self.lineage.position += 1
+        link = SessionOwner(frame.session, frame.name, frame.link)
+        if not self.lineage.ownership.take_link(frame.queue, link, frame.epoch, sender):
+            return UnitOutcome(0, InUse("the session was resumed on another connection"))
+        return UnitOutcome(self._ctx.last_lsn, None)
+
+    def link_left(self, sender: str, frame: LinkLeft) -> None:
+        """It has ended there."""
+        self.lineage.position += 1
+        link = SessionOwner(frame.session, frame.name, frame.link)
+        self.lineage.ownership.leave_link(frame.queue, link, sender)
+
     def _hold_elsewhere(self, queue: Queue, ids: Sequence[int]) -> None:
         for entry in queue.messages.find_all(ids):
             if entry.holder is None:
@@ -189,9 +206,11 @@ class DeliveredLog:
         self._ctx.resource_set.catalog.note_arrival(queue)
 
     def release_all(self) -> None:
-        """Nobody holds anything, as far as this copy knows: this member is outside."""
+        """Nobody but sessions holds anything, as far as this copy knows: this member is outside."""
         for queue in self._ctx.resource_set.state.queues():
             if queue.messages.acquired:
                 for entry in queue.messages:
-                    if entry.holder is not None:
+                    if entry.id in queue.held:
+                        queue.messages.hold(entry, queue.held[entry.id])
+                    elif entry.holder is not None:
                         queue.messages.give_back(entry, failed=False)

@@ -34,6 +34,7 @@ from qpid_ha_broker.ha.effects import (
     WriteRecord,
 )
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 
 __all__ = [
     "CheckpointPersisted",
@@ -44,6 +45,9 @@ __all__ = [
     "GroupRole",
     "GroupTurnEnded",
     "Input",
+    "LinkDetached",
+    "LinkTakeAsked",
+    "MinInSyncChanged",
     "Multicast",
     "Notice",
     "Persist",
@@ -126,6 +130,30 @@ class YieldAsked(NamedTuple):
     held: Ranges
 
 
+class LinkTakeAsked(NamedTuple):
+    """A link of a client's session is being attached here, which consumes from the queue. `Placed` follows once all in
+    sync know that what the session holds on it is answered here; or, as of a unit, `SubmitRefused`."""
+
+    request: int
+    queue: int
+    link: SessionOwner
+    epoch: int
+    """Which connection of the session."""
+
+
+class LinkDetached(NamedTuple):
+    """It has ended here; what the session holds on it waits."""
+
+    queue: int
+    link: SessionOwner
+
+
+class MinInSyncChanged(NamedTuple):
+    """So many members have to be in sync from now on."""
+
+    least: int
+
+
 class GroupTurnEnded(NamedTuple):
     """The end of a turn: what was said in it is multicast as one, and what was delivered is stored as one."""
 
@@ -138,6 +166,9 @@ Input = (
     | SubmitAsked
     | WantAsked
     | YieldAsked
+    | LinkTakeAsked
+    | LinkDetached
+    | MinInSyncChanged
     | GroupTurnEnded
     | RecordRead
     | RecordWritten

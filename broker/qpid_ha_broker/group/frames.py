@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from qpid_ha_broker.events.fields import SHORT_TEXT, TEXT, U8, U32, U64, UNREADABLE, pairs_to_end
+from qpid_ha_broker.events.fields import MAX_TEXT_BYTES, SHORT_TEXT, TEXT, U8, U32, U64, UNREADABLE, pairs_to_end
 from qpid_ha_broker.events.forms import Form
-from qpid_ha_broker.events.json_forms import JsonForm, Later, integer, line, sequence, truth
+from qpid_ha_broker.events.json_forms import JsonForm, Later, integer, line, sequence, text, truth
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frame_codec import HISTORY, MAX_JSON_BYTES, NAME, NAMES
 from qpid_ha_broker.ha.frames import FrameError, GenerationEntry
 from qpid_ha_broker.ha.sealed_frames import Buffer, FrameTable
 
-GROUP_VERSION: Final = 1
+GROUP_VERSION: Final = 2
 """The first byte of a batch. Who reads another one than its own takes nothing from that batch."""
 
 Ranges = tuple[tuple[int, int], ...]
@@ -33,6 +33,8 @@ class GroupKind(IntEnum):
     ACKNOWLEDGED = 0xB1
     QUEUE_WANTED = 0xB2
     QUEUE_YIELDED = 0xB3
+    LINK_TAKEN = 0xB4
+    LINK_LEFT = 0xB5
     EPOCH_BEGUN = 0xB8
     MEMBER_PRESENT = 0xB9
     JOIN_ASKED = 0xC0
@@ -41,6 +43,19 @@ class GroupKind(IntEnum):
     CHUNK_ASKED = 0xC3
     CHUNK_SHOWN = 0xC4
     ADMISSION_ASKED = 0xC5
+
+
+class LinkPlace(NamedTuple):
+    """At which member a consuming link of a client's session is attached."""
+
+    session: int
+    """The session's id in `default`."""
+    name: str
+    """The session's UUID."""
+    link: str
+    epoch: int
+    """Which connection of the session."""
+    member: str
 
 
 class QueueShare(NamedTuple):
@@ -55,6 +70,8 @@ class QueueShare(NamedTuple):
     """Who is next, in this order."""
     held: tuple[tuple[str, Ranges], ...]
     """By members that have yielded the queue: ids of messages that their consumers have not answered."""
+    links: tuple[LinkPlace, ...]
+    """Of sessions of clients, that consume from the queue."""
 
 
 # --- of members that are in step
@@ -87,6 +104,27 @@ class QueueYielded(NamedTuple):
 
     queue: int
     held: Ranges
+
+
+class LinkTaken(NamedTuple):
+    """A link of a client's session was attached at the member: what the session holds on it is answered there."""
+
+    number: int
+    """Of the member's units: it is answered as one."""
+    queue: int
+    session: int
+    name: str
+    link: str
+    epoch: int
+
+
+class LinkLeft(NamedTuple):
+    """That link has ended at the member; what the session holds on it waits."""
+
+    queue: int
+    session: int
+    name: str
+    link: str
 
 
 class EpochBegun(NamedTuple):
@@ -179,6 +217,8 @@ GroupFrame = (
     | Acknowledged
     | QueueWanted
     | QueueYielded
+    | LinkTaken
+    | LinkLeft
     | EpochBegun
     | MemberPresent
     | JoinAsked
@@ -192,8 +232,10 @@ GroupFrame = (
 _NUMBER: Final = integer()
 _RECORD: Final = line(NAME, _NUMBER, NAME, _NUMBER, NAMES, truth, made=ClusterRecord)
 _RANGES: Final = sequence(line(_NUMBER, _NUMBER))
+_LINK_NAME: Final = text(MAX_TEXT_BYTES, "bytes")
+_PLACE: Final = line(_NUMBER, NAME, _LINK_NAME, _NUMBER, NAME, made=LinkPlace)
 _SHARE: Final = line(
-    _NUMBER, NAME, _NUMBER, NAMES, sequence(line(NAME, _RANGES)), made=QueueShare
+    _NUMBER, NAME, _NUMBER, NAMES, sequence(line(NAME, _RANGES)), sequence(_PLACE), made=QueueShare
 )  # fmt: skip
 
 
@@ -207,6 +249,10 @@ _FRAMES: Final[FrameTable[GroupFrame]] = FrameTable("a frame of a group", {
     GroupKind.ACKNOWLEDGED: Form(Acknowledged, {"lsn": U64, "position": U64}),
     GroupKind.QUEUE_WANTED: Form(QueueWanted, {"queue": U64}),
     GroupKind.QUEUE_YIELDED: Form(QueueYielded, {"queue": U64, "held": pairs_to_end()}),
+    GroupKind.LINK_TAKEN: Form(
+        LinkTaken, {"number": U64, "queue": U64, "session": U64, "name": TEXT, "link": TEXT, "epoch": U64},
+    ),
+    GroupKind.LINK_LEFT: Form(LinkLeft, {"queue": U64, "session": U64, "name": TEXT, "link": TEXT}),
     GroupKind.EPOCH_BEGUN: _json(EpochBegun, record=_RECORD, is_cold=truth, given_up=NAMES),
     GroupKind.MEMBER_PRESENT: _json(MemberPresent, record=_RECORD, is_serving=truth),
     GroupKind.JOIN_ASKED: _json(JoinAsked, instance=NAME, number=_NUMBER),

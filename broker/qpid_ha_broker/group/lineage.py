@@ -50,6 +50,9 @@ class Lineage:
         self.position = 0
         """How much was delivered about ownership."""
         self.ownership = Ownership()
+        self.min_in_sync = 1
+        """While the record has fewer members nothing is committed. Each member's own: what it confirms it has waited
+        for."""
         self.is_cold = False
         """Who owned what is not known: this member was restarted."""
         self.newer_record: ClusterRecord | None = None
@@ -102,6 +105,11 @@ class Lineage:
     def is_settled(self) -> bool:
         """There is nothing to be recorded."""
         return self.is_complete and not (self.admitting or self.is_cold)
+
+    @property
+    def is_large_enough(self) -> bool:
+        """Whether as many are in sync as have to be."""
+        return len(self.record.members) >= self.min_in_sync
 
     @property
     def stable_position(self) -> int:
@@ -159,8 +167,8 @@ class Lineage:
         return left
 
     def advance(self) -> None:
-        """Count again what is committed. Nothing is while a first claim is not confirmed."""
-        if not self.record.claimed:
+        """Count again what is committed. Nothing is while a first claim is not confirmed, or too few are in sync."""
+        if not self.record.claimed and self.is_large_enough:
             self.committed_lsn = max(self.committed_lsn, min(map(self._lsn_of, self.required)))
 
     def _lsn_of(self, member: str) -> int:

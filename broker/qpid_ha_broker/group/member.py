@@ -44,7 +44,7 @@ from qpid_ha_broker.group.lineage import NOTHING_ACKNOWLEDGED
 from qpid_ha_broker.group.parts import GroupParts, OwnUnit
 from qpid_ha_broker.group.queue_use import QueueUse
 from qpid_ha_broker.ha.effects import ClusterRecord
-from qpid_ha_broker.model.errors import InvalidArgument, NotPrimary
+from qpid_ha_broker.model.errors import InvalidArgument, NotEnoughReplicas, NotPrimary
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 TAKING: Final = frozenset({GroupRole.SERVING, GroupRole.WITHHELD})
@@ -60,7 +60,6 @@ class GroupMember:
         self._decisions = RecordDecisions(self._parts)
         self._deliveries = Deliveries(self._parts)
         self.queues = QueueUse(self._parts)
-        self._read_s = float("-inf")
 
     # --- what a driver asks
 
@@ -125,6 +124,15 @@ class GroupMember:
         return self._parts.records.problem
 
     @property
+    def refusal(self) -> NotEnoughReplicas | None:
+        """Why nothing is to be published now; None: it may be."""
+        lineage = self._parts.log.lineage if self._parts.log is not None else None
+        if lineage is None or lineage.is_large_enough:
+            return None
+        members = ", ".join(lineage.record.members)
+        return NotEnoughReplicas(f"in sync are only {members}, and ha.min-in-sync is {lineage.min_in_sync}: start more")
+
+    @property
     def is_first(self) -> bool:
         """Whether it does what one member has to do for all."""
         return self._parts.is_first()
@@ -155,19 +163,14 @@ class GroupMember:
     def start(self, _: fx.Started) -> None:
         """The store is loaded: what does the record say?"""
         self._parts.alone_since_s = self._ctx.now_s
-        self._read_record()
-
-    def _read_record(self) -> None:
-        self._read_s = self._ctx.now_s
-        self._ctx.effects.append(fx.ReadRecord(self._ctx.number()))
+        self._parts.records.read()
 
     def tick(self, _: fx.Ticked) -> None:
         """A while went by."""
         now_s, settings = self._ctx.now_s, self._ctx.settings
         self._parts.acknowledging.tick()
         if self._parts.log is None:
-            if now_s - self._read_s >= settings.ask_again_s:
-                self._read_record()
+            self._parts.records.read()
             return
         self._parts.slow.tick(self._parts.log.lineage)
         if self._parts.leveling is None and now_s - self._parts.present_s >= settings.heartbeat_interval_s:
@@ -183,7 +186,7 @@ class GroupMember:
                 self._ctx.say(fr.Acknowledged(*progress))
         self._ctx.multicast()
 
-    def refuse(self, asked: fx.SubmitAsked) -> None:
+    def refuse(self, asked: fx.SubmitAsked | fx.LinkTakeAsked) -> None:
         """Nothing is written here."""
         text = f"{self._ctx.settings.name} is {self._parts.role}: ask another member of the group"
         self._ctx.effects.append(fx.SubmitRefused(asked.request, NotPrimary(text)))
@@ -211,6 +214,27 @@ class GroupMember:
         """Hand out no more from here on."""
         self._parts.yielding[asked.queue] += 1
         self._ctx.say(fr.QueueYielded(asked.queue, asked.held))
+
+    def take_link(self, asked: fx.LinkTakeAsked) -> None:
+        """A session's link is being attached here."""
+        if not self.takes_units:
+            self.refuse(asked)
+            return
+        number = self._ctx.number()
+        session, name, link = asked.link
+        self._ctx.say(fr.LinkTaken(number, asked.queue, session, name, link, asked.epoch))
+        self._parts.units[number] = OwnUnit(asked.request, ())
+
+    def leave_link(self, ended: fx.LinkDetached) -> None:
+        """It has ended."""
+        self._ctx.say(fr.LinkLeft(ended.queue, *ended.link))
+
+    def require_in_sync(self, changed: fx.MinInSyncChanged) -> None:
+        """What waited for more members is committed if there are enough now."""
+        self._parts.min_in_sync = changed.least
+        if self._parts.log is not None:
+            self._parts.log.lineage.min_in_sync = changed.least
+            self._parts.log.lineage.advance()
 
     def persisted(self, happened: fx.Persisted | fx.CheckpointPersisted) -> None:
         """The store holds more, or the copy that was made level."""
@@ -259,6 +283,9 @@ INPUTS: Final[dict[type, RoleCells]] = {
     fx.SubmitAsked: RoleCells("refuse", "refuse", "submit", "submit"),
     fx.WantAsked: RoleCells("ignore", "ignore", "want", "want"),
     fx.YieldAsked: RoleCells("ignore", "ignore", "give_up_queue", "give_up_queue"),
+    fx.LinkTakeAsked: RoleCells("refuse", "refuse", "take_link", "take_link"),
+    fx.LinkDetached: RoleCells("ignore", "ignore", "leave_link", "leave_link"),
+    fx.MinInSyncChanged: RoleCells("require_in_sync", "require_in_sync", "require_in_sync", "require_in_sync"),
     fx.RecordRead: RoleCells("record_read", "record_read", "record_read", "record_read"),
     fx.RecordWritten: RoleCells("record_written", "record_written", "record_written", "record_written"),
     fx.Persisted: RoleCells("persisted", "persisted", "persisted", "persisted"),

@@ -12,16 +12,34 @@ the position with which it became so: whoever goes on without it then knows that
 
 A message that is held is taken or given back by its holder alone, any other one by the owner of its queue alone: so
 whether a unit may be written follows from this table and needs no message, which a member that joins may not have yet.
+
+What a client's session holds is in the log (`SessionAcquired`), and nobody's but the session's, whoever owns the queue.
+It is answered where the link is attached on which it went out:
+
+| a link of a session | who answers for what the session holds on it |
+| --- | --- |
+| is attached at a member (LinkTaken) | that member; while it owns the queue the session gets more on the link |
+| is attached at another one, by no older connection | the other one; what the first has said meanwhile is skipped |
+| the same, by an older connection (its epoch is lower) | as before: the attach is refused |
+| has ended (LinkLeft), or its member has left the group | nobody until it is attached again; it stays held |
+| of a session that has ended | the first member, which attaches it for good and gives back what it held |
+| of any: its queue is yielded | as before: the queue's owner has nothing to do with it |
+| of any: its queue is deleted | nobody: it is gone |
+
+Who takes a link over says nothing for it before all in sync have come to that position: what the member that had it
+said without knowing has its place by then, and is skipped. Who knows says nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from qpid_ha_broker.group.frames import QueueShare, Ranges
+from qpid_ha_broker.group.frames import LinkPlace, QueueShare, Ranges
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.queue import NOTHING_HELD, SessionLink
 
 
 class Returned(NamedTuple):
@@ -39,6 +57,8 @@ class _Share:
     since: int = 0
     wanting: list[str] = field(default_factory=list)
     held: dict[int, str] = field(default_factory=dict)
+    links: dict[SessionOwner, tuple[int, str]] = field(default_factory=dict)
+    """Of sessions: the epoch with which, and the member at which each is attached."""
 
     def pass_on(self, position: int) -> None:
         """Nobody owns the queue: who waits first does."""
@@ -52,14 +72,22 @@ class Ownership:
         self._shares: dict[int, _Share] = {}
         for share in shares:
             held = {number: member for member, ranges in share.held for number in ids_of(ranges)}
-            self._shares[share.queue] = _Share(share.owner, share.since, list(share.wanting), held)
+            links = {SessionOwner(place.session, place.name, place.link): place[3:] for place in share.links}
+            self._shares[share.queue] = _Share(share.owner, share.since, list(share.wanting), held, links)
         self.moved: dict[int, None] = {}
         """Queues that somebody else may own by now, or wait for; whoever looks at them takes them out."""
 
     def shares(self) -> tuple[QueueShare, ...]:
         """All of it, for a member that joins."""
         return tuple(
-            QueueShare(queue, share.owner, share.since, tuple(share.wanting), _held_by_member(share.held))
+            QueueShare(
+                queue,
+                share.owner,
+                share.since,
+                tuple(share.wanting),
+                _held_by_member(share.held),
+                tuple(LinkPlace(*link, *place) for link, place in share.links.items()),
+            )
             for queue, share in self._shares.items()
         )
 
@@ -99,11 +127,38 @@ class Ownership:
         share.pass_on(position)
         return True
 
-    def may_take(self, queue: int, member: str, ids: Collection[int]) -> bool:
-        """Whether these messages are the member's: to remove, or to give back."""
+    def take_link(self, queue: int, link: SessionOwner, epoch: int, member: str) -> bool:
+        """LinkTaken, by the second table above; False: it is attached by a later connection."""
+        links = self._shares.setdefault(queue, _Share()).links
+        if link in links and links[link][0] > epoch:
+            return False
+        links[link] = epoch, member
+        return True
+
+    def leave_link(self, queue: int, link: SessionOwner, member: str) -> None:
+        """LinkLeft; of one that is attached elsewhere by now it says nothing."""
+        share = self._shares.get(queue)
+        if share is not None and self.link_at(queue, link) == member:
+            del share.links[link]
+
+    def link_at(self, queue: int, link: SessionOwner) -> str:
+        """The member at which the link is attached; empty: none."""
+        share = self._shares.get(queue)
+        return share.links.get(link, _NOWHERE)[1] if share is not None else ""
+
+    def may_take(
+        self, queue: int, member: str, ids: Collection[int], of_sessions: Mapping[int, SessionLink] = NOTHING_HELD
+    ) -> bool:
+        """Whether these messages are the member's: to remove, or to give back. `of_sessions`: those of the queue that
+        sessions hold, with those who do."""
         share = self._shares.get(queue)
         if share is None:
             return False
+        if of_sessions:
+            links = {of_sessions[number].owner for number in ids if number in of_sessions}
+            if not {self.link_at(queue, link) for link in links} <= {member}:
+                return False
+            ids = [number for number in ids if number not in of_sessions]
         holders = {share.held.get(number, share.owner) for number in ids}
         return holders <= {member}
 
@@ -125,6 +180,7 @@ class Ownership:
         self.moved |= dict.fromkeys(self._shares)
         for queue, share in self._shares.items():
             share.wanting = [member for member in share.wanting if member not in gone]
+            share.links = {link: place for link, place in share.links.items() if place[1] not in gone}
             held = tuple(sorted(number for number, member in share.held.items() if member in gone))
             for number in held:
                 del share.held[number]
@@ -142,6 +198,9 @@ class Ownership:
                 raise AssertionError(f"queue {queue}: {share.wanting} wait, and nobody owns it")
             if len({share.owner, *share.wanting}) != 1 + len(share.wanting):
                 raise AssertionError(f"queue {queue}: {share.owner} owns it, and {share.wanting} wait")
+
+
+_NOWHERE: Final = (0, "")
 
 
 def ids_of(ranges: Ranges) -> Iterable[int]:

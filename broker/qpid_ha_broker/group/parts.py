@@ -41,6 +41,8 @@ class GroupParts:
         """None: outside."""
         self.is_whole = self.ctx.last_lsn > 0
         """The copy is what some lineage had: it may go on with the group if the record names this member."""
+        self.min_in_sync = settings.min_in_sync
+        """As it was set last."""
         self.request = JoinRequest(self.ctx)
         self.leveling: LevelingUp | None = None
         """While this member is let in."""
@@ -54,7 +56,9 @@ class GroupParts:
         self.alone_since_s = 0.0
         """When somebody who may go on with the group was heard of last, or a view began."""
         self.units: dict[int, OwnUnit] = {}
-        """Units of this member that were not delivered yet, by their numbers."""
+        """Units of this member that were not delivered yet, and links that it takes, by their numbers."""
+        self.taken_links: dict[int, int] = {}
+        """Positions by the numbers of LinkTaken to which not all in sync have come."""
         self.yielding: Counter[int] = Counter()
         """Queues that were yielded, and how many of these yields were not delivered yet."""
         self.present_s = float("-inf")
@@ -79,12 +83,20 @@ class GroupParts:
             self.committed_lsn, self._stable_position = committed_lsn, stable_position
             self.ctx.resource_set.log.acknowledge(WITNESS, min(committed_lsn, self.ctx.last_lsn))
             self.ctx.effects.append(fx.CommitAdvanced(committed_lsn))
+        if self.taken_links:
+            self._settle_links(self.taken_links, stable_position)
         if self.leveling is None:
             is_serving = lineage.is_complete and not lineage.is_cold
             self.become(
                 GroupRole.SERVING if is_serving else GroupRole.WITHHELD,
                 "all whom the record names are in step" if is_serving else "some whom the record names are missing",
             )
+
+    def _settle_links(self, taken: dict[int, int], stable_position: int) -> None:
+        """Answer those who have taken a link: all know it."""
+        for number in [number for number, position in taken.items() if position <= stable_position]:
+            del taken[number]
+            self.ctx.effects.append(fx.Placed(self.units.pop(number).request, self.ctx.last_lsn))
 
     def step_out(self, reason: str) -> None:
         """This member's copy counts no more, unless the record names it all the same."""
@@ -98,15 +110,22 @@ class GroupParts:
         self.slow.forget()
         self.request.forget()
         self.units.clear()
+        self.taken_links.clear()
         self.yielding.clear()
         self.alone_since_s = self.ctx.now_s
         self.become(GroupRole.OUTSIDE, reason)
+
+    def go_by(self, lineage: Lineage) -> DeliveredLog:
+        """Take part in it from now on."""
+        lineage.min_in_sync = self.min_in_sync
+        self.log = DeliveredLog(self.ctx, lineage)
+        return self.log
 
     def begin_alone(self, record: ClusterRecord, reason: str) -> None:
         """This member's copy counts: it goes on by itself, if it can have that recorded."""
         lineage = Lineage(record, (self.ctx.settings.name,), self.committed_lsn)
         lineage.is_cold = True
-        self.log = DeliveredLog(self.ctx, lineage)
+        self.go_by(lineage)
         self.acknowledging.begin()
         self.become(GroupRole.WITHHELD, reason)
 

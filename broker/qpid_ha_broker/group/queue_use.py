@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.parts import GroupParts
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 
 
 class QueueUse:
@@ -26,6 +27,11 @@ class QueueUse:
         """Whether these messages are this member's: to remove, or to give back."""
         log = self._parts.log
         return log is not None and log.lineage.ownership.may_take(queue, self._parts.ctx.settings.name, ids)
+
+    def has_link(self, queue: int, link: SessionOwner) -> bool:
+        """Whether a session's link is attached here, so that what the session holds on it is answered here."""
+        log = self._parts.log
+        return log is not None and log.lineage.ownership.link_at(queue, link) == self._parts.ctx.settings.name
 
     def held(self, queue: int) -> Mapping[int, str]:
         """Ids of messages that were out when their holders yielded, with these."""

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable
 from qpid_ha_broker.group.context import GroupContext
 from qpid_ha_broker.group.frames import EpochBegun
 from qpid_ha_broker.group.lineage import NOTHING_ACKNOWLEDGED, Lineage
-from qpid_ha_broker.ha.effects import ClusterRecord, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.effects import ClusterRecord, ReadRecord, RecordWritten, WriteRecord
 
 
 class SlowMembers:
@@ -82,6 +82,13 @@ class RecordWriter:
         self._again_s = 0.0
         self.problem = ""
         """Why the last write came to nothing; empty: it was answered, or there was none."""
+        self._read_s = float("-inf")
+
+    def read(self) -> None:
+        """What it is by now; unless that was asked a moment ago."""
+        if self._ctx.now_s - self._read_s >= self._ctx.settings.ask_again_s:
+            self._read_s = self._ctx.now_s
+            self._ctx.effects.append(ReadRecord(self._ctx.number()))
 
     @property
     def is_busy(self) -> bool:

@@ -16,6 +16,7 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.slices import Slices
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
 from qpid_ha_broker.model.sets.grouped import Grouped, Taken
 from qpid_ha_broker.model.sets.resources import Resources
@@ -51,9 +52,13 @@ class GroupServing:
         self._hands_out = False
         """It serves, as `look` found it last."""
         self._slices = Slices(resources.catalog, replication.due, resources.purges, slice_s)
-        replication.multicast = self._multicast
+        replication.multicast, replication.window_bytes = self._multicast, settings.window_bytes
         replication.owns, replication.users = self.member.queues.may_hand_out, self.member.queues.users
         replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
+        replication.give_back = self._give_back
+        replication.ask_for_link = self._ask_for_link
+        replication.link_ended = lambda queue, link: feed(fx.LinkDetached(queue, link))
+        replication.has_link_to, replication.is_first_member = self.member.queues.has_link, lambda: self.member.is_first
         replication.read_only = f"{settings.name} has not come to its group yet"
 
     @property
@@ -68,6 +73,9 @@ class GroupServing:
 
     def _multicast(self, number: int, events: Sequence[Event]) -> None:
         self._feed(fx.SubmitAsked(number, tuple(events)))
+
+    def _ask_for_link(self, number: int, queue: int, link: SessionOwner, epoch: int) -> None:
+        self._feed(fx.LinkTakeAsked(number, queue, link, epoch))
 
     def placed(self, effect: fx.Placed) -> None:
         """A unit of ours has come to its place."""
@@ -84,12 +92,17 @@ class GroupServing:
 
         1. The queue has gone: nothing.
         2. The message is this member's, and a client may have had it: all are told that it comes back, marked.
-        3. It is another's to decide about, or it was to come back anyway: nobody holds it here any more.
+        3. A session holds it: it does so still.
+        4. It is another's to decide about, or it was to come back anyway: nobody holds it here any more.
         """
         queue = self.resources.catalog.queues_by_id.get(event.queue)
         if queue is None:
             return
         entries = [entry for entry in queue.messages.find_all(event.ids) if entry.holder is SUBMITTED]
+        for entry in entries if queue.held else ():
+            if entry.id in queue.held:
+                queue.messages.hold(entry, queue.held[entry.id])
+        entries = [entry for entry in entries if entry.holder is SUBMITTED]
         if not entries:
             return
         ids = [entry.id for entry in entries]
@@ -137,7 +150,9 @@ class GroupServing:
         Returns when the next turn has to be, at the latest: a slice ends then.
         """
         self._replication.flush()
-        ends_s = inf
+        refusal, ends_s = self.member.refusal, inf
+        if str(refusal) != str(self._replication.refusal):
+            self._replication.refusal = refusal
         if self.member.role is GroupRole.SERVING:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)

@@ -163,12 +163,13 @@ def _counts(queue: Queue) -> tuple[int, ...]:
 
 
 def held_here(queue: Queue) -> list[int]:
-    """Ids of what consumers of this member have, and have not answered."""
+    """Ids of what consumers of this member have, and have not answered. What sessions hold, the log tells."""
     missing, held = queue.messages.acquired, []
     for entry in queue.messages if missing else ():
         if entry.holder is not None:
             missing -= 1
-            if entry.holder is not ELSEWHERE and entry.holder is not SUBMITTED:
+            is_here = entry.holder is not ELSEWHERE and entry.holder is not SUBMITTED
+            if is_here and entry.id not in queue.held:
                 held.append(entry.id)
             if not missing:
                 break

@@ -446,7 +446,8 @@ class Container:
 
     def _count(self, hosted: HostedSet) -> None:
         """Of a set other than `default`: bring up to date what it adds to the memory of all."""
-        memory_bytes = hosted.resources.catalog.memory_bytes
+        resources = hosted.resources
+        memory_bytes = resources.catalog.memory_bytes + resources.replication.unplaced_bytes
         self._other_bytes += memory_bytes - hosted.counted_bytes
         hosted.counted_bytes = memory_bytes
 

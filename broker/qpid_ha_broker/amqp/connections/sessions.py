@@ -45,10 +45,9 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.budget import Clock
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.sessions import Session
-from qpid_ha_broker.model.sets.resources import release_held
+from qpid_ha_broker.model.sessions import Session, SessionPart
+from qpid_ha_broker.model.sets.session_messages import give_back_held
 
 NEW: Final = "new"
 NOT_ANSWERED: Final = "the broker that leads the set default, which keeps sessions, does not answer: try again"
@@ -315,8 +314,9 @@ class ClientSessions:
         return session
 
     def _give_back(self, hosted: HostedSet) -> None:
-        """What is held in this set, which this broker leads, for sessions that are no more."""
-        if hosted.read_only:
+        """What is held in this set, which this broker leads, for sessions that are no more; in a group its first
+        member does it."""
+        if hosted.read_only or not hosted.resources.replication.is_first():
             return
         holdings, resources = hosted.resources.catalog.holdings, hosted.resources
         default = self._default.resources.replicated
@@ -325,16 +325,16 @@ class ClientSessions:
             session = registry.by_id.get(link.session)
             is_unknown = session is None and link.session > lsn  # this broker has not heard of it yet
             if not is_unknown and (session is None or session.name != link.name):
-                release_held(resources, link, registry.ended.get(link.session, True))
+                give_back_held(resources, link, ev.EVERYTHING, registry.ended.get(link.session, True))
                 hosted.touch()
 
-    def release_of_other_nodes(self, owner: SessionOwner, queue: Queue) -> None:
+    def release_of_other_nodes(self, part: SessionPart, queue: Queue) -> None:
         """A link has been attached to `queue`: what it holds of others goes back, marked, where this broker leads."""
         for hosted in self._container.sets.values():
             holdings = hosted.resources.catalog.holdings
             for link in holdings if len(holdings) and not hosted.read_only else ():
-                if (link.session, link.name, link.link) == owner and link.queue is not queue:
-                    release_held(hosted.resources, link, failed=False)
+                if link.owner == part.owner and link.queue is not queue:
+                    give_back_held(hosted.resources, link, part.epoch, failed=False)
                     hosted.touch()
 
     # --- time
@@ -362,6 +362,8 @@ class ClientSessions:
         for hosted in self._container.sets.values():
             if hosted.read_only:
                 self._checked.pop(hosted, None)
+            elif may_give_back and hosted.resources.replication.counts_later:
+                self._give_back(hosted)  # who was to do it may have gone
             elif may_give_back and self._checked.get(hosted) != registry.ended_total:
                 self._checked[hosted] = registry.ended_total
                 self._give_back(hosted)

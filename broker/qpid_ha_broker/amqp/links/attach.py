@@ -53,7 +53,7 @@ from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sessions import SessionPart
-from qpid_ha_broker.model.sets.resources import release_held
+from qpid_ha_broker.model.sets.session_messages import release_held
 from qpid_ha_broker.model.transactions.producers import client_producer
 
 _REPLICA = "this broker is a backup, and what it holds belongs to the primary"
@@ -384,7 +384,7 @@ def _tell_confirmed(
         hosted = target.hosted
     else:
         hosted = container.default if relay is None else container.led_set(relay.set_name)
-    container.sessions.links.commit_wait(part, hosted, consumes=False)
+    container.sessions.links.commit_wait(part, hosted)
     spans_sets = container.spans_sets and not (target is not None and isinstance(target.node, Queue))
     highest, refused = 0, tuple[int, ...]()
     if not spans_sets:
@@ -482,8 +482,8 @@ def _session_consumer(
     check_link_name(part.link)
     sessions = connection.container.sessions
     sessions.links.check(part)
-    sessions.release_of_other_nodes(part.owner, queue)
-    sessions.links.commit_wait(part, hosted, consumes=True)
+    sessions.release_of_other_nodes(part, queue)
+    sessions.links.commit_wait(part, hosted, queue, connection)
     return SessionConsumer(connection, link, hosted, queue, filters=applied, part=part, relay=relay)
 
 

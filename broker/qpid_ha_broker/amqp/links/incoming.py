@@ -588,7 +588,7 @@ class IncomingLink(ReceivingLink):
 
     def _may_have_credit(self) -> bool:
         container = self.connection.container
-        if self.spans_sets and container.publisher.is_full:
+        if (self.spans_sets and container.publisher.is_full) or self.hosted.resources.replication.is_full:
             container.starved[self] = None
             return False
         return container.has_room(self)

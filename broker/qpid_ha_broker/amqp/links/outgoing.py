@@ -260,11 +260,14 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         """Dequeue all that was accepted in this turn, with one event, and count what is still unanswered."""
         self._count_unsettled()
         resources = self.hosted.resources
+        accepted: CommitToken | None = None
         if self._accepted:
-            resources.accept(self.queue, self._accepted)
+            accepted = resources.accept(self.queue, self._accepted)
             self._accepted = []
         if self._answered:
             token = resources.written if self._container.settings.confirm_dequeue else COMMITTED
+            if accepted is not None and self.session_owner is not None and resources.replication.counts_later:
+                token = accepted  # it may fail, and then the session holds them still
             self._unconfirmed.append((token, self._answered))
             self._answered = []
             self.hosted.unconfirmed[self] = None

@@ -4,6 +4,8 @@
    failover the next primary knows whose it is.
 2. A link that ends, but is not closed by its client, leaves what it holds to the session. When it is attached again
    that comes first, in its order, under the same ids, and marked as perhaps delivered before.
+3. In a group the link may be attached at another member by then. What the client accepted here before that is settled
+   if it counts, and else the link ends: the session holds the message still, and is given it there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import proton
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.amqp.nodes.session_links import TAKEN
 from qpid_ha_broker.amqp.nodes.terminus import Filters
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import with_message_id
@@ -24,7 +28,7 @@ from qpid_ha_broker.amqp.wire.session_request import HELD
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionPart
-from qpid_ha_broker.model.sets.resources import bodies_of, held_for, release_held
+from qpid_ha_broker.model.sets.session_messages import bodies_of, held_for, release_held
 from qpid_ha_broker.model.work import Task
 
 AGAIN_LENGTH: Final = 100
@@ -62,6 +66,9 @@ class SessionConsumer(OutgoingLink):
         """A link of that name before is no more; returns what the session holds on it."""
         self._container.sessions.links.attached(self._part, self.hosted, self, self.connection, consumes=True)
         held = held_for(self.hosted.resources, self.queue, self._owner_of_held)
+        if self.hosted.resources.replication.counts_later:
+            for entry in held:
+                entry.acquired_before = True  # the broker from which it went out may be another one
         self.beyond = held[-1] if held else None
         return held
 
@@ -143,7 +150,8 @@ class SessionConsumer(OutgoingLink):
         self._window.congested[self] = None
 
     def _take_back(self, entries: list[Entry]) -> None:
-        """They stay the session's, on its next link."""
+        """They stay the session's, on its next link, unless its client has closed this one while they were written."""
+        self._give_back(entries, lost=False)
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, is_relayed = self._container.sections, self._relay is not None
@@ -172,6 +180,25 @@ class SessionConsumer(OutgoingLink):
             entry.acquired_before = entry in self._marked
         self._again.extendleft(reversed(entries))  # they come before what waits
 
+    def flush_accepted(self) -> None:
+        is_here = self.hosted.resources.replication.has_link(self.queue, self._owner_of_held)
+        if (self._accepted or self._answered) and not is_here:  # its client is not told so, and asks anew what it has
+            self._accepted, self._answered = [], []
+            self.end(AmqpError(CONNECTION_FORCED, TAKEN))
+        super().flush_accepted()
+
+    def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
+        if self.hosted.resources.replication.has_link(self.queue, self._owner_of_held):
+            super()._return(entry, state, failed, undeliverable)
+
+    def confirm(self) -> bool:
+        is_waiting = super().confirm()
+        if is_waiting and self._unconfirmed[0][0].failure is not None:
+            self._unconfirmed.clear()
+            self.end(AmqpError(CONNECTION_FORCED, TAKEN))
+            return False
+        return is_waiting
+
     def disposition(self, delivery: Delivery, state: int, settled: bool) -> None:
         """The client answered; what comes after the session went to another connection counts no more."""
         if not self._ended:
@@ -187,7 +214,8 @@ class SessionConsumer(OutgoingLink):
 
     def closed(self, *, lost: bool) -> None:
         super().closed(lost=lost)
-        self._container.sessions.links.forget(self)
+        if self._container.sessions.links.forget(self):
+            self.hosted.resources.replication.leave_link(self.queue, self._owner_of_held)
 
     def _give_back(self, entries: list[Entry], *, lost: bool) -> None:
         """Only a client that closes the link gives up what it holds."""

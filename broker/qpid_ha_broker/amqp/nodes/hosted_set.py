@@ -16,7 +16,7 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.ended_queues import EndedQueues
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint, NumberedPublishers, endpoint_of
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
-from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LIMIT, AmqpError, as_amqp
+from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError, as_amqp
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
@@ -232,9 +232,15 @@ class HostedSet:
             self.resources.replication.lead_proof is LeadProof.MISSING,
             self._withheld_of_sessions,
         )
-        while of_sessions and not is_doubtful and of_sessions[0].written.is_committed:
-            consumer, entries, _ = of_sessions.popleft()
-            _deliver(consumer, entries)
+        while of_sessions and not is_doubtful:
+            consumer, entries, written = of_sessions[0]
+            if not written.is_committed and written.failure is None:
+                break
+            of_sessions.popleft()
+            if written.failure is None:
+                _deliver(consumer, entries)
+            else:  # of a group: the link is attached at another member
+                endpoint_of(consumer).end(AmqpError(CONNECTION_FORCED, str(written.failure)))
         if self._commit_waits:
             self._tell_commit_waits()
         if self.unconfirmed:

@@ -17,12 +17,23 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, AmqpError
+from qpid_ha_broker.model.errors import InUse
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sessions import SessionPart
+from qpid_ha_broker.model.sets.resources import Resources
 
 TAKEN: Final = "the session was resumed on another connection"
 _ENDED: Final = "the session has ended"
+
+
+def _token_of_link(resources: Resources, queue: Queue | None, part: SessionPart) -> CommitToken:
+    """What to wait for so that a link of a session may be told what the session has."""
+    taken = None
+    if queue is not None:
+        taken = resources.replication.take_link(queue, part.owner, part.epoch)
+    return taken or resources.written
 
 
 class LinksContainer(Protocol):
@@ -83,13 +94,24 @@ class SessionLinks:
             raise AmqpError(CONNECTION_FORCED, TAKEN)
         return session.epoch == part.epoch
 
-    def commit_wait(self, part: SessionPart, hosted: HostedSet, *, consumes: bool) -> None:
+    def commit_wait(
+        self, part: SessionPart, hosted: HostedSet, queue: Queue | None = None, connection: object = None
+    ) -> None:
         """Raises AttachWaits until all is committed that was written before the attach, which tells of it.
 
-        What is told must not be taken back by a failover: the client forgets what it had for that.
+        What is told must not be taken back by a failover: the client forgets what it had for that. `queue`: which the
+        link consumes from, on `connection`; what the session holds on it is answered by this broker alone then. In a
+        group what the link before has said counts only once it has its place, so that one ends first. Raises AmqpError
+        where a later connection has the session.
         """
-        key = part, hosted.name, consumes
-        token = self._tokens.pop(key, None) or hosted.resources.written
+        resources, key = hosted.resources, (part, hosted.name, queue is not None)
+        token = self._tokens.pop(key, None)
+        if token is None or (queue is not None and not resources.replication.has_link(queue, part.owner)):
+            if queue is not None and resources.replication.counts_later:
+                self._end_older((part.owner, hosted.name, True), part, connection)
+            token = _token_of_link(resources, queue, part)
+        if token.failure is not None:
+            raise AmqpError(CONNECTION_FORCED, TAKEN if isinstance(token.failure, InUse) else str(token.failure))
         if not token.is_committed:
             self._tokens[key] = token
             text = "what was written before the session was resumed is being replicated"
@@ -103,6 +125,12 @@ class SessionLinks:
         older = self._attached.pop(key, None)
         self._attached[key] = _AttachedLink(part, endpoint, connection)
         self._keys[endpoint] = key
+        self._end(older, part, connection)
+
+    def _end_older(self, key: _Key, part: SessionPart, connection: object) -> None:
+        self._end(self._attached.pop(key, None), part, connection)
+
+    def _end(self, older: _AttachedLink | None, part: SessionPart, connection: object) -> None:
         if older is not None:
             del self._keys[older.endpoint]
             text = f"the link {part.link} was attached again"
@@ -111,11 +139,13 @@ class SessionLinks:
             again = AmqpError(CONNECTION_FORCED if is_its_brokers else LINK_STOLEN, text)
             older.endpoint.end(again if older.part.epoch == part.epoch else AmqpError(CONNECTION_FORCED, TAKEN))
 
-    def forget(self, endpoint: LinkEndpoint) -> None:
-        """The link has ended."""
+    def forget(self, endpoint: LinkEndpoint) -> bool:
+        """The link has ended; whether no other one is in its place, or will be soon."""
         key = self._keys.pop(endpoint, None)
-        if key is not None:
-            del self._attached[key]
+        if key is None:
+            return False
+        del self._attached[key]
+        return not any((part.owner, name, consumes) == key for part, name, consumes in self._tokens)
 
     # --- what becomes of sessions
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.logs.log import Log
-from qpid_ha_broker.model.queues.dispatcher import Consumer, Dispatcher
+from qpid_ha_broker.model.queues.dispatcher import Consumer, Dispatcher, SessionOwner
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.limits import QueueLimits
@@ -204,6 +204,11 @@ class SessionLink(Holder):
         self.link = link
         self.queue = queue
         self.ids: dict[int, None] = {}
+
+    @property
+    def owner(self) -> SessionOwner:
+        """For whom it holds them."""
+        return SessionOwner(self.session, self.name, self.link)
 
     @property
     def key(self) -> tuple[int, str, str, Queue]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.errors import ModelError, NotPrimary
+from qpid_ha_broker.model.errors import InUse, ModelError, NotPrimary
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
@@ -23,22 +24,33 @@ from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
 GATHERED_LENGTH: Final = 500
 GATHERED_BYTES: Final = 64 * 1024
 """What becomes one unit, at most; at least one message does."""
-Taken = ev.Dequeued | ev.Released
-"""A member takes messages from a queue, or gives them back."""
+Taken = ev.Dequeued | ev.Released | ev.SessionAcquired
+"""A member takes messages from a queue, gives them back, or lets a client's session hold them."""
 
 
 class Unit:
     """What one command has submitted. Where it was skipped it has a place all the same: the end of the log."""
 
-    __slots__ = ("_failure", "_log", "held", "is_numbered", "lsn")
+    __slots__ = ("_failure", "_log", "held", "is_numbered", "lsn", "size", "then")
 
-    def __init__(self, log: Log, held: Sequence[Taken] = (), *, is_numbered: bool = False) -> None:
+    def __init__(
+        self,
+        log: Log,
+        held: Sequence[Taken] = (),
+        *,
+        is_numbered: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         self._log = log
+        self.then = then
+        """Called when it has its place."""
         self.held = held
         """What it takes from queues, or gives back to them: held until it has its place."""
         self.is_numbered = is_numbered
         """It may be a duplicate, and then count nowhere."""
         self._failure: ModelError | None = None
+        self.size = 0
+        """Bytes of its messages."""
         self.lsn = 0
         """Of its last event; 0: it has no place yet."""
 
@@ -100,10 +112,25 @@ class Grouped(HotStandby):
         """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
         self.owns: Callable[[int], bool] = lambda queue: False
         """Whether this member hands out from the queue with that id."""
+        self.window_bytes = 1
+        """So much of what was submitted here may be without a place before publishers wait."""
         self.users: Callable[[int], tuple[str, Sequence[str]]] = lambda queue: ("", ())
         """Which member hands out from the queue with that id, empty: none, and which ones wait for it."""
         self.is_wanted_elsewhere: Callable[[int], bool] = lambda queue: False
         """Whether another member hands out from the queue with that id, or waits to."""
+        self.ask_for_link: Callable[[int, int, SessionOwner, int], None] = _no_link
+        """Asks the group, under the number of a unit, to have what a session holds on a link to the queue with that id
+        answered here, for the connection of the session with that epoch; `placed` or `skipped` follows."""
+        self.link_ended: Callable[[int, SessionOwner], None] = lambda queue, link: None
+        """Tells the group that a link of a session has ended here, to the queue with that id."""
+        self.has_link_to: Callable[[int, SessionOwner], bool] = lambda queue, link: False
+        """Whether what the session holds on the link to the queue with that id is answered here."""
+        self.give_back: Callable[[Taken], None] = lambda event: None
+        """Has what a unit was to take stay in its queue."""
+        self.is_first_member: Callable[[], bool] = lambda: False
+        """Whether this member does what one has to do for all."""
+        self._taking: set[tuple[Queue, SessionOwner]] = set()
+        """Links that are being taken over here so that what is held on them can be given back."""
         self.due: dict[Queue, None] = {}
         """Queues that are not this member's, of which something has to leave, whoever does it."""
         self._units: dict[int, Unit] = {}
@@ -115,6 +142,11 @@ class Grouped(HotStandby):
         self._gathered: list[ev.Enqueued] = []
         """Messages of this turn for the same queues, which become one unit: it costs hardly more than a message."""
         self._gathered_bytes = 0
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        """As `HotStandby.is_full`. What publishers have credit for by then comes all the same."""
+        return self.unplaced_bytes >= self.window_bytes
 
     @property
     def unplaced(self) -> Commitment | None:
@@ -131,13 +163,27 @@ class Grouped(HotStandby):
         if len(events) == 1 and type(first) is ev.Enqueued:
             return CommitToken(copy.log, 0, self._gather(copy.log, _kept(first)))
         self.flush()
-        held = [event for event in events if isinstance(event, ev.Dequeued | ev.Released)]
+        held = [event for event in events if isinstance(event, ev.Dequeued | ev.Released | ev.SessionAcquired)]
         is_numbered = any(isinstance(event, ev.ProducerAdvanced) for event in events)
-        unit = self._newest = Unit(copy.log, held, is_numbered=is_numbered)
-        for event in held:
-            _hold(copy.catalog, event)
+        unit = Unit(copy.log, held, is_numbered=is_numbered)
+        are_there = [_hold(copy.catalog, event) for event in held]
+        if not all(are_there) or any(self._is_answered_elsewhere(copy.catalog, event) for event in held):
+            # Nobody may say anything of that who knows: see `group.ownership`.
+            unit.over(copy.log.last_lsn, InUse("what a session held is answered at another broker, or was before"))
+            for event in held:
+                self.give_back(event)
+            return CommitToken(copy.log, 0, unit)
+        self._newest = unit
+        self._count(unit, sum([len(event.payload) for event in events if isinstance(event, ev.Enqueued)]))
         self._multicast([_kept(event) if isinstance(event, ev.Enqueued) else event for event in events], unit)
         return CommitToken(copy.log, 0, unit)
+
+    def _is_answered_elsewhere(self, catalog: Catalog, event: Taken) -> bool:
+        queue = catalog.queues_by_id[event.queue]
+        if isinstance(event, ev.SessionAcquired):
+            return not self.has_link(queue, SessionOwner(event.session, event.name, event.link))
+        links = {queue.held[number] for number in event.ids if number in queue.held} if queue.held else ()
+        return not all(self.has_link(queue, link.owner) for link in links)
 
     def _gather(self, log: Log, event: ev.Enqueued) -> Unit:
         """The unit of a message; it is multicast with the end of the turn, or when another one has to come after it."""
@@ -148,7 +194,12 @@ class Grouped(HotStandby):
             unit = self._newest = Unit(log)
         self._gathered.append(event)
         self._gathered_bytes += len(event.payload)
+        self._count(unit, len(event.payload))
         return unit
+
+    def _count(self, unit: Unit, size: int) -> None:
+        unit.size += size
+        self.unplaced_bytes += size
 
     def flush(self) -> None:
         """The end of a turn: what was gathered is a unit. All of it counts, or is skipped, for the same reason."""
@@ -156,6 +207,50 @@ class Grouped(HotStandby):
         if gathered and unit is not None:
             self._gathered, self._gathered_bytes = [], 0
             self._multicast(gathered, unit)
+
+    def is_first(self) -> bool:
+        """As `HotStandby.is_first`."""
+        return self.is_first_member()
+
+    # --- links of sessions
+
+    def has_link(self, queue: Queue, link: SessionOwner) -> bool:
+        """As `HotStandby.has_link`."""
+        return bool(self.read_only) or self.has_link_to(queue.id, link)
+
+    def take_link(self, queue: Queue, link: SessionOwner, epoch: int) -> CommitToken | None:
+        """As `HotStandby.take_link`."""
+        return CommitToken(queue.log, 0, self._take_link(queue, link, epoch, None))
+
+    def _take_link(self, queue: Queue, link: SessionOwner, epoch: int, then: Callable[[], None] | None) -> Unit:
+        self.flush()
+        unit = self._newest = Unit(queue.log, then=then)
+        self._number += 1
+        self._units[self._number] = unit
+        self.ask_for_link(self._number, queue.id, link, epoch)
+        return unit
+
+    def leave_link(self, queue: Queue, link: SessionOwner) -> None:
+        """As `HotStandby.leave_link`."""
+        self.link_ended(queue.id, link)
+
+    def when_answering(self, queue: Queue, link: SessionOwner, epoch: int, give_back: Callable[[], None]) -> None:
+        """As `HotStandby.when_answering`: what is held goes back once nobody else may say anything of it. Until then
+        nothing is asked twice."""
+        key = queue, link
+        if key in self._taking:
+            return
+
+        def answering() -> None:
+            self._taking.discard(key)
+            if not queue.deleted and self.has_link(queue, link):
+                give_back()
+                self.leave_link(queue, link)
+
+        self._taking.add(key)
+        unit = self._take_link(queue, link, epoch, answering)
+        if unit.failure is not None:
+            self._taking.discard(key)
 
     def _multicast(self, events: Sequence[ev.Event], unit: Unit) -> None:
         self._number += 1
@@ -169,9 +264,12 @@ class Grouped(HotStandby):
         if unit is None:
             return ()
         unit.over(lsn, None)
+        self.unplaced_bytes -= unit.size
         while self._placed and self._placed[0].is_settled:
             self._placed.popleft()
         self._placed.append(unit)
+        if unit.then is not None:
+            unit.then()
         held, unit.held = unit.held, ()
         return held if unit.is_numbered else ()
 
@@ -181,6 +279,9 @@ class Grouped(HotStandby):
         if unit is None:
             return ()
         unit.over(end_lsn, failure)
+        self.unplaced_bytes -= unit.size
+        if unit.then is not None:
+            self._taking.clear()  # whoever wants it asks again
         return unit.held
 
     def left_behind(self, why: str) -> None:
@@ -192,6 +293,8 @@ class Grouped(HotStandby):
         self._gathered, self._gathered_bytes = [], 0
         self._units.clear()
         self._placed.clear()
+        self._taking.clear()
+        self.unplaced_bytes = 0
         for unit in units:
             unit.over(ev.EVERYTHING, NotPrimary(why))
         self._newest = None
@@ -223,10 +326,17 @@ def _kept(event: ev.Enqueued) -> ev.Enqueued:
     return event if event.durable else event._replace(durable=True)
 
 
-def _hold(catalog: Catalog, event: ev.Dequeued | ev.Released) -> None:
+def _hold(catalog: Catalog, event: Taken) -> bool:
+    """Whether all of it was there."""
     queue = catalog.queues_by_id[event.queue]
-    for entry in queue.messages.find_all(event.ids):
+    entries = queue.messages.find_all(event.ids)
+    for entry in entries:
         queue.messages.hold(entry, SUBMITTED)
+    return len(entries) == len(event.ids)
+
+
+def _no_link(number: int, queue: int, link: SessionOwner, epoch: int) -> None:
+    raise LookupError("a link to a queue of a set that has no group yet")
 
 
 def _nobody(number: int, events: Sequence[ev.Event]) -> None:

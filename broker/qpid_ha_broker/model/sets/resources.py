@@ -7,19 +7,18 @@ for a witness comes back as a CommitToken; the caller tells the outcome once it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress
-from operator import attrgetter, not_
+from operator import attrgetter
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.errors import InvalidArgument, ModelError, QueueFull
+from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, AllOf, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
-from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning, SessionOwner
+from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
-from qpid_ha_broker.model.queues.queue import Queue, SessionLink
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry, Holder, load_bodies
 from qpid_ha_broker.model.replication import is_local
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
@@ -198,14 +197,8 @@ class Resources:
     def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
         """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
 
-        `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`. Raises
-        InvalidArgument for a session's consumer of a group.
+        `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
         """
-        if consumer.session_owner is not None and self.replication.counts_later:
-            raise InvalidArgument(
-                f"queue {queue.name} is of a group, which holds no messages for a session: attach without the session,"
-                " or use a queue of a set that has a primary"
-            )
         if not consumer.browsing:
             self.replication.check_writable()
             check_unlocked(queue)
@@ -562,28 +555,6 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
     return CommitToken(queue.log, 0, AllOf([resources.carry_out(plan, []) for plan in plans]))
 
 
-def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[Entry]:
-    """What is held for a link of a client's session, in the order in which it went out."""
-    link = resources.catalog.holdings.find(*owner, queue)
-    if link is None:
-        return []
-    by_id = {entry.id: entry for entry in queue.messages.find_all(sorted(link.ids))}
-    return [by_id[message_id] for message_id in link.ids]
-
-
-def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
-    """Give back what a link of a client's session holds, but for what an open transaction has accepted.
-
-    `failed`: what its client may have seen counts as a failed delivery. What was never sent does not; it is marked all
-    the same, because it comes back late: others may have got by now what was behind it.
-    """
-    queue = link.queue
-    held = [entry for entry in queue.messages.find_all(sorted(link.ids)) if entry.holder is link]
-    seen = [queue.is_redelivered(entry) for entry in held]
-    resources.release(queue, list(compress(held, seen)), failed)
-    resources.release(queue, list(compress(held, map(not_, seen))), failed=False)
-
-
 def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> None:
     """Give back what was handed out and never left this broker: it carries no mark of it, and has not failed."""
     if entries:
@@ -591,11 +562,3 @@ def release_unseen(resources: Resources, queue: Queue, entries: list[Entry]) -> 
         resources.release(queue, entries, failed=False, was_seen=False)
         for entry, was_seen in zip(entries, seen, strict=True):
             entry.acquired_before = was_seen
-
-
-def bodies_of(entries: list[Entry]) -> list[bytes]:
-    """The bodies of what is held for a session. Those that are paged out are read now: for few at a time.
-
-    What consumers hold is in memory, but not where it was acquired at another broker, or before a restart.
-    """
-    return load_bodies(entries)

@@ -27,6 +27,7 @@ from typing import Protocol
 from qpid_ha_broker.events.types import Event
 from qpid_ha_broker.model.errors import ModelError, NotPrimary, QueueLocked
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
+from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
 from qpid_ha_broker.model.replication import has_replicated_messages
@@ -73,6 +74,10 @@ class HotStandby:
 
     counts_later = False
     """What is submitted does not count at once."""
+    unplaced_bytes = 0
+    """Of messages that were submitted and do not count yet: nobody else knows that they are in memory."""
+    is_full = False
+    """So much was submitted that publishers should wait."""
 
     def __init__(self) -> None:
         self._refusal: ModelError | None = None
@@ -124,6 +129,26 @@ class HotStandby:
     def is_used_elsewhere(self, queue: Queue) -> bool:
         """Whether clients of another broker consume from `queue`, as far as that is known here."""
         return False
+
+    def is_first(self) -> bool:
+        """Whether this broker, where it may write, does what one has to do for all."""
+        return True
+
+    def has_link(self, queue: Queue, link: SessionOwner) -> bool:
+        """Whether what a session holds on a link to `queue` is answered at this broker, where it may write."""
+        return True
+
+    def take_link(self, queue: Queue, link: SessionOwner, epoch: int) -> CommitToken | None:
+        """Have it answered here, for the connection of the session with that epoch: what to wait for. None: it is."""
+        return None
+
+    def leave_link(self, queue: Queue, link: SessionOwner) -> None:
+        """The link has ended here."""
+
+    def when_answering(self, queue: Queue, link: SessionOwner, epoch: int, give_back: Callable[[], None]) -> None:
+        """Have `give_back` called when what is held on that link is answered here; for good, with EVERYTHING as the
+        epoch. It is not where a later connection has the session."""
+        give_back()
 
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""

@@ -76,6 +76,7 @@ class GroupSetMember:
                 settings.cluster,
                 backup_timeout_s=settings.backup_timeout_s,
                 patience_s=min(GroupSettings.patience_s, settings.backup_timeout_s),
+                min_in_sync=settings.min_in_sync,
                 window_bytes=ours.replicas.group_window_bytes,
             ),
             hosted.resources,
@@ -327,8 +328,9 @@ class GroupSetMember:
         return self.clients.is_serving
 
     def change_settings(self, settings: MemberSettings) -> None:
-        """Other brokers have replicas: who takes part, the transport says."""
+        """Other brokers have replicas, or more have to be in sync: who takes part, the transport says."""
         self.settings = settings
+        self.feed(fx.MinInSyncChanged(settings.min_in_sync))
 
     def ask(self, make: Callable[[int], object], done: Callable[[Answered], None]) -> None:
         """The controller wants something of a primary; there is none."""
