@@ -23,6 +23,9 @@ from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 from qpid_ha_broker.store.best import Standing, Winner, best
 from session_support import FIRST, SessionTaker
 
+SESSION = 1_000_000
+"""Of which `default` may still tell: a lower one would have ended."""
+
 
 @pytest.fixture(autouse=True)
 def bus(monkeypatch: pytest.MonkeyPatch) -> GroupBus:
@@ -206,7 +209,7 @@ class Taker(SessionTaker):
     """A consumer of a session, whose client has what it is given."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(session=SESSION)
         self.got: list[str] = []
 
     def deliver(self, entries: list[Entry]) -> None:
@@ -216,7 +219,7 @@ class Taker(SessionTaker):
 def test_a_session_goes_on_at_another_member_and_nobody_else_got_what_it_holds(
     tmp_path: Path,
 ) -> None:
-    link = SessionOwner(1, FIRST, "link")
+    link = SessionOwner(SESSION, FIRST, "link")
 
     async def attach(groups: Groups, broker: str, epoch: int, consumer: Taker, credit: int) -> list[Entry]:
         resources = groups.hosted(broker).resources

@@ -59,6 +59,17 @@ def test_yielding_without_the_list_of_what_is_held_is_found(monkeypatch: pytest.
     found_by(monkeypatch, seeds())
 
 
+def test_not_showing_who_joins_where_links_of_sessions_are_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = Ownership.shares
+
+    def shares_without_links(self: Ownership) -> tuple[fr.QueueShare, ...]:
+        return tuple(share._replace(links=()) for share in shares(self))
+
+    monkeypatch.setattr(Ownership, "shares", shares_without_links)
+
+    found_by(monkeypatch, seeds())
+
+
 def test_acknowledging_before_the_disk_has_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     store = DurableLog.store
 

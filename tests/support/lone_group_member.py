@@ -10,7 +10,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.frames import GroupFrame, decode_batch
+from qpid_ha_broker.group.frames import decode_batch
 from qpid_ha_broker.group.serving import GroupServing
 from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.model.sets.grouped import Grouped
@@ -74,22 +74,23 @@ class LoneGroupMember(PairedBroker):
             case fx.RoleChanged():
                 self.serving.look(effect.reason)
 
-    def says(self, sender: str, *frames: GroupFrame) -> None:
-        """Somebody has multicast that."""
-        self.feed(fx.Delivered(sender, frames, 0))
-
     def turn(self) -> None:
         """The set's is the member's."""
         super().turn()
         self.serving.turn_ends(self.now_s)
-        for effect in self.serving.member.handle(fx.GroupTurnEnded(), self.now_s):
-            self._carry_out(effect)
+        for _ in range(2):  # what was stored with the first is acknowledged with the second
+            for effect in self.serving.member.handle(fx.GroupTurnEnded(), self.now_s):
+                self._carry_out(effect)
+        if self.hosted.resources.has_work:
+            self.hosted.touch()
 
     def go_on(self) -> None:
         """Until nothing moves. Raises RuntimeError when it never ends."""
         for _ in range(ROUNDS):
             self.settle_down()
+            self.turn()
             if self.is_stalled or not self.waiting:
+                self.settle_down()
                 return
             sender, data = self.waiting.popleft()
             self.feed(fx.Delivered(sender, tuple(decode_batch(data)[1]), len(data)))

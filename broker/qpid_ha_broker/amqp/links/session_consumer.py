@@ -28,7 +28,7 @@ from qpid_ha_broker.amqp.wire.session_request import HELD
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionPart
-from qpid_ha_broker.model.sets.session_messages import bodies_of, held_for, release_held
+from qpid_ha_broker.model.sets.session_messages import bodies_of, give_back_held, held_for, release_held
 from qpid_ha_broker.model.work import Task
 
 AGAIN_LENGTH: Final = 100
@@ -151,7 +151,9 @@ class SessionConsumer(OutgoingLink):
 
     def _take_back(self, entries: list[Entry]) -> None:
         """They stay the session's, on its next link, unless its client has closed this one while they were written."""
-        self._give_back(entries, lost=False)
+        held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
+        if self.was_closed and held is not None:
+            give_back_held(self.hosted.resources, held, self._part.epoch, failed=False)
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, is_relayed = self._container.sections, self._relay is not None
