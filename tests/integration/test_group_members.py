@@ -11,8 +11,9 @@ from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
 from group_bus import GroupBus
 from hosted_sets import RecordsInOnePlace
-from model_support import message
+from model_support import message, qpid
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.model.errors import BeingMade
@@ -71,13 +72,13 @@ class Groups:
         self.cluster.brokers[broker].schedule_turn()
         await eventually(lambda: token.is_committed)
 
-    async def declare(self, broker: str, queue: str) -> None:
+    async def declare(self, broker: str, queue: str, **arguments: Scalar) -> None:
         """Ask until it is there, as the directory does."""
         hosted = self.hosted(broker)
 
         def is_there() -> bool:
             try:
-                hosted.configuration.declare_queue(queue, {})
+                hosted.configuration.declare_queue(queue, qpid(arguments))
             except BeingMade:
                 hosted.touch()
                 return False
@@ -89,6 +90,11 @@ class Groups:
         resources = self.hosted(broker).resources
         for text in texts:
             await self.commit(broker, resources.publish(resources.catalog.queues[queue], message(text), 0))
+
+    def unhost(self, broker: str) -> None:
+        hosts = self.cluster.brokers[broker].sets
+        assert hosts is not None
+        hosts.hosts.unhost("orders", "the test wants it")
 
     def bodies(self, broker: str, queue: str) -> list[str]:
         there = self.hosted(broker).resources.catalog.queues[queue]
@@ -136,9 +142,7 @@ def test_the_others_go_on_when_a_member_ends_and_let_it_in_again(tmp_path: Path)
         await groups.serve(*BROKERS)
         await groups.declare("a", "q")
         await groups.publish("a", "q", "one")
-        hosts = groups.cluster.brokers["a"].sets
-        assert hosts is not None
-        hosts.hosts.unhost("orders", "the test wants it")
+        groups.unhost("a")
         await groups.serve("b", "c")
         await groups.publish("b", "q", "two")
         groups.host("a")
@@ -187,5 +191,39 @@ def test_what_nobody_can_read_is_left_out_and_of_another_release_only_by_who_lea
         await eventually(lambda: "upgrade this broker" in hosts.hosts.absent.problems.get("orders", ""))
         await groups.publish("a", "q", "two")
         assert groups.bodies("b", "q") == ["one", "two"]
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_ring_is_kept_to_its_limits_by_whoever_is_the_first_member(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("b", "ring", policy_type="ring", max_count=2)
+        await groups.publish("b", "ring", "1", "2", "3")
+        await eventually(lambda: all(groups.bodies(name, "ring") == ["2", "3"] for name in BROKERS))
+        groups.unhost("a")
+        await groups.serve("b", "c")
+        await groups.publish("c", "ring", "4")
+        await eventually(lambda: groups.bodies("b", "ring") == groups.bodies("c", "ring") == ["3", "4"])
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_queue_that_an_exchange_has_filled_is_deleted_at_all_members(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("b", "q", policy_type="self-destruct", max_count=1)
+        await groups.publish("c", "q", "one")
+        hosted = groups.hosted("b")
+        queue = hosted.resources.catalog.queues["q"]
+        for _ in range(2):
+            hosted.resources.carry_out(hosted.resources.plan((queue,), message("more"), 0, routed=True), [])
+            hosted.turn()
+        assert queue.messages.count == 1
+        groups.cluster.brokers["b"].schedule_turn()
+        await eventually(lambda: not any("q" in groups.hosted(name).resources.catalog.queues for name in BROKERS))
+        assert hosted.overrun_queues_total == 1
 
     story_of_three(tmp_path, story)

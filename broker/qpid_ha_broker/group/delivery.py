@@ -88,7 +88,14 @@ class DeliveredLog:
                 for queue_id in event.queues if isinstance(event, ev.Enqueued) else (event.queue,):
                     queue = catalog.queues_by_id.get(queue_id)
                     if queue is not None:  # the same unit may delete it
-                        catalog.note_arrival(queue)
+                        self._note_arrival(queue)
+
+    def _note_arrival(self, queue: Queue) -> None:
+        """Consumers may find something, or something has to leave."""
+        resource_set = self._ctx.resource_set
+        resource_set.catalog.note_arrival(queue)
+        if queue.displaces:
+            resource_set.replication.note_due(queue)
 
     def _deliver(self, events: Sequence[ev.Event]) -> None:
         by_hand = None if self.catch_up is None else partial(self._follow, self.catch_up, events)
@@ -160,7 +167,7 @@ class DeliveredLog:
         for entry in queue.messages.find_all(returned.held):
             queue.messages.give_back(entry, failed=False)
             entry.acquired_before = True
-        self._ctx.resource_set.catalog.note_arrival(queue)
+        self._note_arrival(queue)
 
     def release_all(self) -> None:
         """Nobody holds anything, as far as this copy knows: this member is outside."""

@@ -3,10 +3,17 @@
 | a queue of which | this member | |
 | --- | --- | --- |
 | a consumer here has credit, or a purge goes on | does not have it, and has not asked | asks |
-| messages have expired | is the first member, and nobody has it | asks |
-| nobody here takes anything any more, and nothing has expired | has it, or has asked | yields |
+| something has to leave | is the first member, and nobody has it | asks |
+| the same | has it | drops it, or does so at its next tick |
+| nobody here takes anything any more, and nothing has to leave | has it, or has asked | yields |
 | somebody here takes something | has it, others wait, and the slice is over | yields, and asks again |
 | the same | has it, and nobody waits | goes on |
+
+What has to leave: messages that have expired; of a ring those over its limits, the oldest first; of a last-value queue
+those that newer values took the place of. All but the first is seen when a message is delivered, by all members, so a
+queue is over its limits, or has two values of a key, until its owner has said what leaves, and that is delivered. It is
+decided again from what is there by who owns the queue next: a member that dies in the middle leaves nothing undone, and
+what it has said and nobody was delivered counts nowhere.
 
 With what it yields it tells which messages its consumers still have.
 """
@@ -20,8 +27,7 @@ from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.ownership import ranges_of
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
-from qpid_ha_broker.model.sets.catalog import Catalog
-from qpid_ha_broker.model.sets.purge import Purges
+from qpid_ha_broker.model.sets.resources import Resources
 
 
 @dataclass(slots=True)
@@ -42,16 +48,16 @@ class Slices:
     this member is about to have it, or about to yield it: queues at rest cost nothing.
     """
 
-    def __init__(self, catalog: Catalog, due: dict[Queue, None], purges: Purges, slice_s: float) -> None:
+    def __init__(self, resources: Resources, due: dict[Queue, None], slice_s: float) -> None:
         """`due`: see `Grouped.due`."""
-        self._catalog = catalog
+        self._catalog = resources.catalog
         self._due = due
-        self._purges = purges
+        self._purges, self._shrinking = resources.purges, resources.shrinking
         self._slice_s = slice_s
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
         """Queues to look at in the next turn, whatever happens."""
-        catalog.used_otherwise = {}
+        self._catalog.used_otherwise = {}
 
     def forget(self) -> None:
         """This member has no part in the group: nobody knows any more what it asked for."""
@@ -85,7 +91,9 @@ class Slices:
         """What is to be said of one queue."""
         asked, is_purged = self._asked.get(queue.id), self._purges.wants(queue)
         wants = is_purged or queue.dispatcher.has_takers_with_credit
-        is_due = queue.messages.expiries.is_due(self._catalog.now_ms)
+        if member.queues.may_hand_out(queue.id):
+            self._shrinking.drop(queue)
+        is_due = queue.messages.expiries.is_due(self._catalog.now_ms) or self._shrinking.is_due(queue)
         if asked is None:
             is_nobodys = is_due and member.is_first and not member.queues.owner(queue.id)
             return self._ask(queue) if wants or is_nobodys else []

@@ -16,7 +16,7 @@ from qpid_ha_broker.model.errors import ModelError, NotPrimary
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import SUBMITTED
+from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
 
@@ -105,7 +105,7 @@ class Grouped(HotStandby):
         self.is_wanted_elsewhere: Callable[[int], bool] = lambda queue: False
         """Whether another member hands out from the queue with that id, or waits to."""
         self.due: dict[Queue, None] = {}
-        """Queues that are not this member's, of which something has to leave, whoever does it."""
+        """Queues of which something has to leave, whoever does it."""
         self._units: dict[int, Unit] = {}
         """Those without a place, by their numbers."""
         self._placed: deque[Unit] = deque()
@@ -215,12 +215,22 @@ class Grouped(HotStandby):
         return was_seen or not self.hands_out(queue)
 
     def note_due(self, queue: Queue) -> None:
-        """As `Replication.note_due`: somebody has to become its owner."""
+        """As `Replication.note_due`: its owner does it, or somebody has to become that."""
         self.due[queue] = None
+
+    def leaving(self, queue: Queue) -> Sequence[Entry]:
+        """As `Replication.leaving`. They are counted until they have gone: nothing goes twice for one that came."""
+        units = self._units.values()
+        ids = [number for unit in units for event in unit.held if _leaves(event, queue) for number in event.ids]
+        return queue.messages.find_all(sorted(ids)) if ids else ()
 
 
 def _kept(event: ev.Enqueued) -> ev.Enqueued:
     return event if event.durable else event._replace(durable=True)
+
+
+def _leaves(event: Taken, queue: Queue) -> bool:
+    return isinstance(event, ev.Dequeued) and event.queue == queue.id
 
 
 def _hold(catalog: Catalog, event: ev.Dequeued | ev.Released) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.purge import Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 
 EXPIRED_LENGTH: Final = 500
@@ -17,8 +18,9 @@ _NEVER: Final = 1 << 64
 class QueueTimers:
     """The promise: nothing expires, and no queue is due for deletion, where this broker may not write."""
 
-    def __init__(self, sets: ResourceSets) -> None:
+    def __init__(self, sets: ResourceSets, shrinking: Shrinking) -> None:
         self._sets = sets
+        self._shrinking = shrinking
         self._catalog = sets.catalog
         self.is_behind = False
         """The last `tick` came to no end: it is due again."""
@@ -66,7 +68,7 @@ class QueueTimers:
         return due
 
     def _leave_to_owner(self, queue: Queue, now_ms: int) -> None:
-        if queue.messages.expiries.is_due(now_ms):
+        if queue.messages.expiries.is_due(now_ms) or self._shrinking.is_due(queue):
             self._sets.replication.note_due(queue)
         elif queue.messages.next_expiry_ms() is None:
             del self._catalog.timed[queue]  # what somebody has is noted when it comes back
