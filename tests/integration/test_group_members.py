@@ -16,8 +16,10 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
+from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.errors import BeingMade
 from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 
 BROKERS = ("a", "b", "c")
@@ -90,6 +92,19 @@ class Groups:
         resources = self.hosted(broker).resources
         for text in texts:
             await self.commit(broker, resources.publish(resources.catalog.queues[queue], message(text), 0))
+
+    def attach(self, broker: str, queue: str) -> Consumer:
+        """Without credit."""
+        resources, consumer = self.hosted(broker).resources, Consumer()
+        resources.subscribe(resources.catalog.queues[queue], consumer, consumer)
+        self.hosted(broker).touch()
+        self.cluster.brokers[broker].schedule_turn()
+        return consumer
+
+    def users(self, broker: str, queue: str) -> set[str]:
+        """Who has the queue, or waits for it, as that broker knows."""
+        owner, waiting = self.member(broker).member.queues.users(self.hosted(broker).resources.catalog.queues[queue].id)
+        return {owner, *waiting} - {""}
 
     def unhost(self, broker: str) -> None:
         hosts = self.cluster.brokers[broker].sets
@@ -225,5 +240,29 @@ def test_a_queue_that_an_exchange_has_filled_is_deleted_at_all_members(tmp_path:
         groups.cluster.brokers["b"].schedule_turn()
         await eventually(lambda: not any("q" in groups.hosted(name).resources.catalog.queues for name in BROKERS))
         assert hosted.overrun_queues_total == 1
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_queue_deletes_itself_when_its_last_user_at_any_member_has_gone_with_its_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemberSettings, "comeback_s", 0.1)
+
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("b", "q", auto_delete=True)
+        users = {name: groups.attach(name, "q") for name in ("b", "c")}
+        await eventually(lambda: groups.users("a", "q") == {"b", "c"})
+        resources = groups.hosted("b").resources
+        resources.unsubscribe(resources.catalog.queues["q"], users["b"], resources.catalog.now_ms)
+        groups.cluster.brokers["b"].schedule_turn()
+        await eventually(lambda: groups.users("a", "q") == {"c"})
+        groups.hosted("a").tick()
+        assert "q" in groups.hosted("a").resources.catalog.queues
+        groups.unhost("c")
+        await groups.serve("a", "b")
+        await eventually(lambda: not any("q" in groups.hosted(name).resources.catalog.queues for name in ("a", "b")))
 
     story_of_three(tmp_path, story)

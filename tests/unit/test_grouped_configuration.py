@@ -120,7 +120,6 @@ def test_an_exchange_and_its_bindings_are_there_once_all_have_them(group: Little
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"auto_delete": True},
         {"exclusive": True},
         {"cluster.source": "amqp://elsewhere/q"},
     ],

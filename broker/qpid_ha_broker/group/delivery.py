@@ -82,6 +82,8 @@ class DeliveredLog:
         for event in events:
             if isinstance(event, ev.QueueUpdated):
                 updated = catalog.queues_by_id.get(event.queue)
+                if updated is not None:
+                    catalog.note_use(updated)  # who has to ask for it depends on its arguments
                 if updated is not None and updated.deleted:
                     catalog.deleted_queues.append(updated)
             if isinstance(event, ev.Enqueued | ev.Released):

@@ -37,10 +37,11 @@ class GroupServing:
         self._feed = feed
         self._hands_out = False
         """It serves, as `look` found it last."""
-        self._slices = Slices(resources, replication.due, slice_s)
+        self._slices = Slices(resources, replication.due, slice_s, settings.comeback_s)
         replication.multicast = self._multicast
         replication.owns, replication.users = self.member.queues.may_hand_out, self.member.queues.users
         replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
+        replication.is_first = lambda: self.member.is_first
         replication.read_only = f"{settings.name} has not come to its group yet"
 
     def _multicast(self, number: int, events: Sequence[Event]) -> None:

@@ -3,6 +3,7 @@
 | a queue of which | this member | |
 | --- | --- | --- |
 | a consumer here has credit, or a purge goes on | does not have it, and has not asked | asks |
+| a consumer is here, and the queue deletes itself | the same | asks |
 | something has to leave | is the first member, and nobody has it | asks |
 | the same | has it | drops it, or does so at its next tick |
 | nobody here takes anything any more, and nothing has to leave | has it, or has asked | yields |
@@ -16,6 +17,10 @@ decided again from what is there by who owns the queue next: a member that dies 
 what it has said and nobody was delivered counts nowhere.
 
 With what it yields it tells which messages its consumers still have.
+
+A queue that deletes itself is used as long as somebody has it, or waits for it: so a member with consumers asks whether
+they have credit or not, and one without yields. Each member notes since when nobody does. The first member has it
+deleted (`QueueTimers`), after a time in which users of a member that has left may come back.
 """
 
 from __future__ import annotations
@@ -48,12 +53,14 @@ class Slices:
     this member is about to have it, or about to yield it: queues at rest cost nothing.
     """
 
-    def __init__(self, resources: Resources, due: dict[Queue, None], slice_s: float) -> None:
-        """`due`: see `Grouped.due`."""
+    def __init__(self, resources: Resources, due: dict[Queue, None], slice_s: float, comeback_s: float) -> None:
+        """`due`: see `Grouped.due`; `comeback_s`: `GroupSettings.comeback_s`."""
         self._catalog = resources.catalog
         self._due = due
         self._purges, self._shrinking = resources.purges, resources.shrinking
-        self._slice_s = slice_s
+        self._slice_s, self._comeback_ms = slice_s, int(comeback_s * 1000)
+        self._members: tuple[str, ...] = ()
+        """Whom the record named at the last turn; empty: this member has just begun to take part."""
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
         """Queues to look at in the next turn, whatever happens."""
@@ -65,6 +72,7 @@ class Slices:
 
     def begin(self) -> None:
         """This member takes part from now on: all is to be looked at that somebody may want."""
+        self._members = ()
         self._watched |= dict.fromkeys(self._asked)
         for queue in self._catalog.queues.values():
             if queue.dispatcher.consumers:
@@ -72,6 +80,10 @@ class Slices:
 
     def turn(self, member: GroupMember, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said at the end of a turn. Consumers of a queue that has come are woken."""
+        if self._members != member.record.members and self._catalog.now_ms:
+            if not set(member.record.members).issuperset(self._members or ("",)):
+                self._keep_for_return()
+            self._members = member.record.members
         changed, self._catalog.used_otherwise = self._catalog.used_otherwise or {}, {}
         watched, self._watched = self._watched, {}
         looked_at = {**watched, **dict.fromkeys(member.queues.take_moved())}
@@ -90,7 +102,10 @@ class Slices:
     def look_at(self, member: GroupMember, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said of one queue."""
         asked, is_purged = self._asked.get(queue.id), self._purges.wants(queue)
-        wants = is_purged or queue.dispatcher.has_takers_with_credit
+        deletes_itself = queue.arguments.auto_delete
+        wants = is_purged or queue.dispatcher.has_takers_with_credit or (deletes_itself and queue.dispatcher.has_takers)
+        if deletes_itself:
+            self._note_use(member, queue)
         if member.queues.may_hand_out(queue.id):
             self._shrinking.drop(queue)
         is_due = queue.messages.expiries.is_due(self._catalog.now_ms) or self._shrinking.is_due(queue)
@@ -110,6 +125,23 @@ class Slices:
         ):
             self._watched[queue.id] = None
         return []
+
+    def _keep_for_return(self) -> None:
+        """Users of queues that delete themselves may have been connected to who has left."""
+        for queue in self._catalog.queues.values():
+            if queue.arguments.auto_delete:
+                queue.reserve(self._catalog.now_ms + self._comeback_ms)
+                self._catalog.note_use(queue)
+
+    def _note_use(self, member: GroupMember, queue: Queue) -> None:
+        """Whether it is used, at any member."""
+        if queue.dispatcher.has_takers or member.queues.is_wanted_elsewhere(queue.id):
+            queue.unused_since_ms = None
+        elif not self._catalog.now_ms:
+            self._watched[queue.id] = None  # it does not know the time yet
+        elif queue.used and queue.unused_since_ms is None:
+            queue.unused_since_ms = max(self._catalog.now_ms, queue.reserved_until_ms)
+        self._catalog.timed[queue] = None
 
     def _ask(self, queue: Queue) -> list[WantAsked | YieldAsked]:
         self._asked[queue.id] = _WantedQueue()

@@ -146,7 +146,6 @@ def check_in_group(arguments: QueueArguments) -> None:
     bridge, _ = arguments.bridge or (f"{PREFIX}cluster.source", "")
     refused = {
         bridge.removeprefix(PREFIX): (arguments.bridge, "each member would have a link of its own to that node"),
-        "auto_delete": (arguments.auto_delete, "no member knows whether clients of another one still use the queue"),
         "exclusive": (arguments.exclusive, "clients of several members may come for the queue at the same time"),
     }
     for name, (is_asked, why) in refused.items():

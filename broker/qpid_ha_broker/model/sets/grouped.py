@@ -104,6 +104,8 @@ class Grouped(HotStandby):
         """Which member hands out from the queue with that id, empty: none, and which ones wait for it."""
         self.is_wanted_elsewhere: Callable[[int], bool] = lambda queue: False
         """Whether another member hands out from the queue with that id, or waits to."""
+        self.is_first: Callable[[], bool] = lambda: False
+        """Whether this member does what one of them has to do."""
         self.due: dict[Queue, None] = {}
         """Queues of which something has to leave, whoever does it."""
         self._units: dict[int, Unit] = {}
@@ -206,8 +208,13 @@ class Grouped(HotStandby):
         return {"owner": owner, "waiting": list(waiting)}
 
     def is_used_elsewhere(self, queue: Queue) -> bool:
-        """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows."""
+        """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows, but that of a
+        queue that deletes itself."""
         return self.is_wanted_elsewhere(queue.id)
+
+    def deletes_unused(self, queue: Queue) -> bool:
+        """As `HotStandby.deletes_unused`: the first member does, whoever has used it."""
+        return self.is_first() and not self.is_wanted_elsewhere(queue.id)
 
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is

@@ -211,6 +211,7 @@ class Resources:
             check_owner(queue, owner, name, self.catalog.now_ms)
             queue.exclusive_owner = owner
         queue.subscribe(consumer)
+        self.catalog.note_use(queue)
         if not self.sets.may_write(queue):
             return
         if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):

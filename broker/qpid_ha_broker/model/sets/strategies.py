@@ -130,6 +130,10 @@ class HotStandby:
         """Whether clients of another broker consume from `queue`, as far as that is known here."""
         return False
 
+    def deletes_unused(self, queue: Queue) -> bool:
+        """Whether this broker has `queue` deleted, which deletes itself and which nobody here uses."""
+        return True
+
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""
         return False

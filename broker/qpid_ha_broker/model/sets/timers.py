@@ -54,24 +54,28 @@ class QueueTimers:
                 continue
             if not self._sets.hands_out(queue):
                 if self._sets.replication.counts_later:
-                    self._leave_to_owner(queue, now_ms)
+                    due += self._leave_to_owner(queue, now_ms)
                 continue
             if not self._expire(queue, now_ms, budget):
                 self.is_behind = True
                 del timed[queue]
                 timed[queue] = None  # behind the others, the next time
                 break
-            if queue.is_due_for_deletion(now_ms):
+            if queue.is_due_for_deletion(now_ms) and self._sets.replication.deletes_unused(queue):
                 due.append(queue)
             elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
                 del timed[queue]
         return due
 
-    def _leave_to_owner(self, queue: Queue, now_ms: int) -> None:
+    def _leave_to_owner(self, queue: Queue, now_ms: int) -> list[Queue]:
+        """Returns the queue itself if this member has it deleted."""
+        if queue.is_due_for_deletion(now_ms) and self._sets.replication.deletes_unused(queue):
+            return [queue]
         if queue.messages.expiries.is_due(now_ms) or self._shrinking.is_due(queue):
             self._sets.replication.note_due(queue)
-        elif queue.messages.next_expiry_ms() is None:
+        elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
             del self._catalog.timed[queue]  # what somebody has is noted when it comes back
+        return []
 
     def _expire(self, queue: Queue, now_ms: int, budget: Budget) -> bool:
         """Whether all is gone whose time is over; False when `budget` was spent before."""
