@@ -17,6 +17,7 @@ from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.model.commands.moving import PORTION_MESSAGES, begin_move
 from qpid_ha_broker.model.errors import BeingMade
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.dispatcher import Consumer
@@ -93,10 +94,12 @@ class Groups:
         for text in texts:
             await self.commit(broker, resources.publish(resources.catalog.queues[queue], message(text), 0))
 
-    def attach(self, broker: str, queue: str) -> Consumer:
-        """Without credit."""
-        resources, consumer = self.hosted(broker).resources, Consumer()
+    def attach(self, broker: str, queue: str, credit: int = 0) -> Consumer:
+        """A consumer that takes no message that is there."""
+        resources, consumer = self.hosted(broker).resources, Consumer(accepts=lambda body: False)
         resources.subscribe(resources.catalog.queues[queue], consumer, consumer)
+        consumer.credit = credit
+        resources.catalog.wake(resources.catalog.queues[queue])
         self.hosted(broker).touch()
         self.cluster.brokers[broker].schedule_turn()
         return consumer
@@ -264,5 +267,28 @@ def test_a_queue_deletes_itself_when_its_last_user_at_any_member_has_gone_with_i
         groups.unhost("c")
         await groups.serve("a", "b")
         await eventually(lambda: not any("q" in groups.hosted(name).resources.catalog.queues for name in ("a", "b")))
+
+    story_of_three(tmp_path, story)
+
+
+def test_messages_are_moved_at_a_member_after_another_one_has_ended_that_had_their_queue(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        for queue in ("q", "other"):
+            await groups.declare("b", queue)
+        resources = groups.hosted("b").resources
+        there, other = resources.catalog.queues["q"], resources.catalog.queues["other"]
+        texts = [str(number) for number in range(2 * PORTION_MESSAGES + 1)]
+        await groups.commit("b", [resources.publish(there, message(text), 0) for text in texts][-1])
+        groups.attach("c", "q", credit=1)
+        await eventually(lambda: groups.users("b", "q") == {"c"})
+        move = begin_move(resources, there, other)
+        groups.hosted("b").touch()
+        groups.unhost("c")
+        await groups.serve("a", "b")
+        await eventually(lambda: move.written is not None and move.written.is_committed)
+        assert (move.count, move.held, move.failure) == (len(texts), 0, None)
+        await eventually(lambda: groups.bodies("a", "other") == texts and groups.bodies("a", "q") == [])
 
     story_of_three(tmp_path, story)

@@ -117,4 +117,4 @@ class GroupServing:
         if self.member.role is GroupRole.SERVING:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)
-        self.resources.purges.resume()
+        self.resources.purges.owned.resume()

@@ -2,7 +2,7 @@
 
 | a queue of which | this member | |
 | --- | --- | --- |
-| a consumer here has credit, or a purge goes on | does not have it, and has not asked | asks |
+| a consumer here has credit, or a purge or a move goes on | does not have it, and has not asked | asks |
 | a consumer is here, and the queue deletes itself | the same | asks |
 | something has to leave | is the first member, and nobody has it | asks |
 | the same | has it | drops it, or does so at its next tick |
@@ -57,7 +57,7 @@ class Slices:
         """`due`: see `Grouped.due`; `comeback_s`: `GroupSettings.comeback_s`."""
         self._catalog = resources.catalog
         self._due = due
-        self._purges, self._shrinking = resources.purges, resources.shrinking
+        self._owned_work, self._shrinking = resources.purges.owned, resources.shrinking
         self._slice_s, self._comeback_ms = slice_s, int(comeback_s * 1000)
         self._members: tuple[str, ...] = ()
         """Whom the record named at the last turn; empty: this member has just begun to take part."""
@@ -101,9 +101,9 @@ class Slices:
 
     def look_at(self, member: GroupMember, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said of one queue."""
-        asked, is_purged = self._asked.get(queue.id), self._purges.wants(queue)
+        asked, has_work = self._asked.get(queue.id), self._owned_work.wants(queue)
         deletes_itself = queue.arguments.auto_delete
-        wants = is_purged or queue.dispatcher.has_takers_with_credit or (deletes_itself and queue.dispatcher.has_takers)
+        wants = has_work or queue.dispatcher.has_takers_with_credit or (deletes_itself and queue.dispatcher.has_takers)
         if deletes_itself:
             self._note_use(member, queue)
         if member.queues.may_hand_out(queue.id):
@@ -115,7 +115,7 @@ class Slices:
         if member.queues.may_hand_out(queue.id) and not asked.is_serving:
             asked.since_s = now_s
             self._catalog.awake[queue] = None
-        has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
+        has_takers, others_want = has_work or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
         is_over = asked.is_serving and others_want and now_s - asked.since_s >= self._slice_s
         if is_over or not (has_takers or is_due):
             del self._asked[queue.id]

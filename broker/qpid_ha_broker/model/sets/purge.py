@@ -15,6 +15,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.limits import DISPLACED_LENGTH
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, NO_LIMIT, Entry
+from qpid_ha_broker.model.sets.owned_work import OwnedWork
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.strategies import check_unlocked
 from qpid_ha_broker.model.work import Task, WorkQueue, finish
@@ -61,18 +62,14 @@ class Purge:
 
 
 class Purges:
-    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions.
-
-    In a group it goes on while this member owns the queue, and waits while it does not.
-    """
+    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions."""
 
     def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
         self._sets = sets
-        self._work = work
+        self.owned = OwnedWork(sets, work)
+        """Where they wait for their queues, and what else takes messages that nobody else may take meanwhile."""
         self._tasks: dict[Purge, Task] = {}
         """Those that go on."""
-        self._waiting: dict[Purge, Task] = {}
-        """Those of them whose queue another member owns, or nobody."""
 
     def begin(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> Purge:
         """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
@@ -83,10 +80,7 @@ class Purges:
         check_unlocked(queue)
         purge = Purge(queue, up_to, reason)
         self._tasks[purge] = task = self._run(purge)
-        if queue.messages.count <= PURGED_LENGTH:
-            finish(task)
-        else:
-            self._work.add(task)
+        self.owned.begin(queue, task, is_short=queue.messages.count <= PURGED_LENGTH)
         return purge
 
     def finish(self, queue: Queue) -> None:
@@ -95,26 +89,9 @@ class Purges:
             if purge.queue is queue:
                 finish(task)
 
-    def wants(self, queue: Queue) -> bool:
-        """Whether this member has to own `queue` for a purge."""
-        return any(purge.queue is queue for purge in self._tasks)
-
-    def resume(self) -> None:
-        """Go on with those that have waited for their queue, if it is there, or come to nothing."""
-        for purge in [purge for purge in self._waiting if not self._has_to_wait(purge.queue)]:
-            self._work.add(self._waiting.pop(purge))
-
-    def _has_to_wait(self, queue: Queue) -> bool:
-        is_writable = not queue.deleted and self._sets.may_write(queue)
-        return is_writable and self._sets.replication.counts_later and not self._sets.hands_out(queue)
-
     def _run(self, purge: Purge) -> Task:
         queue, sets = purge.queue, self._sets
         while not queue.deleted and sets.may_write(queue):
-            if self._has_to_wait(queue):
-                self._tasks[purge] = self._waiting[purge] = self._run(purge)
-                sets.replication.note_due(queue)
-                return
             entries = purge.next_portion()
             if entries:
                 purge.count += len(entries)

@@ -398,7 +398,7 @@ class Resources:
     def _finish_work(self) -> None:
         """Let all work come to its end: each task finds that nothing may be written any more."""
         self.deduplication.forget_unwritten()
-        self.purges.resume()
+        self.purges.owned.resume()
         self.work.run()
 
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:
