@@ -116,3 +116,11 @@ def test_who_has_no_credit_keeps_others_from_nothing(group: LittleGroup) -> None
     for _ in range(4):
         group.pass_time(group.slice_s + 0.1)
     assert len(group.c.core.inbox(mine)) == 1
+
+
+def test_a_queue_whose_user_has_gone_before_others_saw_it_goes_a_while_later(group: LittleGroup) -> None:
+    brief = group.c.core.consumer(group.c.queue("mine"))
+    group.c.core.leave(group.c.queue("mine"), brief)
+    group.settle()
+    assert deleted_by(group, START_MS + COMEBACK_MS - 1) == []
+    assert deleted_by(group, START_MS + COMEBACK_MS) == ["a"]

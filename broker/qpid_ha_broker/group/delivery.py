@@ -80,13 +80,15 @@ class DeliveredLog:
         """Consumers may find something, or have to be told that their queue is but a tombstone."""
         catalog = self._ctx.resource_set.catalog
         for event in events:
-            if isinstance(event, ev.QueueUpdated):
+            if isinstance(event, ev.QueueUsed) and event.queue in catalog.queues_by_id:
+                catalog.note_use(catalog.queues_by_id[event.queue])
+            elif isinstance(event, ev.QueueUpdated):
                 updated = catalog.queues_by_id.get(event.queue)
                 if updated is not None:
                     catalog.note_use(updated)  # who has to ask for it depends on its arguments
                 if updated is not None and updated.deleted:
                     catalog.deleted_queues.append(updated)
-            if isinstance(event, ev.Enqueued | ev.Released):
+            elif isinstance(event, ev.Enqueued | ev.Released):
                 for queue_id in event.queues if isinstance(event, ev.Enqueued) else (event.queue,):
                     queue = catalog.queues_by_id.get(queue_id)
                     if queue is not None:  # the same unit may delete it

@@ -61,6 +61,8 @@ class Slices:
         self._slice_s, self._comeback_ms = slice_s, int(comeback_s * 1000)
         self._members: tuple[str, ...] = ()
         """Whom the record named at the last turn; empty: this member has just begun to take part."""
+        self._seen_used: set[int] = set()
+        """Queues that delete themselves, and of which users have been seen."""
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
         """Queues to look at in the next turn, whatever happens."""
@@ -95,6 +97,7 @@ class Slices:
             there = self._catalog.queues_by_id.get(queue_id)
             if there is None:
                 self._asked.pop(queue_id, None)
+                self._seen_used.discard(queue_id)
             else:
                 said += self.look_at(member, there, now_s)
         return said
@@ -137,10 +140,13 @@ class Slices:
         """Whether it is used, at any member."""
         if queue.dispatcher.has_takers or member.queues.is_wanted_elsewhere(queue.id):
             queue.unused_since_ms = None
+            self._seen_used.add(queue.id)
         elif not self._catalog.now_ms:
             self._watched[queue.id] = None  # it does not know the time yet
         elif queue.used and queue.unused_since_ms is None:
-            queue.unused_since_ms = max(self._catalog.now_ms, queue.reserved_until_ms)
+            # That it is used is told before its user is: who has not been seen may have gone, or be about to come.
+            since_ms = self._catalog.now_ms + (0 if queue.id in self._seen_used else self._comeback_ms)
+            queue.unused_since_ms = max(since_ms, queue.reserved_until_ms)
         self._catalog.timed[queue] = None
 
     def _ask(self, queue: Queue) -> list[WantAsked | YieldAsked]:
